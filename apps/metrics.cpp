@@ -84,9 +84,12 @@ std::string offload_json(const StepMetrics::Offload& offload) {
   for (const StepMetrics::Offload::Stage& stage : offload.stages) {
     stages += fmt::format(
         R"({}{{"slots": {}, "bytes_out": {}, "bytes_back": {}, "copy_out_ms": {:.6g}, "copy_back_ms": {:.6g}, )"
-        R"("wait_out_ms": {:.6g}, "wait_back_ms": {:.6g}, "step_ms": {:.6g}}})",
+        R"("wait_out_ms": {:.6g}, "wait_back_ms": {:.6g}, "step_ms": {:.6g}, "saving_bytes": {}, "saved_bytes": {})",
         stages.empty() ? "" : ", ", stage.slots, stage.bytes_out, stage.bytes_back, stage.copy_out_ms,
-        stage.copy_back_ms, stage.wait_out_ms, stage.wait_back_ms, stage.step_ms);
+        stage.copy_back_ms, stage.wait_out_ms, stage.wait_back_ms, stage.step_ms, stage.saving_bytes,
+        stage.saved_bytes);
+    if (stage.saved_driver_bytes) stages += fmt::format(R"(, "saved_driver_bytes": {})", *stage.saved_driver_bytes);
+    stages += "}";
   }
   if (!stages.empty()) out += ", \"stages\": [" + stages + "]";
   return "{" + out + "}";

@@ -13,10 +13,11 @@
 // copies moved in the step, memory of hosts, and what moving saves of devices at best and by the planned blocks.
 // Steps whose copies are timed (Trainer::times_copies) add "saved_driver_bytes", where the free memory of all GPUs
 // tells it, and "stages", of the rank in each stage that waited the longest: [{"slots", "bytes_out", "bytes_back",
-// "copy_out_ms", "copy_back_ms", "wait_out_ms", "wait_back_ms", "step_ms"}, ...]; waits are of the compute stream. The
-// first line of a run (and of a resumed run) also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG:
-// VALUE}}. A run with --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples,
-// validation_loss and "run".
+// "copy_out_ms", "copy_back_ms", "wait_out_ms", "wait_back_ms", "step_ms", "saving_bytes", "saved_bytes"}, ...], with
+// "saved_driver_bytes" where the driver tells it; waits are of the compute stream, and what is saved is of the rank
+// that saves the least of what it could. The first line of a run (and of a resumed run) also has "run": {"megalith":
+// VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with --skip-train writes one line: "evaluation":
+// "validation" with iteration, consumed_samples, validation_loss and "run".
 #pragma once
 
 #include <algorithm>
@@ -64,8 +65,10 @@ struct StepMetrics {
     struct Stage {
       std::int64_t slots = 0, bytes_out = 0, bytes_back = 0;
       double copy_out_ms = 0, copy_back_ms = 0, wait_out_ms = 0, wait_back_ms = 0, step_ms = 0;
+      std::int64_t saving_bytes = 0, saved_bytes = 0;
+      std::optional<std::int64_t> saved_driver_bytes{};
     };
-    std::vector<Stage> stages{};                 // of a step whose copies were timed, the rank that waited the longest
+    std::vector<Stage> stages{};                 // of a step whose copies were timed (worst_of_stages)
     double most_ms(double Stage::*time) const {  // of any stage
       double most = 0;
       for (const Stage& stage : stages) most = std::max(most, stage.*time);

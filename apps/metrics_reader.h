@@ -23,6 +23,11 @@ struct LayerLoad {
 struct OffloadRecord {
   double bytes_out = 0, bytes_back = 0, host_bytes = 0, saving_bytes = 0, saved_bytes = 0;
   std::optional<double> copy_out_ms = {}, copy_back_ms = {}, wait_ms = {};
+  struct Stage {
+    double saving_bytes = 0, saved_bytes = 0;
+    std::optional<double> saved_driver_bytes = {};
+  };
+  std::vector<Stage> stages = {};  // likewise
 };
 
 struct MetricsRecord {

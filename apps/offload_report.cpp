@@ -62,9 +62,15 @@ std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>&
   std::vector<OffloadMeasured> worst;
   for (std::size_t first = 0; first < ranks.size(); first += of_stage) {
     const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
-    worst.push_back(*std::ranges::max_element(
-        begin, begin + static_cast<std::ptrdiff_t>(of_stage), {},
-        [](const OffloadMeasured& rank) { return rank.times.waited_out + rank.times.waited_back; }));
+    const auto end = begin + static_cast<std::ptrdiff_t>(of_stage);
+    worst.push_back(*std::max_element(begin, end, [](const OffloadMeasured& a, const OffloadMeasured& b) {
+      return a.times.waited_out + a.times.waited_back < b.times.waited_out + b.times.waited_back;
+    }));
+    const auto least = std::min_element(begin, end, [](const OffloadMeasured& a, const OffloadMeasured& b) {
+      return a.saving.ratio() < b.saving.ratio();
+    });
+    worst.back().saving = least->saving;
+    worst.back().driver_saving = least->driver_saving;
   }
   return worst;
 }

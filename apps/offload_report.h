@@ -38,7 +38,8 @@ struct OffloadMeasured {
 };
 OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
                                  std::optional<std::size_t> driver_bytes, std::size_t host_bytes = 0);
-// Of each stage, whose ranks follow each other, the rank that waited for its copies the longest.
+// Of each stage, whose ranks follow each other, the rank that waited for its copies the longest, with what the rank of
+// the lowest R saves.
 std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages);
 // "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; computing waited ...".
 std::string said_measured(const OffloadMeasured& measured);

@@ -49,6 +49,7 @@ std::optional<StepMetrics::Offload> offload_of(const std::vector<OffloadMeasured
   if (!is_timed(ranks)) return sums;
   if (driver_tells) sums.saved_driver_bytes = static_cast<std::int64_t>(driver);
   for (const OffloadMeasured& stage : worst_of_stages(ranks, stages)) {
+    const auto saved = static_cast<std::int64_t>(stage.driver_saving);
     sums.stages.push_back({.slots = stage.slots,
                            .bytes_out = stage.bytes_out,
                            .bytes_back = stage.bytes_back,
@@ -56,7 +57,10 @@ std::optional<StepMetrics::Offload> offload_of(const std::vector<OffloadMeasured
                            .copy_back_ms = 1e3 * stage.times.back,
                            .wait_out_ms = 1e3 * stage.times.waited_out,
                            .wait_back_ms = 1e3 * stage.times.waited_back,
-                           .step_ms = 1e3 * stage.step_seconds});
+                           .step_ms = 1e3 * stage.step_seconds,
+                           .saving_bytes = static_cast<std::int64_t>(stage.saving.theory),
+                           .saved_bytes = static_cast<std::int64_t>(stage.saving.realised),
+                           .saved_driver_bytes = saved < 0 ? std::nullopt : std::optional(saved)});
   }
   return sums;
 }

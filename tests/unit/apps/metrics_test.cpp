@@ -74,13 +74,17 @@ TEST(MetricsLine, TellsOfActivationsOnTheHost) {
                               .copy_back_ms = 2.5,
                               .wait_out_ms = 0,
                               .wait_back_ms = 0.25,
-                              .step_ms = 30},
+                              .step_ms = 30,
+                              .saving_bytes = 40,
+                              .saved_bytes = 30,
+                              .saved_driver_bytes = 20},
                              {}};
   EXPECT_THAT(
       to_json_line(metrics),
       HasSubstr(untimed + R"(, "saved_driver_bytes": 50, "stages": [{"slots": 4, "bytes_out": 100, "bytes_back": 90, )"
                           R"("copy_out_ms": 1.5, "copy_back_ms": 2.5, "wait_out_ms": 0, "wait_back_ms": 0.25, )"
-                          R"("step_ms": 30}, {"slots": 0, )"));
+                          R"("step_ms": 30, "saving_bytes": 40, "saved_bytes": 30, "saved_driver_bytes": 20}, )"
+                          R"({"slots": 0, )"));
 }
 
 TEST(MetricsLine, WhatIsNotFiniteIsNullAndItsHexSaysWhich) {
@@ -317,6 +321,8 @@ TEST_F(MetricsFile, ActivationsOnTheHostAreReadAsTheSlowestStageHasThem) {
   metrics.iteration = 2;
   metrics.offload->stages = {{.copy_out_ms = 4, .copy_back_ms = 1, .wait_out_ms = 2, .wait_back_ms = 1},
                              {.copy_out_ms = 3, .copy_back_ms = 5, .wait_out_ms = 2, .wait_back_ms = 2}};
+  metrics.offload->stages[1].saved_bytes = -7;
+  metrics.offload->stages[1].saved_driver_bytes = 6;
   lines += to_json_line(metrics) + "\n";
   metrics.iteration = 3;
   metrics.offload.reset();
@@ -329,6 +335,10 @@ TEST_F(MetricsFile, ActivationsOnTheHostAreReadAsTheSlowestStageHasThem) {
   EXPECT_EQ(records[1].offload->copy_out_ms, 4);
   EXPECT_EQ(records[1].offload->copy_back_ms, 5);
   EXPECT_EQ(records[1].offload->wait_ms, 4);
+  ASSERT_EQ(records[1].offload->stages.size(), 2u);
+  EXPECT_FALSE(records[1].offload->stages[0].saved_driver_bytes);
+  EXPECT_EQ(records[1].offload->stages[1].saved_bytes, -7);
+  EXPECT_EQ(records[1].offload->stages[1].saved_driver_bytes, 6);
   EXPECT_FALSE(records[2].offload);
   write("m.jsonl", R"({"iteration": 1, "offload": {"stages": [3]}})");
   EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("m.jsonl:1: offload: stages: expected objects"));

@@ -155,7 +155,14 @@ TEST(Report, ShowsActivationsOnTheHost) {
   EXPECT_THAT(page, HasSubstr("<td class=\"n\">4.0 MiB</td><td class=\"n\">3.0 MiB</td><td class=\"n\">0.7500</td>"));
   EXPECT_THAT(page, HasSubstr("Moved to the host and back"));
   EXPECT_THAT(page, Not(HasSubstr("Computing waited for copies")));  // none was timed
+  EXPECT_THAT(page, Not(HasSubstr("stage 0")));
   run.records[2].offload->wait_ms = 2;
+  run.records[2].offload->stages = {{.saving_bytes = 2 << 20, .saved_bytes = 1 << 20},
+                                    {.saving_bytes = 4 << 20, .saved_bytes = 4 << 20, .saved_driver_bytes = 2 << 20}};
+  page = report_page({run});
+  EXPECT_THAT(page, HasSubstr("stage 0</td><td class=\"n\">2.0 MiB</td><td class=\"n\">1.0 MiB</td><td "
+                              "class=\"n\">0.5000</td><td class=\"n\">n/a</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"n\">1.0000</td><td class=\"n\">2.0 MiB</td><td class=\"n\">0.5000</td>"));
   MetricsRun other = small_run();
   other.path = "b.jsonl";
   page = report_page({run, other});
