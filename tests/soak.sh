@@ -67,10 +67,11 @@ pids_of_session() {  # those that run: /proc/PID/stat is PID (NAME) STATE PPID P
     awk -v session="$1" '$3 == session && $2 != "Z" { print $1 }'
 }
 
-steps_of() {  # iteration, loss and gradient norm of each step; of a step done twice, after a kill, the last
+steps_of() {  # iteration, loss, gradient norm and validation loss of each step; of one done twice, after a kill, the last
   sed -n '/"lm_loss_hex"/s/.*"iteration": *\([0-9]*\).*/\1 &/p' "$1/metrics.jsonl" |
     awk '{ line[$1] = $0 } END { for (i in line) print line[i] }' | sort -n |
-    sed -E 's/^([0-9]+) .*"lm_loss_hex": *"([^"]*)".*/\1 \2 &/; s/^([0-9]+ [^ ]+) .*"grad_norm_hex": *"([^"]*)".*/\1 \2/'
+    sed -E 's/^([0-9]+) .*"lm_loss_hex": *"([^"]*)".*/\1 \2 &/; s/^([0-9]+ [^ ]+) .*"grad_norm_hex": *"([^"]*)".*/\1 \2 &/' |
+    sed -E 's/^([^ ]+ [^ ]+ [^ ]+) .*"validation_loss": *([^,}]*).*/\1 \2/; t; s/^([^ ]+ [^ ]+ [^ ]+) .*/\1/'
 }
 
 round=0
