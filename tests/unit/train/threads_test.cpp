@@ -70,17 +70,24 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
   for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
 }
 
-// Rows to the ranks of their experts and back beside the shared expert, in graphs, beside gathers of dense units.
+// Rows to the ranks of their experts and back beside the shared expert, in graphs, beside gathers of dense units and
+// copies of as many rows as are in use.
 TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
   const Layout layout{.data = 2, .sharing = 3, .expert = 2};
-  const Words more = {"--train-iters", "3", "--moe-shared-expert-overlap", kGraphs, "local"};
+  const Words more =
+      test::words("--train-iters 3 --moe-shared-expert-overlap --fine-grained-activation-offloading "
+                  "--min-offload-bytes 0 --offload-modules fused_group_mlp") +
+      Words{kGraphs, "local"};
   const RunResult run =
       test::train({.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + more,
                    .ranks = layout.ranks()});
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
   EXPECT_EQ(run.losses.size(), 3u);
-  for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
+  for (const test::RankActivity& rank : run.ranks) {
+    EXPECT_GT(rank.units_reduced, 0);
+    EXPECT_GT(rank.offload.reloads, 0);
+  }
 }
 
 // Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
