@@ -56,7 +56,7 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   const ShardingStrategy sharding = options.parallel.sharding(), of_experts = options.parallel.expert_sharding();
   if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", said_sharding(sharding));
   if (sharding == ShardingStrategy::kOptimGradsParams) text += fmt::format(" ({})", said_ends(options));
-  if (of_experts != sharding) text += fmt::format(", experts: {}", said_sharding(of_experts));
+  if (of_experts != sharding) text += fmt::format(", experts: {}", said_sharding_of_experts(of_experts, mesh.edp));
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
     text += fmt::format(
         " in {} instances{}", instances,
@@ -101,11 +101,6 @@ std::string said_graphs(const TrainingOptions& train) {
                      train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
 
-bool is_default(const Options& options, std::string_view flag) {
-  const auto entry = std::ranges::find(options.effective, flag, &ConfigEntry::name);
-  return entry == options.effective.end() || entry->origin == "default";
-}
-
 std::string said_experts(const Options& options, const RunConfig& config) {
   const MoeConfig& moe = options.model.moe;
   if (moe.num_experts == 0) return "";
@@ -121,7 +116,7 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   if (mesh.etp * mesh.ep > 1)
     text += fmt::format("; shared out over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep,
                         counted(mesh.edp, "copy", "copies"), said_dispatcher(options));
-  if (mesh.tp > 1 && is_default(options, "expert-tensor-parallel-size"))
+  if (mesh.tp > 1 && options.is_default("expert-tensor-parallel-size"))
     text +=
         "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows "
         "(Megatron-LM's "
@@ -159,6 +154,10 @@ const char* said_sharding(ShardingStrategy sharding) {
     case ShardingStrategy::kOptimGradsParams: return "fully sharded";
     default: return "not sharded";
   }
+}
+
+std::string said_sharding_of_experts(ShardingStrategy sharding, std::int64_t copies) {
+  return fmt::format("{}{}", said_sharding(sharding), copies == 1 ? " (one copy of each: nothing to share out)" : "");
 }
 
 std::string said_ends(const Options& options) {

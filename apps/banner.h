@@ -27,6 +27,7 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
 // Of a fully sharded run: whether embedding and head are whole on each rank, and why.
 std::string said_ends(const Options& options);
 const char* said_sharding(ShardingStrategy sharding);
+std::string said_sharding_of_experts(ShardingStrategy sharding, std::int64_t copies);
 
 // "parameters 0.25, gradients 0.50 MiB", the largest first and without those that are too small to show.
 std::string said_owners(const MemoryUse& use);

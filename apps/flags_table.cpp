@@ -92,7 +92,7 @@ void add_training(Table& t, TrainingOptions& o) {
     {"stop-file", kTraining, kTrain, "FILE", text(&o.stop_file), "save and end with exit code 75 after the step in which this file appears; the file is then removed, as it is when a run completes. SIGUSR1 and SIGTERM have the same effect; a second signal ends the run at once", "none", kFree},
     {"max-skipped-steps", kTraining, kTrain, "STEPS", integer(&o.max_skipped_steps, {0, kMany}), "steps with NaN or Inf in loss or gradients that a whole run tolerates: such a step updates nothing and is rerun to locate the first such value; one more ends the run with exit code 8", "", kFree},
     {"check-weight-hash-interval", kTraining, kTrain, "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}), "steps between comparisons of the data-parallel ranks' weights, main parameters and moments by hash (with --use-distributed-optimizer weights only); a rank that differs ends the run with exit code 8; 0: never", "", kFree},
-    {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute", "cuda where a GPU can be used, else cpu", kFree},
+    {"device", kTraining, kTrain | kGenerateApp | kPlan, "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute; cpu for plan --rates of a CPU", "cuda where a GPU can be used or plan has --rates, else cpu", kFree},
   });
 }
 

@@ -33,11 +33,6 @@ namespace megalith {
 
 namespace {
 
-const ConfigEntry& entry_of(const Options& command_line, std::string_view flag) {
-  return *std::find_if(command_line.effective.begin(), command_line.effective.end(),
-                       [flag](const ConfigEntry& entry) { return entry.name == flag; });
-}
-
 // The model as the checkpoint describes it; sampling as the command line says.
 Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   Options options = options_from_config(App::kPlan, checkpoint.state().config);
@@ -46,9 +41,8 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;
-  options.train.cuda_graph_impl = entry_of(command_line, "cuda-graph-impl").origin == "default"
-                                      ? CudaGraphImpl::kLocal
-                                      : command_line.train.cuda_graph_impl;
+  options.train.cuda_graph_impl =
+      command_line.is_default("cuda-graph-impl") ? CudaGraphImpl::kLocal : command_line.train.cuda_graph_impl;
   take_copied_files(options.data, checkpoint);
   // What has no copy may have moved since.
   for (std::string DataOptions::*file :
@@ -76,7 +70,7 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
   if (model.position_embedding_type != PositionEmbedding::kLearnedAbsolute) return wanted;
   const std::int64_t most = model.max_position_embeddings - prompt;
   if (wanted <= most) return wanted;
-  if (most > 0 && entry_of(command_line, "max-new-tokens").origin == "default") return most;
+  if (most > 0 && command_line.is_default("max-new-tokens")) return most;
   refuse_usage(most > 0 ? "--max-new-tokens" : "--prompt",
                {.expected = fmt::format("at most {}: the model has {}{}",
                                         counted(most > 0 ? most : model.max_position_embeddings - 1, "token"),

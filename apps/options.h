@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/device/device.h"
@@ -251,6 +252,11 @@ struct Options {
   ConvertOptions convert;
   ForecastOptions forecast;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
+
+  bool is_default(std::string_view flag) const {
+    const auto entry = std::ranges::find(effective, flag, &ConfigEntry::name);
+    return entry == effective.end() || entry->origin == "default";
+  }
 };
 
 }  // namespace megalith

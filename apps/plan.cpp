@@ -76,10 +76,10 @@ void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   forecast = make_forecast(options, static_cast<int>(options.parallel.world_size), {.rates = &rates});
 }
 
-void print_sharding(const Options& options, bool knows_memory) {
+void print_sharding(const Options& options, const MeshSizes& mesh, bool knows_memory) {
   const ShardingStrategy of_experts = options.parallel.expert_sharding();
   if (of_experts != options.parallel.sharding())
-    fmt::print("  experts                       {}\n", said_sharding(of_experts));
+    fmt::print("  experts                       {}\n", said_sharding_of_experts(of_experts, mesh.edp));
   if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
   const bool open = may_shard_ends(options) && !knows_memory;
   fmt::print("  fully sharded                 {}\n",
@@ -100,7 +100,7 @@ void print_layout(const Options& options, const RunConfig& config, bool knows_me
     const std::int64_t length = options.model.seq_length;
     fmt::print("  tokens of a sequence per rank {:>15} = 2 chunks of {}\n", length / mesh.cp, length / mesh.cp / 2);
   }
-  print_sharding(options, knows_memory);
+  print_sharding(options, mesh, knows_memory);
   print_mesh(mesh);
   const PipelineLayout& pipeline = config.pipeline;
   if (pipeline.placement.num_parts() == 1) return;
@@ -264,6 +264,7 @@ ExitCode forecast(int argc, char** argv) {
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) {
     rates = read_rates(options.forecast.rates);
+    if (options.is_default("device")) options.train.device = DeviceType::kCuda;  // rates mostly are of GPUs
     options.offload.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
                                                static_cast<std::size_t>(std::min(world, rates->host_ranks)));
   }

@@ -67,6 +67,12 @@ TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
   EXPECT_EQ(said({untied, flag, "sharded"}), "embedding and head too, by --fsdp-embedding-and-head");
 }
 
+TEST(Banner, SaysWhereExpertsAreShardedInVain) {
+  EXPECT_EQ(said_sharding_of_experts(ShardingStrategy::kOptimGradsParams, 2), "fully sharded");
+  EXPECT_EQ(said_sharding_of_experts(ShardingStrategy::kOptimGradsParams, 1),
+            "fully sharded (one copy of each: nothing to share out)");
+}
+
 TEST(Banner, OwnersThatTakeNothingAreLeftOut) {
   MemoryUse use;
   use.arena = 1 << 20;
