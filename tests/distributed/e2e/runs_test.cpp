@@ -143,6 +143,21 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
   }
 }
 
+// Rates are of GPUs, whatever machine plan runs on; rows of experts then travel as they do there.
+TEST(Runs, AreForecastOnGpusWherePlanHasRates) {
+  const Folder folder;
+  Words plan = test::program(
+      "plan", {"--num-layers", "1", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length", "64",
+               "--swiglu", "--disable-bias-linear", "--num-experts", "4", "--expert-model-parallel-size", "2",
+               "--world-size", "2", "--rates", MEGALITH_SOURCE_DIR "/configs/rates/h200.toml"});
+  EXPECT_THAT(test::run(plan, folder).out, HasSubstr("alltoall: each token"));  // with --device cpu
+  std::erase(plan, "--device");
+  std::erase(plan, "cpu");
+  const Outcome on_gpus = test::run(plan, folder);
+  EXPECT_EQ(on_gpus.code, 0) << on_gpus.err;
+  EXPECT_THAT(on_gpus.out, HasSubstr("flex: ranks read the tokens"));
+}
+
 TEST(Runs, PrintConfigIsAConfiguration) {
   const Folder folder;
   const Words flags = stateful() + Words{"--bf16",    "--recompute-granularity",
