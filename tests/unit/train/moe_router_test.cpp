@@ -61,6 +61,9 @@ TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true},
                                {.pipeline = 2},
                                {.context = 2},
+                               {.tensor = 2, .sequence = true, .expert = 2},
+                               {.context = 2, .expert = 2},
+                               {.tensor = 2, .sequence = true, .expert_tensor = 2},
                                {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "zb-v"},
                                {.pipeline = 2, .schedule = "gpipe"},
                                {.pipeline = 2, .schedule = "interleaved"},
@@ -75,6 +78,9 @@ TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
   const RunResult want = train(model() + kWhole + Words{"--micro-batch-size", "4"});
   for (const Layout& layout : {Layout{.data = 2, .sharing = 2},
                                {.pipeline = 2, .data = 2},
+                               {.data = 2, .expert = 2},
+                               {.data = 2, .expert_tensor = 2},
+                               {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .expert_tensor = 2},
                                {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2}}) {
     SCOPED_TRACE(layout.name());
     expect_near(train(model() + kWhole, layout), want);
