@@ -126,9 +126,17 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
 TEST(MoeRouter, DropsWhatOneRankDrops) {
   const Words limited = model() + Words{"--moe-expert-capacity-factor", "0.75"};
   const RunResult want = train(limited);
-  for (const Layout& layout : {Layout{.data = 2}, {.pipeline = 2}, {.pipeline = 2, .data = 2, .schedule = "zb-h1"}}) {
+  for (const Layout& layout : {Layout{.data = 2},
+                               {.pipeline = 2},
+                               {.pipeline = 2, .data = 2, .schedule = "zb-h1"},
+                               {.data = 2, .expert = 2},
+                               {.data = 2, .expert_tensor = 2},
+                               {.data = 4, .expert = 2, .expert_tensor = 2}}) {
     SCOPED_TRACE(layout.name());
-    expect_near(train(limited, layout), want);
+    const RunResult run = train(limited, layout);
+    expect_near(run, want);
+    if (layout.expert * layout.expert_tensor == 1) continue;
+    test::expect_same_run(train(limited + Words{"--moe-token-dispatcher-type", "allgather"}, layout), run);
   }
   const RunResult dropless = train(model());
   EXPECT_NE(want.losses, dropless.losses);
