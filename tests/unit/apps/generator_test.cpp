@@ -149,6 +149,34 @@ TEST_P(GeneratorTest, RanksThatShareOutTheWeightsDrawTheTokensOfOne) {
   }
 }
 
+// Experts are units of their own, which all ranks share out alike and have whole while they are read.
+TEST_P(GeneratorTest, RanksThatShareOutExpertsDrawTheTokensOfOne) {
+  if (device() == DeviceType::kCuda) GTEST_SKIP() << "ranks are threads, which share a GPU";
+  const Sizes sizes{2, 5, 16};
+  const Tokens prompts = draw_prompts(sizes, 3);
+  for (const double temperature : {0.0, 1.0}) {
+    const Options wanted =
+        options({"--bf16", "--num-experts", "4", "--disable-bias-linear"}, temperature, CudaGraphImpl::kLocal);
+    const Tokens want = Model(wanted).run(prompts, sizes);
+    EXPECT_GT(std::set<std::int32_t>(want.begin(), want.end()).size(), 2u);
+    ThreadWorld(2).run([&](Communicator& group) {
+      Model model(wanted, &group);
+      const AbortOnUnwind abort(group);
+      EXPECT_EQ(model.run(prompts, sizes), want);
+      ASSERT_NE(model.generator.shards(), nullptr);
+      // Two layers, of which each half has a slot: gathered once, but for the head's copy.
+      EXPECT_GE(model.generator.shards()->gathers(), 4);
+      int experts = 0;
+      for (const ParameterUnit& unit : model.generator.parameters().units()) {
+        if (unit.kind != UnitKind::kExperts) continue;
+        EXPECT_EQ(unit.weight_shard.numel(), unit.numel / 2);
+        ++experts;
+      }
+      EXPECT_EQ(experts, 2);
+    });
+  }
+}
+
 TEST_P(GeneratorTest, SaysHowManyRanksHoldTheWeights) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "a plan, on any machine";
   Options wanted = options({"--bf16"}, 0, CudaGraphImpl::kLocal);

@@ -38,5 +38,22 @@ TEST(ExpertRoom, GrowsByATenthAtLeastAndHoldsWhatWasNeeded) {
   }
 }
 
+// Where every token comes to every rank there is room for all from the start, and only rows can be short.
+TEST(ExpertRoom, WhereAllArriveGrowsByTheRowsAlone) {
+  RoutedSizes all = kSizes;
+  all.all_arrive = true;
+  EXPECT_DOUBLE_EQ(mean_rows(all).arrived, 512);
+  EXPECT_DOUBLE_EQ(mean_rows(all).rows, 256);
+  for (const double factor : {0.1, 1.0, 1.01})
+    EXPECT_EQ(expert_room(all, factor), (ExpertRoom{.arrived = 512, .rows = expert_room(kSizes, factor).rows}));
+  EXPECT_EQ(most_room(all), most_room(kSizes));
+  EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 320}, 1), 1.1 * 1.25);
+  EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 10}, 1.5), 1.1 * 1.5);
+  // Of one choice the rows are a quarter of what arrives.
+  all.choices = 1;
+  EXPECT_DOUBLE_EQ(mean_rows(all).arrived, 512);
+  EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 192}, 1), 1.1 * 1.5);
+}
+
 }  // namespace
 }  // namespace megalith

@@ -53,6 +53,27 @@ TEST_P(MoeRanks, DispatchersHaveTheSameBits) {
   }
 }
 
+// Weight gradients behind all of a chunk's backward_data, eagerly and in graphs.
+TEST_P(MoeRanks, DelayedWeightGradientsHaveTheSameBits) {
+  const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  for (const Layout& layout : {Layout{.data = 2, .expert = 2}, Layout{.data = 4, .sharing = 3, .expert = 2}}) {
+    const MoeResult plain = train(flags, layout);
+    for (const Words& way :
+         {Words{}, graphs + Words{"layer"}, graphs + Words{"attn", "moe_router", "moe_preprocess"}}) {
+      SCOPED_TRACE(layout.name() + testing::PrintToString(way));
+      const MoeResult run = train(flags + Words{"--delay-wgrad-compute"} + way, layout);
+      test::expect_same_run(run.run, plain.run);
+      EXPECT_EQ(run.sums, plain.sums);
+      EXPECT_EQ(run.counts, plain.counts);
+      EXPECT_EQ(run.biases, plain.biases);
+      EXPECT_TRUE(run.run.memory_as_planned);
+      EXPECT_EQ(run.run.hazards, 0);
+      EXPECT_EQ(run.replays > 0, !way.empty());
+    }
+  }
+}
+
 // Also where other ranks hold other experts from there on.
 TEST_P(MoeRanks, ResumesWithExpertsOnOtherRanks) {
   const test::ScratchDirectory folder;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -10,7 +11,7 @@
 #include "core/device/copy.h"
 #include "core/ops/elementwise.h"
 #include "tests/support/download.h"
-#include "tests/unit/train/layouts.h"
+#include "tests/unit/train/moe_runs.h"
 
 namespace megalith {
 namespace {
@@ -57,7 +58,7 @@ struct Outcome {
   std::int64_t replays = 0;                // of rank 0
 };
 
-Outcome train(const Words& flags, const Layout& layout = kTwoRanks, const std::function<void(Rank&)>& hook = nullptr) {
+Outcome run(const Words& flags, const Layout& layout = kTwoRanks, const std::function<void(Rank&)>& hook = nullptr) {
   Outcome outcome;
   outcome.biases.resize(static_cast<std::size_t>(layout.ranks()));
   outcome.factors.resize(outcome.biases.size());
@@ -119,7 +120,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
         Way{{.data = 2, .expert = 2}, graphs + moves, second, true},
         Way{{.data = 2, .expert = 2}, {"--moe-token-dispatcher-type", "allgather"}, second}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
-    const Outcome want = train(model("4") + way.flags, way.layout), got = train(model("1") + way.flags, way.layout);
+    const Outcome want = run(model("4") + way.flags, way.layout), got = run(model("1") + way.flags, way.layout);
     expect_same(got, want);
     EXPECT_EQ(got.run.regrows, way.regrows);
     EXPECT_THAT(got.factors, Each(testing::DoubleNear(2.2, 1e-9)));
@@ -128,15 +129,39 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     EXPECT_EQ(did.offload.bytes_out, did.offload.bytes_back);
     EXPECT_EQ(did.offload.offloads > had_room.offload.offloads, did.offload.bytes_out > 0);  // done again
   }
-  const Outcome twice = train(model("0.5"));
-  expect_same(twice, train(model("4")));
+  const Outcome twice = run(model("0.5"));
+  expect_same(twice, run(model("4")));
   EXPECT_EQ(twice.run.regrows, both);
+}
+
+// Where every token comes to every rank, what is short are rows: the new factor is theirs, and not the number of ranks.
+TEST(MoeRoom, GrowsByItsRowsWhereAllTokensArrive) {
+  const Layout layout{.data = 4, .expert = 4};
+  const Words flags = test::words(
+                          "--num-layers 1 --hidden-size 16 --seq-length 64 --micro-batch-size 4 --global-batch-size 16 "
+                          "--train-iters 1") +
+                      test::llama_flags() +
+                      test::words(
+                          "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 1 --moe-router-score-function "
+                          "sigmoid --moe-token-dispatcher-type allgather --moe-expert-rank-capacity-factor");
+  const auto with_factor = [&](const char* factor) { return test::train(flags + Words{factor}, layout); };
+  const test::MoeResult got = with_factor("1"), want = with_factor("4");
+  test::expect_same_run(got.run, want.run);
+  EXPECT_EQ(got.counts, want.counts);
+  EXPECT_THAT(got.run.regrows, ElementsAre(1));
+  EXPECT_THAT(want.run.regrows, ElementsAre(0));
+  EXPECT_TRUE(got.run.memory_as_planned);
+  // Of one layer, whose experts are on a rank each.
+  constexpr double kMean = 256;
+  const double most = *std::ranges::max_element(got.counts[0]) / kMean;
+  EXPECT_LT(most, 2);
+  EXPECT_THAT(got.capacity_factors, Each(testing::DoubleNear(1.1 * most, 1e-9)));
 }
 
 // What an evaluation chooses is what the next step does.
 TEST(MoeRoom, AnEvaluationWithoutRoomIsDoneAgain) {
   const Words evaluates{"--eval-iters", "2", "--eval-interval", "1"};
-  const Outcome got = train(model("1") + evaluates), want = train(model("4") + evaluates);
+  const Outcome got = run(model("1") + evaluates), want = run(model("4") + evaluates);
   expect_same(got, want);
   EXPECT_EQ(got.run.validation_losses.size(), 5u);
   EXPECT_THAT(got.run.regrows, ElementsAre(1, 1, 1, 1, 1));
@@ -151,15 +176,15 @@ TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
     };
     rank.runner.hooks(rank.runner.num_segments() - 1).add(HookPoint::kPostForward, add_nan);
   };
-  const Outcome got = train(model("1") + Words{"--max-skipped-steps", "0"}, kTwoRanks, spoil);
-  expect_same(got, train(model("4")));
+  const Outcome got = run(model("1") + Words{"--max-skipped-steps", "0"}, kTwoRanks, spoil);
+  expect_same(got, run(model("4")));
   EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
 }
 
 // The flag says what a run starts with, also one that goes on.
 TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const test::ScratchDirectory folder;
-  const Outcome whole = train(model("4"));
+  const Outcome whole = run(model("4"));
   const Words flags = model("1") + kTwoRanks.flags();
   const RunResult begun = test::train({.flags = flags + Words{"--save", folder.path("kept"), "--exit-interval", "2"},
                                        .ranks = 2,

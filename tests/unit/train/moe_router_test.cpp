@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "core/ops/elementwise.h"
 #include "tests/support/download.h"
 #include "tests/unit/train/layouts.h"
 
@@ -61,6 +62,9 @@ TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true},
                                {.pipeline = 2},
                                {.context = 2},
+                               {.tensor = 2, .sequence = true, .expert = 2},
+                               {.context = 2, .expert = 2},
+                               {.tensor = 2, .sequence = true, .expert_tensor = 2},
                                {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "zb-v"},
                                {.pipeline = 2, .schedule = "gpipe"},
                                {.pipeline = 2, .schedule = "interleaved"},
@@ -75,6 +79,9 @@ TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
   const RunResult want = train(model() + kWhole + Words{"--micro-batch-size", "4"});
   for (const Layout& layout : {Layout{.data = 2, .sharing = 2},
                                {.pipeline = 2, .data = 2},
+                               {.data = 2, .expert = 2},
+                               {.data = 2, .expert_tensor = 2},
+                               {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .expert_tensor = 2},
                                {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2}}) {
     SCOPED_TRACE(layout.name());
     expect_near(train(model() + kWhole, layout), want);
@@ -120,9 +127,17 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
 TEST(MoeRouter, DropsWhatOneRankDrops) {
   const Words limited = model() + Words{"--moe-expert-capacity-factor", "0.75"};
   const RunResult want = train(limited);
-  for (const Layout& layout : {Layout{.data = 2}, {.pipeline = 2}, {.pipeline = 2, .data = 2, .schedule = "zb-h1"}}) {
+  for (const Layout& layout : {Layout{.data = 2},
+                               {.pipeline = 2},
+                               {.pipeline = 2, .data = 2, .schedule = "zb-h1"},
+                               {.data = 2, .expert = 2},
+                               {.data = 2, .expert_tensor = 2},
+                               {.data = 4, .expert = 2, .expert_tensor = 2}}) {
     SCOPED_TRACE(layout.name());
-    expect_near(train(limited, layout), want);
+    const RunResult run = train(limited, layout);
+    expect_near(run, want);
+    if (layout.expert * layout.expert_tensor == 1) continue;
+    test::expect_same_run(train(limited + Words{"--moe-token-dispatcher-type", "allgather"}, layout), run);
   }
   const RunResult dropless = train(model());
   EXPECT_NE(want.losses, dropless.losses);
@@ -132,6 +147,13 @@ TEST(MoeRouter, DropsWhatOneRankDrops) {
   test::expect_same_run(enough, dropless);
 }
 
+test::Tensors biases_of(Rank& rank) {
+  test::Tensors biases;
+  for (const ParameterBuffer& buffer : rank.model.gpt.parameters->buffers())
+    biases[buffer.part.name] = download(rank.streams.compute, buffer.values);
+  return biases;
+}
+
 // After a step of rate 10 the choice is among those that had too few rows, whatever the scores are; the others get none
 // and are back at 0 a step later.
 TEST(MoeRouter, PrefersExpertsOfAHigherBias) {
@@ -139,11 +161,8 @@ TEST(MoeRouter, PrefersExpertsOfAHigherBias) {
                                       "--moe-router-bias-update-rate", "10"};
   const auto biases_after = [&](const char* steps) {
     test::Tensors biases;
-    test::train({.flags = flags + Words{"--train-iters", steps}, .finish = [&](Trainer& trainer, int) {
-                   Rank& rank = trainer.rank();
-                   for (const ParameterBuffer& buffer : rank.model.gpt.parameters->buffers())
-                     biases[buffer.part.name] = download(rank.streams.compute, buffer.values);
-                 }});
+    test::train({.flags = flags + Words{"--train-iters", steps},
+                 .finish = [&](Trainer& trainer, int) { biases = biases_of(trainer.rank()); }});
     return biases;
   };
   const test::Tensors one = biases_after("1"), two = biases_after("2");
@@ -158,6 +177,47 @@ TEST(MoeRouter, PrefersExpertsOfAHigherBias) {
     }
   }
   EXPECT_GE(compared, 2);
+}
+
+// Neither weights nor biases know of a step that a NaN had skipped, nor do the steps behind it.
+TEST(MoeRouter, ASkippedStepLeavesTheExpertsBias) {
+  const Words flags = model() + Words{"--moe-router-score-function",
+                                      "sigmoid",
+                                      "--moe-router-enable-expert-bias",
+                                      "--moe-router-bias-update-rate",
+                                      "0.01",
+                                      "--lr-decay-style",
+                                      "constant"};
+  for (const Layout& layout : {Layout{.data = 2}, {.data = 2, .expert = 2}}) {
+    const Words words = flags + layout.flags();
+    const auto run = [&](const char* steps, int skipped) {
+      const auto spoil = [skipped](Trainer& trainer, int) {
+        Rank& rank = trainer.rank();
+        rank.runner.hooks(rank.runner.num_segments() - 1)
+            .add(HookPoint::kPostForward, [&rank, skipped, step = 0](const HookContext& at) mutable {
+              if (at.microbatch == 0 && ++step == skipped)
+                launch(rank.streams.compute, Fill{.x = rank.step.sums.slice(0, 0, 1), .value = std::nan("")});
+            });
+      };
+      std::pair<RunResult, test::Tensors> result;
+      result.first = test::train({.flags = words + Words{"--train-iters", steps},
+                                  .ranks = 2,
+                                  .prepare = spoil,
+                                  .finish = [&](Trainer& trainer, int rank) {
+                                    if (rank == 0) result.second = biases_of(trainer.rank());
+                                  }});
+      EXPECT_EQ(result.first.skipped_steps, skipped == 0 ? 0 : 1);
+      return result;
+    };
+    SCOPED_TRACE(layout.name());
+    const auto [one, bias] = run("1", 0);
+    const auto [two, bias_of_two] = run("2", 0);
+    const auto [kept, bias_kept] = run("2", 2);
+    ASSERT_EQ(bias.size(), 4u);
+    EXPECT_NE(bias_of_two, bias);
+    EXPECT_EQ(bias_kept, bias);
+    EXPECT_TRUE(kept.whole_state == one.whole_state);
+  }
 }
 
 TEST(MoeRouter, KeepsLessWhatIsRecomputed) {

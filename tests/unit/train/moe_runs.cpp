@@ -13,6 +13,7 @@ MoeResult train(const Words& flags, const Layout& layout) {
   MoeResult result;
   result.sums.resize(static_cast<std::size_t>(layout.ranks()));
   result.counts.resize(result.sums.size());
+  result.capacity_factors.resize(result.sums.size());
   std::mutex mutex;
   const auto finish = [&](Trainer& trainer, int index) {
     Rank& rank = trainer.rank();
@@ -24,6 +25,7 @@ MoeResult train(const Words& flags, const Layout& layout) {
     result.rows = 2 * rank.config.step_tokens();
     result.sums[static_cast<std::size_t>(index)] = std::move(sums);
     result.counts[static_cast<std::size_t>(index)] = std::move(counts);
+    result.capacity_factors[static_cast<std::size_t>(index)] = trainer.plans().capacity_factor;
     if (index == 0 && rank.graphs) {
       result.graphs = rank.graphs->stats().graphs;
       result.replays = rank.graphs->stats().replays;

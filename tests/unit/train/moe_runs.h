@@ -17,6 +17,7 @@ struct MoeResult {
   std::vector<std::vector<std::int32_t>> counts;  // likewise: rows by layer and expert
   std::int64_t rows = 0;                          // of a layer: the tokens of a step, times their choices
   test::Tensors biases;                           // of all ranks; NaN where two disagree
+  std::vector<double> capacity_factors;           // of the room for rows at the end, by rank
   int graphs = 0;                                 // of rank 0
   std::int64_t replays = 0;
 };

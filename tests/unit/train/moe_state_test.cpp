@@ -153,5 +153,34 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
   }
 }
 
+// A model out of a file of transformers' begins with the same loss whoever holds its experts.
+TEST(ExpertShards, StartFromWeightsOfTransformers) {
+  const test::ScratchDirectory scratch;
+  const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
+  run(model, {}, "", scratch.path("start"));
+  weights_of_transformers(scratch.path("start"));
+  const std::string native = scratch.path("native");
+  convert(parse_flags(App::kConvert, {"--from", "hf", "--load", scratch.path("start.hf"), "--save", native,
+                                      "--tokenizer-type", "byte"})
+              .options);
+  const auto first_loss = [&](const ExpertLayout& layout) {
+    const test::RunResult result =
+        test::train({.flags = test::sizes_for({}) + model + layout.flags() +
+                              Words{"--load", native, "--finetune", "--train-iters", "1", "--moe-combine-groups", "4"},
+                     .ranks = layout.ranks});
+    EXPECT_TRUE(result.copies_agree);
+    return result;
+  };
+  const test::RunResult whole = first_loss({.ranks = 4}), split = first_loss({.ranks = 4, .etp = 2}),
+                        drawn = test::train({.flags = test::sizes_for({}) + model});
+  EXPECT_NE(whole.losses.at(0), drawn.losses.at(0));
+  test::expect_losses_near(split, whole, 1e-4);  // columns of an expert are added up in another order
+  for (const ExpertLayout& layout :
+       {ExpertLayout{.ranks = 4, .ep = 2}, {.ranks = 4, .ep = 4}, {.ranks = 4, .ep = 2, .etp = 2}}) {
+    SCOPED_TRACE(testing::PrintToString(layout.flags()));
+    EXPECT_EQ(first_loss(layout).losses, (layout.etp == 1 ? whole : split).losses);
+  }
+}
+
 }  // namespace
 }  // namespace megalith
