@@ -63,6 +63,17 @@ void check_pipeline(const Options& options) {
   pipeline_layout(options);
 }
 
+void check_graph_impl(App app, const TrainingOptions& train) {
+  if (train.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
+  refuse_usage("--cuda-graph-impl",
+               {.expected = "none or local",
+                .got = "full_iteration",
+                .remedy = app == App::kGenerate
+                              ? "local captures the whole step that draws a token"
+                              : "local captures whole layers; what stands between them (messages, reductions, the "
+                                "optimizer, hooks) stays outside of graphs"});
+}
+
 void check_graphs(const TrainingOptions& train) {
   const TrainingOptions defaults;
   const bool captures = train.cuda_graph_impl != CudaGraphImpl::kNone;
@@ -70,13 +81,6 @@ void check_graphs(const TrainingOptions& train) {
             {.flag = "--cuda-graph-modules", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
   only_with(captures || train.cuda_graph_warmup_steps == defaults.cuda_graph_warmup_steps,
             {.flag = "--cuda-graph-warmup-steps", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
-  if (train.cuda_graph_impl == CudaGraphImpl::kFullIteration) {
-    refuse_usage("--cuda-graph-impl",
-                 {.expected = "none or local",
-                  .got = "full_iteration",
-                  .remedy = "local captures whole layers; what stands between them (messages, reductions, the "
-                            "optimizer, hooks) stays outside of graphs"});
-  }
   const bool all_recomputed =
       train.recompute_granularity == RecomputeGranularity::kFull && train.recompute_method == RecomputeMethod::kUniform;
   for (const std::string& module : train.cuda_graph_modules) {
@@ -274,6 +278,7 @@ void resolve(Options& options) {
 }
 
 void check(App app, const Options& options) {
+  check_graph_impl(app, options.train);
   if (app == App::kTrain || app == App::kPlan) {
     check_model(options);
     check_batch(options.train);
