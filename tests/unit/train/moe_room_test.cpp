@@ -103,7 +103,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     std::vector<int> regrows;
     bool graphs = false;
   };
-  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe"};
+  const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe"};
   const Words moves{"--fine-grained-activation-offloading",
                     "--min-offload-bytes",
                     "0",
