@@ -151,6 +151,33 @@ TEST(LayoutRuns, AModelThatFitsNoRankIsTrainedAndSampledByFour) {
   EXPECT_THAT(text.out, ::testing::StartsWith("It is"));
 }
 
+// Embedding and head are sharded where the memory of --rates has no room for whole ones.
+TEST(LayoutRuns, PlanListsTheActionsOfWhatItForecasts) {
+  const Folder folder;
+  const auto rates_of = [&](const std::string& name, const std::string& memory) {
+    std::ifstream file(MEGALITH_SOURCE_DIR "/configs/rates/h200.toml");
+    std::string text;
+    for (std::string line; std::getline(file, line);)
+      text += line.starts_with("device-memory-gib")    ? memory + "\n"
+              : line.starts_with("device-reserve-gib") ? "device-reserve-gib = 0\n"
+                                                       : line + "\n";
+    folder.write(name, text);
+    return Words{"--rates", name};
+  };
+  const auto listed = [&](const Words& more) {
+    const Words flags = test::words(
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --global-batch-size 8 --world-size 4 "
+        "--untie-embeddings-and-output-weights --data-parallel-sharding-strategy optim_grads_params --print-actions");
+    const Outcome plan = test::run(test::program("plan", flags + more), folder);
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return plan.out;
+  };
+  const std::string whole = listed({}), sharded = listed({"--fsdp-embedding-and-head", "sharded"});
+  EXPECT_NE(whole, sharded);
+  EXPECT_EQ(listed(rates_of("large.toml", "device-memory-gib = 1")), whole);
+  EXPECT_EQ(listed(rates_of("small.toml", "device-memory-gib = 0.0001")), sharded);
+}
+
 TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {
   const Folder folder;
   const Words shape = {"--num-layers", "4",  "--hidden-size",       "32", "--num-attention-heads", "4",
