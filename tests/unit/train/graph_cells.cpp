@@ -35,6 +35,7 @@ RunResult run_graphs(const Cell& cell, Books& books) {
                   books.stats[rank] = own.graphs->stats();
                   books.plans[rank] = own.graphs->plan();
                   books.planned[rank] = trainer.plans().graphs;
+                  books.flops[rank] = trainer.plans().train_flops;
                 }});
 }
 

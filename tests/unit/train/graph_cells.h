@@ -25,6 +25,7 @@ struct Books {
   std::map<int, GraphedRunner::Stats> stats;  // by rank
   std::map<int, RunPlan> plans;
   std::map<int, StepGraphs> planned;
+  std::map<int, double> flops;  // planned, of a step
 };
 
 RunResult run_graphs(const Cell& cell, Books& books);
