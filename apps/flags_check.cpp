@@ -5,8 +5,10 @@
 #include <array>
 
 #include "apps/flags_binding.h"
+#include "apps/flags_companion.h"
 #include "apps/flags_moe.h"
 #include "apps/flags_offload.h"
+#include "apps/flags_sharding.h"
 #include "apps/hf_config.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
@@ -22,110 +24,16 @@ void want(bool present, const char* flag, const char* remedy) {
   if (!present) refuse_usage(fmt::format("{}: missing", flag), {.remedy = remedy});
 }
 
-// A flag that makes sense only with another, or with a value of it.
-struct Companion {
-  std::string flag;
-  std::string needs;     // "--save", "--lr-decay-style WSD"
-  std::string got = {};  // its value; empty: it is not given
-};
-
-void only_with(bool holds, const Companion& pair) {
-  if (holds) return;
-  refuse_usage(fmt::format("{} and {}", pair.flag, pair.needs.substr(0, pair.needs.find(' '))),
-               {.expected = fmt::format("{} only with {}", pair.flag, pair.needs),
-                .got = pair.got.empty() ? pair.flag + " alone" : pair.got,
-                .remedy = fmt::format("use {}, or remove {}", pair.needs, pair.flag)});
-}
-
 void not_both(bool both, const char* one, const char* other, const char* remedy) {
   if (both)
     refuse_usage(fmt::format("{} and {}", one, other), {.expected = "one of them", .got = "both", .remedy = remedy});
-}
-
-void check_sharded_units(const ParallelOptions& parallel) {
-  const ParallelOptions defaults;
-  const ShardingStrategy most = parallel.most_sharding();
-  const bool shards_weights = most == ShardingStrategy::kOptimGradsParams;
-  const bool shards_gradients = most >= ShardingStrategy::kOptimGrads;
-  const std::string strategy = std::array{"no_shard", "optim", "optim_grads",
-                                          "optim_grads_params"}[static_cast<std::size_t>(parallel.sharding()) - 1];
-  const std::string got = "--data-parallel-sharding-strategy " + strategy;
-  only_with(shards_gradients || parallel.fsdp_unit_slots == defaults.fsdp_unit_slots,
-            {.flag = "--fsdp-unit-slots",
-             .needs = "--data-parallel-sharding-strategy optim_grads_params or optim_grads",
-             .got = got});
-  const bool has_gradient_slots = parallel.fsdp_gradient_slots != defaults.fsdp_gradient_slots;
-  only_with(shards_gradients || !has_gradient_slots,
-            {.flag = "--fsdp-gradient-slots",
-             .needs = "--data-parallel-sharding-strategy optim_grads_params or optim_grads",
-             .got = got});
-  only_with(parallel.fsdp_reduce_grads == GradientReduction::kEach || !has_gradient_slots,
-            {.flag = "--fsdp-gradient-slots", .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
-  for (const auto& [is_set, flag] :
-       {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
-        {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},
-        {parallel.outer_dp_sharding_strategy != defaults.outer_dp_sharding_strategy,
-         "--outer-dp-sharding-strategy optim"}}) {
-    only_with(shards_weights || !is_set,
-              {.flag = flag, .needs = "--data-parallel-sharding-strategy optim_grads_params", .got = got});
-  }
-  only_with(parallel.sharding() == ShardingStrategy::kOptimGradsParams ||
-                parallel.fsdp_embedding_and_head == defaults.fsdp_embedding_and_head,
-            {.flag = "--fsdp-embedding-and-head",
-             .needs = "--data-parallel-sharding-strategy optim_grads_params",
-             .got = got});
-  if (shards_weights && parallel.fsdp_prefetch >= parallel.fsdp_unit_slots) {
-    refuse_usage("--fsdp-prefetch and --fsdp-unit-slots",
-                 {.expected = "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use has a slot too",
-                  .got = fmt::format("--fsdp-prefetch {} and --fsdp-unit-slots {}", parallel.fsdp_prefetch,
-                                     parallel.fsdp_unit_slots),
-                  .remedy = fmt::format("use --fsdp-unit-slots {} or --fsdp-prefetch {}", parallel.fsdp_prefetch + 1,
-                                        parallel.fsdp_unit_slots - 1)});
-  }
-}
-
-void check_sharding_of_experts(const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
-  only_with(
-      parallel.expert_data_parallel_sharding_strategy == ShardingStrategy::kAuto || options.model.moe.num_experts > 0,
-      {.flag = "--expert-data-parallel-sharding-strategy", .needs = "--num-experts"});
-  const bool of_experts = parallel.expert_sharding() != ShardingStrategy::kNoShard;
-  if (of_experts == parallel.shards_optimizer()) return;
-  refuse_usage("--expert-data-parallel-sharding-strategy and --data-parallel-sharding-strategy",
-               {.expected = "both no_shard, or neither",
-                .got = of_experts ? "no_shard for what is not experts" : "no_shard for experts",
-                .remedy = "use optim for these, which shares out main parameters and moments and costs no more"});
-}
-
-void check_sharding(const ParallelOptions& parallel) {
-  if (parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard) {
-    refuse_usage("--use-distributed-optimizer and --data-parallel-sharding-strategy no_shard",
-                 {.expected = "one of them",
-                  .got = "both",
-                  .remedy = "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim"});
-  }
-  only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
-            {.flag = "--overlap-param-gather", .needs = "--use-distributed-optimizer"});
-  only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
-            {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
-  check_sharded_units(parallel);
-  only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
-            {.flag = "--num-distributed-optimizer-instances",
-             .needs = "--use-distributed-optimizer",
-             .got = "nothing that is sharded"});
-  only_with(parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard ||
-                parallel.num_distributed_optimizer_instances > 1,
-            {.flag = "--outer-dp-sharding-strategy optim",
-             .needs = "--num-distributed-optimizer-instances above 1",
-             .got = "--num-distributed-optimizer-instances 1"});
 }
 
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   only_with(!parallel.tp_comm_overlap || parallel.sequence_parallel,
             {.flag = "--tp-comm-overlap", .needs = "--sequence-parallel"});
-  check_sharding(parallel);
-  check_sharding_of_experts(options);
+  check_sharding(options);
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
   only_with(parallel.context_parallel_size > 1 || parallel.cp_comm_type == ContextCommunication::kP2p,
             {.flag = "--cp-comm-type", .needs = "--context-parallel-size above 1", .got = "--context-parallel-size 1"});
@@ -155,6 +63,17 @@ void check_pipeline(const Options& options) {
   pipeline_layout(options);
 }
 
+void check_graph_impl(App app, const TrainingOptions& train) {
+  if (train.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
+  refuse_usage("--cuda-graph-impl",
+               {.expected = "none or local",
+                .got = "full_iteration",
+                .remedy = app == App::kGenerate
+                              ? "local captures the whole step that draws a token"
+                              : "local captures whole layers; what stands between them (messages, reductions, the "
+                                "optimizer, hooks) stays outside of graphs"});
+}
+
 void check_graphs(const TrainingOptions& train) {
   const TrainingOptions defaults;
   const bool captures = train.cuda_graph_impl != CudaGraphImpl::kNone;
@@ -162,13 +81,6 @@ void check_graphs(const TrainingOptions& train) {
             {.flag = "--cuda-graph-modules", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
   only_with(captures || train.cuda_graph_warmup_steps == defaults.cuda_graph_warmup_steps,
             {.flag = "--cuda-graph-warmup-steps", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
-  if (train.cuda_graph_impl == CudaGraphImpl::kFullIteration) {
-    refuse_usage("--cuda-graph-impl",
-                 {.expected = "none or local",
-                  .got = "full_iteration",
-                  .remedy = "local captures whole layers; what stands between them (messages, reductions, the "
-                            "optimizer, hooks) stays outside of graphs"});
-  }
   const bool all_recomputed =
       train.recompute_granularity == RecomputeGranularity::kFull && train.recompute_method == RecomputeMethod::kUniform;
   for (const std::string& module : train.cuda_graph_modules) {
@@ -366,6 +278,7 @@ void resolve(Options& options) {
 }
 
 void check(App app, const Options& options) {
+  check_graph_impl(app, options.train);
   if (app == App::kTrain || app == App::kPlan) {
     check_model(options);
     check_batch(options.train);

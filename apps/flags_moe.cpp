@@ -58,6 +58,14 @@ void check_graph_modules(const Options& options) {
     if (has(module) && options.model.moe.num_experts == 0)
       refuse("--num-experts", fmt::format("{} only with --num-experts", module), module, "leave it out");
   }
+  for (const std::string& module : modules) {
+    const char* const whole = has("layer") && module != "layer"          ? "layer"
+                              : has("moe") && module.starts_with("moe_") ? "moe"
+                                                                         : nullptr;
+    if (whole != nullptr)
+      refuse(whole, fmt::format("{} without {}, which its graphs hold", whole, module), "both",
+             fmt::format("leave out {} or {}", module, whole));
+  }
   if (has("moe_preprocess") && !has("moe_router"))
     refuse("moe_preprocess", "moe_preprocess only with moe_router", "moe_preprocess alone", "add moe_router");
   const std::vector<std::string>& recomputed = options.train.recompute_modules;

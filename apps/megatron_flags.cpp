@@ -53,6 +53,10 @@ constexpr Names kNames[] = {
     {"copies start as soon as their slot is written: leave it out", "delay-offload-until-cuda-graph"},
     {"use --activation-offload-fraction or layers, as in --offload-modules act:0-10",
      "delta-offload-bytes-across-pp-ranks"},
+    {"use --cuda-graph-impl local", "enable-cuda-graph external-cuda-graph"},
+    {"use --data-parallel-sharding-strategy optim_grads_params", "use-custom-fsdp use-torch-fsdp2"},
+    {"a unit is a layer: leave it out", "suggested-communication-unit-size"},
+    {"buffers are planned before the first step and used again: leave it out", "fsdp-db-use-persist-buf-on-alloc-fail"},
     {"use --check-weight-hash-interval", "check-weight-hash-across-dp-replicas-interval"},
     {"use --config with a TOML file", "yaml-cfg"},
     {"use --load with --finetune", "pretrained-checkpoint"},
@@ -122,7 +126,7 @@ constexpr Names kNames[] = {
      "distrib-optim-fully-reshardable-mem-efficient distribute-checkpointed-activations distribute-saved-activations "
      "distributed-timeout-seconds-after-init dump-param-to-param-group-map embedding-init-method-std embedding-path "
      "end-weight-decay eod-mask-loss ep-overlap-early-attn-memory-release eval-global-batch-size "
-     "eval-micro-batch-size evidence-data-path exit-signal experimental-attention-variant external-cuda-graph "
+     "eval-micro-batch-size evidence-data-path exit-signal experimental-attention-variant "
      "faiss-use-gpu fake-process-group first-last-layers-bf16 flash-decode fp16-lm-cross-entropy "
      "fp32-residual-connection freeze-all-layers ft-num-warmup-iters full-validation fused-residual-rmsnorm "
      "glu-linear-offset gpu-sniff-test-interval head-lr-mult hierarchical-context-parallel-sizes "
@@ -150,12 +154,12 @@ constexpr Names kNames[] = {
      "run-workload-inspector-server s3-cache-path sample-rate save-activations-interval save-dgrads-interval "
      "save-params-interval save-tokens-per-expert-interval save-wgrads-interval sft sgd-momentum sharp-enabled-group "
      "short-seq-prob softmax-type spec split-sentences squared-relu standalone-embedding-stage start-eval-at-iter "
-     "start-weight-decay step-batch-size-schedule suggested-communication-unit-size swin-backbone-type "
+     "start-weight-decay step-batch-size-schedule swin-backbone-type "
      "symmetric-ar-type te-precision-config-file tensor-parallel-num-weight-shards test-mode "
      "tiktoken-num-special-tokens titles-data-path tokenizer-metadata tokenizer-sentencepiece-legacy "
      "tokenizer-special-tokens torch-fsdp2-no-reshard-after-forward tp-comm-bootstrap-backend tp-comm-overlap-cfg "
      "tp-comm-overlap-rs-dgrad train-sync-interval use-checkpoint-lr-scheduler use-checkpoint-opt-param-scheduler "
-     "use-custom-fsdp use-fused-weighted-squared-relu use-gigatoken use-kitchen-attention use-legacy-static-engine "
+     "use-fused-weighted-squared-relu use-gigatoken use-kitchen-attention use-legacy-static-engine "
      "use-mp-args-from-checkpoint-args use-mup use-nccl-ub use-one-sent-docs "
      "use-persistent-ckpt-worker use-ring-exchange-p2p use-same-sampling-seed-across-dp-ranks use-sharp "
      "use-tp-pp-dp-mapping v-head-dim validation-set-names vocab-extra-ids "

@@ -275,12 +275,14 @@ ExitCode forecast(int argc, char** argv) {
     return ExitCode::kOk;
   }
   const RunConfig config = complete_options(options, tokenizer_of(options), world);
+  Forecast forecast;
+  if (rates || !options.logging.print_actions)
+    forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
+  if (rates) decide_on_ends(options, *rates, forecast);
   if (options.logging.print_actions) {
     fmt::print("{}", printed_actions(options, config));
     return ExitCode::kOk;
   }
-  Forecast forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
-  if (rates) decide_on_ends(options, *rates, forecast);
   print_layout(options, config, rates.has_value());
   print_parameters(options.model);
   for (const StageForecast& stage : forecast.stages) {

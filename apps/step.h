@@ -79,6 +79,9 @@ class Step {
   // more the way that captured collectives go. Stages send each other nothing.
   // Changes nothing that a step reads. Hooks see Phase::kWarmUp, as in the first --cuda-graph-warmup-steps.
   void warm_up();
+  // At the end of a run, which may come before the first step with graphs: the hooks behind all warm-up are called, if
+  // there was any and they were not.
+  void end_warm_up();
 
   // While `on`, training steps neither capture nor replay. The same on all ranks: a collective in a graph is in all of
   // its ranks' graphs.

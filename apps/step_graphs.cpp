@@ -59,6 +59,10 @@ void Step::warm_up() {
   if (rank_.graphs == nullptr) pass_warm_up(true);
 }
 
+void Step::end_warm_up() {
+  if (warm_up_ == WarmUp::kUnderWay) pass_warm_up(true);
+}
+
 void Step::pass_warm_up(bool ends) {
   const auto call = [](const char* point, const std::vector<std::function<void()>>& hooks) {
     for (const auto& hook : hooks) {

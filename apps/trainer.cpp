@@ -230,6 +230,7 @@ ExitCode Trainer::run() {
     const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
     code = step_loop();
     checkpoints_->finish(state_.step);
+    step_->end_warm_up();
   }
   if (checkpoints_->failed() > 0 && is_main())
     log_warning(counted(checkpoints_->failed(), "checkpoint") + " could not be saved");

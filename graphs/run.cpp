@@ -88,6 +88,14 @@ class Grouping {
     return modules_.moe && is_of_experts(a) && is_of_experts(b) && a.unit == b.unit;
   }
 
+  bool has_router(int unit) const {
+    for (int s = 0; s < segments_.num_segments(); ++s) {
+      const SegmentRunner::Entry& entry = segments_.entry(s);
+      if (entry.unit == unit && entry.module == SegmentModule::kMoeRouter) return true;
+    }
+    return false;
+  }
+
   bool continues(const Action& from, const Action& to) const {
     if (!captures(to) || to.chunk != from.chunk || to.microbatch != from.microbatch) return false;
     if ((to.kind == ActionKind::kForward) != (from.kind == ActionKind::kForward)) return false;
@@ -105,8 +113,17 @@ class Grouping {
       }
       if (modules_.layer && entry.unit == segments_.entry((action == &from ? to : from).segment).unit) {
         refuse(subject, "hooks before and behind what --cuda-graph-modules layer captures as one graph",
-               "use --cuda-graph-modules attn mlp, whose graphs end at each segment, or move the hook to the layer's "
-               "first or last verb");
+               has_router(entry.unit)
+                   ? "use --cuda-graph-modules attn moe_router, whose graphs end at each segment, or move the hook to "
+                     "the layer's first or last verb"
+                   : "use --cuda-graph-modules attn mlp, whose graphs end at each segment, or move the hook to the "
+                     "layer's first or last verb");
+      }
+      if (are_of_experts(from, to) && has_router(entry.unit)) {
+        refuse(
+            subject, "hooks before and behind what --cuda-graph-modules moe captures as one graph",
+            "use moe_router in place of moe, whose graphs end at each segment, or move the hook to the first or last "
+            "verb of the layer of experts");
       }
       return false;
     }

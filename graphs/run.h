@@ -34,8 +34,8 @@ struct RunPlan {
   int graphs = 0;         // distinct ones, numbered by their first run
 };
 
-// `actions` with columns and segments. A hook between two verbs of a layer, where whole layers were asked for, is an
-// error with exit code 9 that names it.
+// `actions` with columns and segments. A hook between two verbs of a layer, where whole layers were asked for, or of
+// a layer of experts, where these were, is an error with exit code 9 that names it.
 RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules);
 // Of each of the list's actions the graph that holds it; -1: none.
 std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan);

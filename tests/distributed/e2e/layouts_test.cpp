@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <fstream>
 
 #include "tests/distributed/e2e/program.h"
 #include "tests/support/tier.h"
@@ -60,25 +60,55 @@ TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
   EXPECT_EQ(text.code, 0) << text.err;
 }
 
-// Sums of four ranks by MPI's messages, which add in their own order however the state is shared out.
-TEST(LayoutRuns, StrategiesHaveTheSameBitsInHex) {
+// What a run of several ranks wrote: lines of its metrics, and its state as one rank saves it a step later.
+struct Written {
+  Words steps;
+  std::string tensors;
+};
+
+Written written_by(int ranks, const Words& flags, const Words& way) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + Words{"--micro-batch-size", "2", "--clip-grad", "0.1"};
-  const Words strategies = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  const Words saves = {"--save", "kept"}, six = {"--train-iters", "6", "--metrics-jsonl", "metrics.jsonl"};
+  const Outcome run = test::run(test::program_on(ranks, "train", flags + way + saves + six), folder);
+  EXPECT_EQ(run.code, 0) << run.err;
+  const Words seventh = {"--load", "kept", "--save", "whole", "--train-iters", "7"};
+  const Outcome one = test::run(test::program("train", flags + seventh), folder);
+  EXPECT_EQ(one.code, 0) << one.err;
+  return {.steps = test::steps_of(folder.read_lines("metrics.jsonl")),
+          .tensors = folder.read("whole/step_0000007/rank_0000_of_0001.safetensors")};
+}
+
+// Sums by MPI's messages, which add in their own order however the state is shared out, as long as a step's
+// microbatches are added up first.
+class StrategiesOfRanks : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(LayoutRuns, StrategiesOfRanks, testing::Values(2, 4, 8),
+                         [](const auto& ranks) { return "dp" + std::to_string(ranks.param); });
+
+TEST_P(StrategiesOfRanks, HaveTheSameBitsInHex) {
+  const int ranks = GetParam();
+  if (ranks != 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  const Words shape = test::tiny_mock() + test::words(
+                                              "--micro-batch-size 1 --global-batch-size 16 --clip-grad 0.1 "
+                                              "--hidden-dropout 0.1 --untie-embeddings-and-output-weights");
+  const Words flag = {"--data-parallel-sharding-strategy"}, all = {"optim_grads_params"};
   for (const Words& numbers : {Words{}, Words{"--bf16", "--main-grads-dtype", "bf16"}}) {
-    Words want;
-    for (const std::string& strategy : strategies) {
-      SCOPED_TRACE(strategy + (numbers.empty() ? " fp32" : " bf16"));
-      Words way = {"--data-parallel-sharding-strategy", strategy, "--metrics-jsonl", "metrics.jsonl"};
-      if (strategy == "optim_grads_params") way = way + Words{"--fsdp-reduce-grads", "last"};
-      const Outcome run = test::run(test::program_on(4, "train", flags + numbers + way), folder);
-      ASSERT_EQ(run.code, 0) << run.err;
-      const Words got = test::steps_of(folder.read_lines("metrics.jsonl"));
-      ASSERT_EQ(got.size(), 6u);
-      if (want.empty()) want = got;
-      EXPECT_EQ(got, want);
-      std::filesystem::remove(folder.path("metrics.jsonl"));
+    const Words flags = shape + numbers;
+    const Written want = written_by(ranks, flags, flag + Words{"no_shard"});
+    ASSERT_EQ(want.steps.size(), 6u);
+    ASSERT_FALSE(want.tensors.empty());
+    for (const Words& way : {Words{"optim"}, Words{"optim", "--overlap-grad-reduce", "--overlap-param-gather"},
+                             all + Words{"--fsdp-reduce-grads", "last"}}) {
+      SCOPED_TRACE(testing::PrintToString(way + numbers));
+      const Written got = written_by(ranks, flags, flag + way);
+      EXPECT_EQ(got.steps, want.steps);
+      EXPECT_TRUE(got.tensors == want.tensors);
     }
+    // Summed in each microbatch they are others, if not by what losses and norms show, and the same ones.
+    const Written each = written_by(ranks, flags, flag + all),
+                  gradients = written_by(ranks, flags, flag + Words{"optim_grads"});
+    EXPECT_FALSE(each.tensors == want.tensors);
+    EXPECT_EQ(gradients.steps, each.steps);
+    EXPECT_TRUE(gradients.tensors == each.tensors);
   }
 }
 
@@ -119,6 +149,33 @@ TEST(LayoutRuns, AModelThatFitsNoRankIsTrainedAndSampledByFour) {
   const Outcome text = test::run(test::mpi_command(4, limited(sampling, sample)), folder);
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, ::testing::StartsWith("It is"));
+}
+
+// Embedding and head are sharded where the memory of --rates has no room for whole ones.
+TEST(LayoutRuns, PlanListsTheActionsOfWhatItForecasts) {
+  const Folder folder;
+  const auto rates_of = [&](const std::string& name, const std::string& memory) {
+    std::ifstream file(MEGALITH_SOURCE_DIR "/configs/rates/h200.toml");
+    std::string text;
+    for (std::string line; std::getline(file, line);)
+      text += line.starts_with("device-memory-gib")    ? memory + "\n"
+              : line.starts_with("device-reserve-gib") ? "device-reserve-gib = 0\n"
+                                                       : line + "\n";
+    folder.write(name, text);
+    return Words{"--rates", name};
+  };
+  const auto listed = [&](const Words& more) {
+    const Words flags = test::words(
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --global-batch-size 8 --world-size 4 "
+        "--untie-embeddings-and-output-weights --data-parallel-sharding-strategy optim_grads_params --print-actions");
+    const Outcome plan = test::run(test::program("plan", flags + more), folder);
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return plan.out;
+  };
+  const std::string whole = listed({}), sharded = listed({"--fsdp-embedding-and-head", "sharded"});
+  EXPECT_NE(whole, sharded);
+  EXPECT_EQ(listed(rates_of("large.toml", "device-memory-gib = 1")), whole);
+  EXPECT_EQ(listed(rates_of("small.toml", "device-memory-gib = 0.0001")), sharded);
 }
 
 TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {

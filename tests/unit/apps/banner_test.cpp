@@ -51,6 +51,21 @@ TEST(Banner, OfRanksOnManyHosts) {
       "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
 }
 
+TEST(Banner, SaysWhatGraphsHold) {
+  const auto graphs_of = [](const std::vector<std::string>& flags) {
+    const std::string text = banner_of(flags, std::vector<RankFacts>(1));
+    const std::size_t at = text.find("  graphs  ");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  EXPECT_EQ(graphs_of({}), "");
+  EXPECT_EQ(graphs_of({"--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}),
+            "  graphs  layer, captured after 2 warm-up steps (--cuda-graph-warmup-steps; Megatron-LM's default is 3)");
+  EXPECT_EQ(
+      graphs_of({"--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn", "mlp"}),
+      "  graphs  attn and mlp, captured after 1 warm-up step (--cuda-graph-warmup-steps; Megatron-LM's default is "
+      "3); transformer_engine means local here");
+}
+
 TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
   const auto said = [](const std::vector<std::string>& more, bool exceeds = false) {
     std::vector<std::string> flags = {"--data-parallel-sharding-strategy", "optim_grads_params"};

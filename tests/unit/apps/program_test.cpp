@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "apps/start_watch.h"
+#include "parallel/comm/mpi_runtime.h"
 
 namespace megalith {
 namespace {
@@ -29,6 +30,18 @@ TEST(Program, NoThreadToBeHadIsALackOfMemory) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_program("prepare", []() -> ExitCode { throw std::runtime_error("a defect"); }), 9);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "prepare: error: a defect\n");
+}
+
+// Also where the user has set it otherwise.
+TEST(Program, DeterministicRunsHaveNcclTakeTheSameWayInGraphs) {
+  for (const char* before : {"", "1"}) {
+    setenv("NCCL_GRAPH_REGISTER", before, 1);
+    set_deterministic_environment();
+    const char* const value = std::getenv("NCCL_GRAPH_REGISTER");
+    ASSERT_NE(value, nullptr);
+    EXPECT_STREQ(value, "0");
+  }
+  unsetenv("NCCL_GRAPH_REGISTER");
 }
 
 TEST(Program, OfOneProcessIsRefusedWhereALauncherStartedMore) {

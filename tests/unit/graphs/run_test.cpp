@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <set>
 
 #include "core/base/error.h"
@@ -126,6 +127,50 @@ TEST_F(RunTest, RefusesAHookInsideALayer) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("hook post_forward of segment layer 1 attention"), HasSubstr("attn mlp")));
   }
+}
+
+// Embedding, attention, a layer of experts and head.
+std::vector<SegmentRunner::Entry> entries_with_experts() {
+  return {{.name = "embedding"},
+          {.name = "layer 0 attention", .module = SegmentModule::kAttention, .unit = 1},
+          {.name = "layer 0 router", .module = SegmentModule::kMoeRouter, .unit = 1},
+          {.name = "layer 0 dispatch", .module = SegmentModule::kMoeDispatch, .unit = 1},
+          {.name = "layer 0 experts", .module = SegmentModule::kMoe, .unit = 1},
+          {.name = "head", .unit = 99}};
+}
+
+TEST_F(RunTest, RefusesAHookInsideALayerOfExperts) {
+  constexpr GraphModules kExperts{.attention = true, .moe = true}, kRouter{.attention = true, .moe_router = true};
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  struct Hook {
+    int segment;
+    HookPoint point;
+  };
+  const auto runner_with = [&](const Hook& hook) {
+    auto runner = std::make_unique<SegmentRunner>(ctx_, entries_with_experts());
+    runner->hooks(hook.segment).add(hook.point, [](const HookContext&) {});
+    return runner;
+  };
+  for (const auto& [hook, name] :
+       {std::pair{Hook{2, HookPoint::kPostForward}, "hook post_forward of segment layer 0 router"},
+        {Hook{4, HookPoint::kPreForward}, "hook pre_forward of segment layer 0 experts"},
+        {Hook{4, HookPoint::kPreWeight}, "hook pre_weight of segment layer 0 experts"}}) {
+    SCOPED_TRACE(name);
+    const auto runner = runner_with(hook);
+    EXPECT_NO_THROW(group_runs(actions, *runner, kRouter));
+    for (const auto& [modules, remedy] :
+         {std::pair{kExperts, "use moe_router in place of moe"}, {kLayer, "--cuda-graph-modules attn moe_router"}}) {
+      try {
+        group_runs(actions, *runner, modules);
+        ADD_FAILURE() << "not refused";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), AllOf(HasSubstr(name), HasSubstr(remedy)));
+      }
+    }
+  }
+  for (const Hook& hook : {Hook{2, HookPoint::kPreForward}, Hook{4, HookPoint::kPostForward},
+                           Hook{4, HookPoint::kPreBackward}, Hook{2, HookPoint::kPostWeight}})
+    EXPECT_EQ(group_runs(actions, *runner_with(hook), kExperts).runs.size(), 4u);
 }
 
 TEST_F(RunTest, RefusesAHookBetweenVerbsThatBelongTogether) {

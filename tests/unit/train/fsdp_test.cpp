@@ -20,7 +20,7 @@ using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
 
-// Four layers, one sequence a microbatch; the batch is divided by 1, 2, 4 and 8 replicas.
+// Four layers, one sequence a microbatch.
 const Words kSmall = {"--num-layers",       "4", "--hidden-size",       "16", "--seq-length",     "8",
                       "--micro-batch-size", "1", "--global-batch-size", "8",  "--hidden-dropout", "0.1",
                       "--train-iters",      "3", "--clip-grad",         "0.1"};
@@ -65,7 +65,7 @@ TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
   const int ranks = GetParam();
   if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   for (const Words& model : {kUntied, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}}) {
-    const Words flags = kSmall + model;
+    const Words flags = kSmall + model + kEvaluations + Words{"--global-batch-size", "16"};  // several microbatches
     const RunResult plain = test::train({.flags = flags, .ranks = ranks});
     for (const Words& way :
          {strategy("optim"), strategy("optim") + Words{"--overlap-grad-reduce", "--overlap-param-gather"}, kLast,
@@ -75,6 +75,10 @@ TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
       expect_same(run, plain);
       expect_units_moved(run, way[1] == "optim_grads_params", false);
     }
+    // Summed in each microbatch gradients have other bits.
+    const RunResult each = test::train({.flags = flags + kGradients, .ranks = ranks});
+    EXPECT_FALSE(each.weights == plain.weights);
+    expect_units_moved(each, false, true);
   }
 }
 

@@ -13,9 +13,11 @@ std::string Cell::name() const {
 }
 
 Words Cell::eager() const {
-  Words flags = sizes_for(layout) + layout.flags() + more +
-                Words{"--hidden-dropout", "0.1", "--train-iters", std::to_string(steps),
-                      "--eval-interval",  "5",   "--eval-iters",  "1"};
+  Words flags = sizes_for(layout) + layout.flags() + Words{"--hidden-dropout", "0.1",
+                                                           "--train-iters",    std::to_string(steps),
+                                                           "--eval-interval",  std::to_string(eval_interval),
+                                                           "--eval-iters",     "1"} +
+                more;
   if (recompute == "selective")
     flags = flags +
             Words{"--recompute-granularity", "selective", "--recompute-modules", "core_attn", "layernorm", "mlp_act"};
@@ -33,10 +35,17 @@ RunResult run_graphs(const Cell& cell, Books& books) {
                   books.stats[rank] = own.graphs->stats();
                   books.plans[rank] = own.graphs->plan();
                   books.planned[rank] = trainer.plans().graphs;
+                  books.flops[rank] = trainer.plans().train_flops;
                 }});
 }
 
 RunResult run_eagerly(const Cell& cell) { return train({.flags = cell.eager(), .ranks = cell.layout.ranks()}); }
+
+void expect_evaluated(const Cell& cell, const RunResult& run) {
+  EXPECT_LT(cell.eval_interval, cell.steps);
+  const int between = (cell.steps - 1) / cell.eval_interval;
+  EXPECT_EQ(std::ssize(run.validation_losses), between + 1);  // and one behind the last step
+}
 
 RunResult run(const Cell& cell, Books& books) {
   return cell.modules.empty() ? run_eagerly(cell) : run_graphs(cell, books);

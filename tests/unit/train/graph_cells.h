@@ -14,6 +14,7 @@ struct Cell {
   std::string recompute = "none";  // none, selective, full
   Words more = {};
   int steps = 20;
+  int eval_interval = 5;  // below `steps`: evaluations stand between steps too
 
   std::string name() const;
   Words eager() const;
@@ -24,6 +25,7 @@ struct Books {
   std::map<int, GraphedRunner::Stats> stats;  // by rank
   std::map<int, RunPlan> plans;
   std::map<int, StepGraphs> planned;
+  std::map<int, double> flops;  // planned, of a step
 };
 
 RunResult run_graphs(const Cell& cell, Books& books);
@@ -31,6 +33,8 @@ RunResult run_eagerly(const Cell& cell);
 // In graphs where it names modules.
 RunResult run(const Cell& cell, Books& books);
 
+// There are evaluations between steps.
+void expect_evaluated(const Cell& cell, const RunResult& run);
 // Each rank captured what the plan says, once, and replayed each run in every step but the first.
 void expect_replayed(const Cell& cell, const Books& books);
 

@@ -141,6 +141,24 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
                                           "capture", "eager", "replay", "eager"));
 }
 
+// Also where the run ends before it has captured anything.
+TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
+  for (const Words& more : {Words{"--train-iters", "2", "--cuda-graph-warmup-steps", "2"},
+                            Words{"--train-iters", "1", "--cuda-graph-warmup-steps", "3"},
+                            Words{"--train-iters", "5", "--cuda-graph-warmup-steps", "4", "--exit-interval", "3"}}) {
+    SCOPED_TRACE(testing::PrintToString(more));
+    std::vector<std::string> calls;
+    test::train({.flags = kGraphs + more, .customize = [&](Rank& rank) {
+                   rank.warm_up_hooks.before.emplace_back([&] { calls.emplace_back("pre_warmup"); });
+                   rank.warm_up_hooks.after.emplace_back([&] { calls.emplace_back("post_warmup"); });
+                   rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) {
+                     if (calls.empty() || calls.back() != name_of(c.phase)) calls.emplace_back(name_of(c.phase));
+                   });
+                 }});
+    EXPECT_THAT(calls, testing::ElementsAre("pre_warmup", "warm_up", "post_warmup"));
+  }
+}
+
 // Steps by hand on a trainer before its run.
 class ByHand {
  public:

@@ -7,19 +7,51 @@
 
 #include "core/layers/hooks.h"
 #include "tests/support/op_test.h"
+#include "tests/support/pairwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/graph_cells.h"
 
 namespace megalith {
 namespace {
 
+using test::at;
 using test::Books;
 using test::Cell;
 using test::expect_same_run;
+using test::Layout;
+using test::numbers;
 using test::RunResult;
 using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
+
+// The plan of a run says how much it recomputes.
+void expect_recomputed(const Cell& cell, const Books& books) {
+  if (cell.recompute == "none") return;
+  Cell plain = cell;
+  plain.recompute = "none";
+  const Options options = parse_flags(App::kTrain, test::tiny_flags() + plain.eager()).options;
+  const double without = prepare_run(options, 0, cell.layout.ranks()).plans.train_flops;
+  EXPECT_GT(books.flops.at(0), without);
+}
+
+// The forms of context parallelism differ in how often two ranks call each other in a layer.
+void expect_exchanged(const Cell& cell, const RunResult& run) {
+  if (cell.layout.context == 1) return;
+  const std::string& form = cell.layout.communication;
+  const std::int64_t forward = form == "a2a" ? 2 : 1, backward = form == "p2p" ? 3 : 2;
+  const test::Sizes sizes = test::sizes_of(cell.layout);
+  const std::int64_t layers = sizes.layers / cell.layout.pipeline * sizes.global_batch / cell.layout.data;
+  const std::int64_t calls =
+      layers * (forward * (cell.steps + std::ssize(run.validation_losses)) + backward * cell.steps);
+  for (const test::RankActivity& rank : run.ranks) {
+    if (cell.recompute == "none") {
+      EXPECT_EQ(rank.context_calls, calls);
+    } else {
+      EXPECT_GE(rank.context_calls, calls + layers * cell.steps);
+    }
+  }
+}
 
 void expect_as_eager(const std::vector<Cell>& cells) {
   std::map<Words, RunResult> eager;  // one run for cells that differ in what they capture alone
@@ -30,8 +62,12 @@ void expect_as_eager(const std::vector<Cell>& cells) {
     Books books;
     const RunResult run = run_graphs(cell, books);
     expect_same_run(run, eager.at(flags));
-    EXPECT_TRUE(run.memory_as_planned);
     EXPECT_EQ(run.hazards, 0);
+    test::expect_evaluated(cell, run);
+    test::expect_acted(run, cell.layout, test::sizes_of(cell.layout),
+                       {.steps = cell.steps, .evaluations = std::ssize(run.validation_losses)}, sizeof(float));
+    expect_recomputed(cell, books);
+    expect_exchanged(cell, run);
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
       const test::RankActivity &with = run.ranks[rank], &without = eager.at(flags).ranks[rank];
       EXPECT_EQ(with.tensor_calls, without.tensor_calls);
@@ -39,7 +75,6 @@ void expect_as_eager(const std::vector<Cell>& cells) {
       EXPECT_EQ(with.buckets_reduced, without.buckets_reduced);
       EXPECT_EQ(with.units_gathered, without.units_gathered);
       EXPECT_EQ(with.units_reduced, without.units_reduced);
-      EXPECT_EQ(with.units_gathered > 0, cell.layout.gathers_units());
       EXPECT_EQ(with.transfer.sent, without.transfer.sent);
       EXPECT_EQ(with.transfer.handed_over, without.transfer.handed_over);
     }
@@ -73,37 +108,55 @@ TEST_P(GraphsOnDevice, EverySchedule) {
   expect_as_eager(cells);
 }
 
-// Pairs of a layout and what else it meets.
+enum Factor { kModules, kRecompute, kLayout, kSharing, kSchedule, kNumFactors };
+using Case = test::Combination<kNumFactors>;
+
+const std::vector<Words> kModuleSets = {kLayer, kAttention, kMlp, kBoth};
+const Words kRecomputed = {"none", "selective", "full"};
+const std::vector<Layout> kLayouts = {{.tensor = 2},
+                                      {.tensor = 2, .sequence = true, .overlap = true},
+                                      {.context = 2},
+                                      {.context = 2, .communication = "all_gather"},
+                                      {.context = 2, .communication = "a2a"},
+                                      {.pipeline = 2},
+                                      {.tensor = 2, .sequence = true},  // this one and the next of the full tier
+                                      {.tensor = 2, .sequence = true, .pipeline = 2}};
+const std::vector<int> kSharings = {0, 1, 2, 3, 5, 6};  // as Layout has them; the last one of the full tier
+
+Cell cell_of(const Case& c) {
+  Cell cell{.modules = at(kModuleSets, c, kModules),
+            .layout = at(kLayouts, c, kLayout),
+            .recompute = at(kRecomputed, c, kRecompute),
+            .more = {"--check-hazards"},
+            .steps = 4,
+            .eval_interval = 2};
+  Layout& layout = cell.layout;
+  layout.schedule = at(test::schedules(), c, kSchedule);
+  layout.sharing = at(kSharings, c, kSharing);
+  if (layout.sharing > 0) layout.data = (layout.sharing == 6 ? 4 : 2) / layout.context;  // two instances of two ranks
+  return cell;
+}
+
+bool is_legal(const Case& c) {
+  const Cell cell = cell_of(c);
+  const bool has_microbatches = cell.layout.pipeline == 1 || cell.layout.data < 4;
+  return has_microbatches && (cell.recompute != "full" || cell.modules == kLayer);  // a layer is one segment then
+}
+
+// Each two values of two factors once.
 TEST(Graphs, EveryLayout) {
-  std::vector<Cell> cells{
-      {kLayer, {.tensor = 2}},
-      {kBoth, {.tensor = 2, .sequence = true}, "selective"},
-      {kLayer, {.tensor = 2, .sequence = true, .overlap = true}},
-      {kLayer, {.tensor = 2, .sequence = true, .overlap = true, .schedule = "zb-h1"}},
-      {kAttention, {.tensor = 2, .sequence = true, .overlap = true, .schedule = "zb-v"}},
-      {kAttention, {.context = 2}},
-      {kLayer, {.context = 2, .communication = "all_gather"}, "full"},
-      {kLayer, {.schedule = "zb-v", .context = 2, .communication = "a2a"}},
-      {kLayer, {.data = 2, .sharing = 1}},
-      {kBoth, {.data = 2, .sharing = 2}},
-      {kMlp, {.data = 2, .schedule = "interleaved", .sharing = 2}, "selective"},
-      {kLayer, {.data = 2, .sharing = 3}, "full"},
-      {kAttention, {.data = 2, .sharing = 3}},
-      {kLayer, {.data = 2, .sharing = 5}},
-      {kBoth, {.data = 4, .sharing = 6}, "selective"},
-      {kBoth, {.data = 2, .schedule = "zb-h1", .sharing = 3}, "selective"},
-      {kLayer, {.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 3}},
-      {kMlp, {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3}},
-      {kLayer, {.pipeline = 2}},
-      {kLayer, {.pipeline = 2, .schedule = "gpipe"}, "full"},
-      {kAttention, {.pipeline = 2, .schedule = "interleaved"}},
-      {kBoth, {.pipeline = 2, .schedule = "zb-h1"}, "selective"},
-      {kLayer, {.pipeline = 2, .schedule = "zb-v"}},
-      {kMlp, {.pipeline = 2, .schedule = "dualpipe-v"}},
-      {kLayer, {.pipeline = 2, .data = 2, .schedule = "dualpipe-v", .sharing = 2}},
-      {kLayer, {.tensor = 2, .sequence = true, .pipeline = 2, .schedule = "interleaved"}},
-  };
-  for (Cell& cell : cells) cell.more = {"--check-hazards"};
+  const bool is_quick = test::one_of(2) > 1;
+  std::vector<Case> cases = test::combinations<kNumFactors>(
+      {{numbers(kModuleSets.size()), numbers(kRecomputed.size()), numbers(is_quick ? 6 : kLayouts.size()),
+        numbers(is_quick ? 5 : kSharings.size()), numbers(test::schedules().size())}});
+  std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
+  std::vector<Cell> cells;
+  for (const Case& c : test::pairwise<kNumFactors>(cases)) cells.push_back(cell_of(c));
+  if (is_quick) {  // of the others one each
+    cells.push_back(cell_of({/*layer*/ 0, /*none*/ 0, /*tp2 pp2*/ 7, /*not overlapped*/ 0, /*interleaved*/ 2}));
+    cells.push_back(cell_of({/*both*/ 3, /*selective*/ 1, /*tp2*/ 6, /*two instances*/ 5, /*1f1b*/ 1}));
+  }
+  EXPECT_GE(cells.size(), 36u);
   expect_as_eager(cells);
 }
 

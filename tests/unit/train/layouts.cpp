@@ -88,8 +88,9 @@ Words sizes_for(const Layout& layout) {
           "--global-batch-size", std::to_string(sizes.global_batch)};
 }
 
-void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, std::int64_t steps,
+void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, const StepCounts& counts,
                   std::int64_t bytes_per_element) {
+  const std::int64_t steps = counts.steps;
   ASSERT_EQ(run.ranks.size(), static_cast<std::size_t>(layout.ranks()));
   const std::int64_t microbatches = sizes.global_batch / layout.data;
   const std::int64_t bytes =
@@ -104,9 +105,16 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     // An exchange or more each way.
     EXPECT_GE(did.context_calls, layout.context > 1 ? 2 * steps * microbatches * sizes.layers / layout.pipeline : 0);
     const bool has_replicas = layout.data * layout.context > 1;
-    EXPECT_GE(did.buckets_reduced, has_replicas ? (layout.sharing > 0 ? 2 : 1) * steps : 0);
-    EXPECT_EQ(did.ranges_scattered > 0, layout.sharing == 2);
-    EXPECT_GE(did.buckets_gathered, layout.sharing == 2 ? 2 * steps : 0);
+    if (layout.sharing <= 2) {
+      EXPECT_GE(did.buckets_reduced, has_replicas ? (layout.sharing > 0 ? 2 : 1) * steps : 0);
+      EXPECT_EQ(did.ranges_scattered > 0, layout.sharing == 2);
+      EXPECT_GE(did.buckets_gathered, layout.sharing == 2 ? 2 * steps : 0);
+    }
+    const bool each = layout.sharing == 3 || layout.sharing == 5 || layout.sharing == 6;  // sums in each microbatch
+    const std::int64_t units = steps * microbatches * sizes.layers / layout.pipeline;
+    EXPECT_GE(did.units_reduced, each ? units : 0);
+    EXPECT_EQ(did.units_reduced > 0, each);
+    EXPECT_EQ(did.units_gathered > 0, layout.gathers_units());
     if (layout.tensor == 1) {
       EXPECT_EQ(did.tensor_calls, 0);
     }
@@ -121,10 +129,12 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     all.received += did.transfer.received;
     all.handed_over += did.transfer.handed_over;
   }
-  // An output and a gradient go over each border between two parts; a V has its middle on one stage.
+  // An output and a gradient go over each border between two parts, of an evaluation outputs alone; a V has its middle
+  // on one stage.
   const int borders = layout.pipeline * layout.chunks() - 1;
   const int within = layout.pipeline == 1 ? borders : layout.is_v() ? 1 : 0;
-  const std::int64_t messages = 2 * steps * microbatches * layout.tensor * layout.data * layout.context;
+  const std::int64_t messages =
+      (2 * steps + counts.evaluations) * microbatches * layout.tensor * layout.data * layout.context;
   EXPECT_EQ(all.sent, messages * (borders - within));
   EXPECT_EQ(all.received, all.sent);
   EXPECT_EQ(all.handed_over, messages * within);

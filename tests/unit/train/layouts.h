@@ -30,7 +30,7 @@ struct Layout {
   // Of the replicas: 1 overlaps their sums with backward, 2 also shards the optimizer's state and gathers the
   // parameters, 3 shards parameters and gradients, 4 parameters alone, whose gradients are summed once, 5 gradients
   // alone, 6 all, in two instances that also share out the update, 7 parameters of experts alone, whose gradients are
-  // summed once, beside what 2 does of the others (the last five not for expect_acted).
+  // summed once, beside what 2 does of the others.
   int sharing = 0;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism
@@ -55,10 +55,14 @@ struct Sizes {
 Sizes sizes_of(const Layout& layout);
 Words sizes_for(const Layout& layout);
 
-// That each rank took part in the layout, in a run of so many steps without evaluation: messages between stages, in
-// number and bytes, collectives of the tensor- and the context-parallel group, buckets reduced over the replicas; with
-// the planned memory, and the same bits where several hold the same.
-void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, std::int64_t steps,
+struct StepCounts {
+  std::int64_t steps = 0;
+  std::int64_t evaluations = 0;  // of one step each
+};
+// That each rank took part in the layout, in a run of so many steps: messages between stages, in number and bytes,
+// collectives of the tensor- and the context-parallel group, buckets or units reduced over the replicas and gathered;
+// with the planned memory, and the same bits where several hold the same.
+void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, const StepCounts& counts,
                   std::int64_t bytes_per_element);
 
 }  // namespace megalith::test

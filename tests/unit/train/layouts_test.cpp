@@ -198,7 +198,7 @@ void expect_losses(const Case& c, std::int64_t count) {
     EXPECT_LE(difference(got.weights.at(name), weights), 1e-4 * norm(weights)) << name;
   }
   expect_recompute_and_chunks(c);
-  test::expect_acted(got, layout, test::sizes_of(layout), count, c[kDtype] == 0 ? 4 : 2);
+  test::expect_acted(got, layout, test::sizes_of(layout), {.steps = count}, c[kDtype] == 0 ? 4 : 2);
 }
 
 class Layouts : public testing::TestWithParam<int> {};

@@ -92,7 +92,7 @@ std::vector<Case> chosen_cases() {
 }
 
 Cell cell_of(const Case& c) {
-  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = layout_of(c), .steps = 4};
+  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = layout_of(c), .steps = 4, .eval_interval = 2};
   cell.more = at(test::moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
               at(kSlotCounts, c, kSlots) + at(kWays, c, kWay) + Words{"--bf16", "--check-hazards"};
   return cell;
@@ -130,6 +130,7 @@ TEST(MoeMatrix, ChangesNoBit) {
     EXPECT_TRUE(run.memory_as_planned);
     EXPECT_EQ(run.hazards, 0);
     for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.gathers_units());
+    test::expect_evaluated(cell, run);
     test::expect_replayed(cell, books);
     replayed += books.stats.empty() ? 0 : 1;
     if (testing::Test::HasFailure()) return;

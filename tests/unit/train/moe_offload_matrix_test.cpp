@@ -98,10 +98,11 @@ constexpr std::int64_t kMicrobatches = 4;  // of a replica
 
 Cell cell_of(const Case& c) {
   const Way& way = at(ways(), c, kWay);
-  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = at(kLayouts, c, kLayout), .steps = kSteps};
+  Cell cell{
+      .modules = at(kModuleSets, c, kModules), .layout = at(kLayouts, c, kLayout), .steps = kSteps, .eval_interval = 2};
   cell.layout.schedule = at(test::schedules(), c, kSchedule);
   cell.layout.sharing = at(kSharings, c, kSharing);
-  cell.more = at(kModels, c, kModel) + way.more + Words{"--check-hazards", "--eval-interval", "2"};
+  cell.more = at(kModels, c, kModel) + way.more + Words{"--check-hazards"};
   if (!way.offloads.empty())
     cell.more = cell.more +
                 Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} +
@@ -149,6 +150,7 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
     const RunResult run = test::run(cell, books);
     test::expect_same_state(run, want);
     expect_moved(c, run);
+    test::expect_evaluated(cell, run);
     test::expect_replayed(cell, books);
     replayed += books.stats.empty() ? 0 : 1;
     if (testing::Test::HasFailure()) return;

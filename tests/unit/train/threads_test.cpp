@@ -55,7 +55,7 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
   ASSERT_EQ(run.losses.size(), static_cast<std::size_t>(steps));
-  test::expect_acted(run, layout, test::sizes_of(layout), steps, 4);
+  test::expect_acted(run, layout, test::sizes_of(layout), {.steps = steps}, 4);
 }
 
 // Gathers and sums of two groups of ranks on the same streams, beside tensor-parallel pieces.

@@ -97,9 +97,9 @@ Words llama_flags();
 // Every way of --recompute-granularity.
 std::vector<Words> recompute_modes();
 
-// The same losses, gradient norms, squares and weights, bit for bit.
+// The same losses, gradient norms, evaluations, squares and weights, bit for bit.
 void expect_same_run(const RunResult& a, const RunResult& b);
-// Also evaluations and gradients, and that the run was in order.
+// Also gradients, and that the run was in order.
 void expect_same_state(const RunResult& run, const RunResult& want);
 // Each slot of each rank moved so many times each way. Returns how many there are.
 std::int64_t expect_moved(const RunResult& run, std::int64_t times);

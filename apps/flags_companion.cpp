@@ -1,0 +1,17 @@
+#include "apps/flags_companion.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+void only_with(bool holds, const Companion& pair) {
+  if (holds) return;
+  refuse_usage(fmt::format("{} and {}", pair.flag, pair.needs.substr(0, pair.needs.find(' '))),
+               {.expected = fmt::format("{} only with {}", pair.flag, pair.needs),
+                .got = pair.got.empty() ? pair.flag + " alone" : pair.got,
+                .remedy = fmt::format("use {}, or remove {}", pair.needs, pair.flag)});
+}
+
+}  // namespace megalith
