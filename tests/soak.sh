@@ -77,7 +77,10 @@ steps_of() {  # iteration, loss, gradient norm and validation loss of each step;
 round=0
 kills=0
 end=$((SECONDS + minutes * 60))
-while [ -n "${KILLS:-}" ] && [ $kills -lt "$KILLS" ] || [ -z "${KILLS:-}" ] && [ $SECONDS -lt $end ]; do
+goes_on() {
+  if [ -n "${KILLS:-}" ]; then [ $kills -lt "$KILLS" ]; else [ $SECONDS -lt $end ]; fi
+}
+while goes_on; do
   round=$((round + 1))
   steps=$((steps_least + RANDOM % steps_least))
   sharding=
