@@ -19,8 +19,8 @@ class Layout {
     find_others();
   }
 
-  // Largest first. Of a size those first that are in use for longest or, where that leaves gaps, as among many that
-  // follow each other closely, those that begin first. Where both do, by search.
+  // Largest first. Among buffers of one size first those in use for longest; if that leaves gaps, as where many follow
+  // each other closely, those that begin first. If both leave gaps, a search.
   void find(bool searches) {
     std::vector<Order> orders = {
         order_by([&](const LayoutBuffer& b) { return std::pair(b.bytes, time_in_use(b)); }),
