@@ -66,8 +66,8 @@ class CopiesForecast {
                         static_cast<double>(std::accumulate(persistent.begin(), persistent.end(), std::size_t{0})));
   }
 
-  // Distances of the slots that `choices` would move, and which of them stay: those that the host has no room for leave
-  // the links to the others.
+  // Sets the distances of the slots that `choices` move. Slots that do not fit on the host stay, and the others are
+  // placed again, as they then have the links to themselves.
   void place(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
              const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
     place_all(recording, candidates, bytes, points, choices);

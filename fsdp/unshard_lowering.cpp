@@ -137,13 +137,14 @@ Action of_unit(Kind kind, int unit) { return {.kind = kind, .item = unit}; }
 std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPoints& points) {
   std::vector<int> ahead;
   std::set<int> taken;           // slots
-  std::map<int, int> of_family;  // how many are ahead
+  std::map<int, int> of_family;  // how many are ahead; above the prefetch: no more may be
   for (const Action& action : with_uses(actions, points)) {
     if (action.kind != Kind::kWaitUnshard) continue;
     const int family = family_of(points.slots, action.item);
     if (of_family[family] > points.prefetch) continue;
     const bool is_free = taken.insert(slot_of(points.slots.of_weights, action.item)).second;
-    of_family[family] = is_free ? of_family[family] + 1 : points.prefetch + 1;  // nor those behind one that has to wait
+    // Gathers keep their order: behind one whose slot is taken none starts.
+    of_family[family] = is_free ? of_family[family] + 1 : points.prefetch + 1;
     if (is_free) ahead.push_back(action.item);
   }
   return ahead;

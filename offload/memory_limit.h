@@ -26,7 +26,7 @@ class MemoryLimit {
 
   double least() const { return least_; }  // with all slots away as long as can be
   double most() const { return most_; }    // with none
-  // As near as a slot may be; as far as all have to be, where that is said.
+  // The least distance that a slot may have, or the one that the request sets for all.
   SlotDistance nearest(std::size_t item) const {
     return {.lag = nearest_.slots[item].lag, .ahead = nearest_.slots[item].ahead};
   }

@@ -114,10 +114,10 @@ class Arena {
   std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none
 
  private:
-  MemoryPool& pool_;
-  Mode mode_;
   ArenaKey key_of(const ArenaKey& first) const;  // of the latest use
 
+  MemoryPool& pool_;
+  Mode mode_;
   ArenaKey next_;
   std::map<ArenaScope, std::int32_t> uses_;  // in the step
   const ArenaPlan* plan_ = nullptr;

@@ -19,8 +19,8 @@ class Layout {
     find_others();
   }
 
-  // Largest first. Of a size those first that are in use for longest or, where that leaves gaps, as among many that
-  // follow each other closely, those that begin first. Where both do, by search.
+  // Largest first. Among buffers of one size first those in use for longest; if that leaves gaps, as where many follow
+  // each other closely, those that begin first. If both leave gaps, a search.
   void find(bool searches) {
     std::vector<Order> orders = {
         order_by([&](const LayoutBuffer& b) { return std::pair(b.bytes, time_in_use(b)); }),
@@ -44,6 +44,11 @@ class Layout {
 
  private:
   enum class Earlier : std::uint8_t { kFirst, kHalfway };
+  struct Life {
+    std::int64_t begin, end;
+    std::uint32_t buffer;
+  };
+  static constexpr std::size_t kStride = 32;  // lives from one list of those alive to the next
   // Of other buffers, for a layout: about a fifth of a second. A search takes half of what is left of them, and ends
   // after so many tries in vain.
   static constexpr std::size_t kMostVisits = 100'000'000;
@@ -58,38 +63,57 @@ class Layout {
     return time;
   }
 
-  // Of each buffer those that are alive while it is: lists, or a matrix of bits where that is smaller.
+  // Where a buffer meets few others, they are found in order of time. Else it is compared with all that have places: by
+  // their lives, or by a matrix of bits where some have several.
   void find_others() {
-    std::vector<std::pair<Lifetime, std::uint32_t>> lives;
-    for (std::uint32_t i = 0; i < buffers_.size(); ++i)
-      for (const Lifetime& life : buffers_[i].lives) lives.emplace_back(life, i);
-    std::ranges::stable_sort(lives, {}, [](const auto& life) { return life.first.begin; });
-    std::size_t pairs = 0;
-    for_each_pair(lives, [&pairs](std::uint32_t, std::uint32_t) { ++pairs; });
-    words_ = (buffers_.size() + 63) / 64;
-    if (2 * pairs * sizeof(std::uint32_t) > buffers_.size() * words_ * sizeof(std::uint64_t)) {
-      meet_.assign(buffers_.size() * words_, 0);
-      return for_each_pair(lives, [&](std::uint32_t a, std::uint32_t b) {
-        meet_[a * words_ + b / 64] |= std::uint64_t{1} << (b % 64);
-        meet_[b * words_ + a / 64] |= std::uint64_t{1} << (a % 64);
-      });
+    bool have_one_each = true;
+    for (std::uint32_t i = 0; i < buffers_.size(); ++i) {
+      for (const Lifetime& life : buffers_[i].lives)
+        lives_.push_back({.begin = life.begin, .end = life.end, .buffer = i});
+      have_one_each = have_one_each && buffers_[i].lives.size() <= 1;
     }
-    others_.resize(buffers_.size());
-    for_each_pair(lives, [&](std::uint32_t a, std::uint32_t b) {
-      others_[a].push_back(b);
-      others_[b].push_back(a);
-    });
+    std::ranges::stable_sort(lives_, {}, &Life::begin);
+    words_ = (buffers_.size() + 63) / 64;
+    meet_few_ = count_pairs() <= buffers_.size() * words_;
+    if (!meet_few_ && have_one_each) return;
+    std::vector<std::uint32_t> alive;
+    for (std::uint32_t n = 0; n < lives_.size(); ++n) {
+      if (n % kStride == 0) {
+        std::erase_if(alive, [&](std::uint32_t other) { return lives_[other].end < lives_[n].begin; });
+        alive_.push_back(alive);
+      }
+      alive.push_back(n);
+    }
+    if (meet_few_) return;
+    meet_.assign(buffers_.size() * words_, 0);
+    for (const Life& life : lives_) {
+      std::uint64_t* const row = &meet_[life.buffer * words_];
+      for_each_beside(life, [row](std::uint32_t other) { row[other / 64] |= std::uint64_t{1} << (other % 64); });
+    }
   }
 
-  // Of two buffers that meet in several lives, as often.
-  template <class Call>
-  static void for_each_pair(const std::vector<std::pair<Lifetime, std::uint32_t>>& lives, const Call& call) {
-    std::vector<std::pair<std::int64_t, std::uint32_t>> alive;  // until when, and who
-    for (const auto& [life, i] : lives) {
-      std::erase_if(alive, [begin = life.begin](const auto& other) { return other.first < begin; });
-      for (const auto& [end, other] : alive) call(i, other);
-      alive.emplace_back(life.end, i);
+  // Of lives that meet.
+  std::size_t count_pairs() const {
+    std::vector<std::int64_t> ends;
+    for (const Life& life : lives_) ends.push_back(life.end);
+    std::ranges::sort(ends);
+    std::size_t pairs = 0, ended = 0;
+    for (std::size_t begun = 0; begun < lives_.size(); ++begun) {
+      while (ended < begun && ends[ended] < lives_[begun].begin) ++ended;
+      pairs += begun - ended;
     }
+    return pairs;
+  }
+
+  // Calls with the buffer of each life that meets this one, its own too.
+  template <class Call>
+  void for_each_beside(const Life& life, const Call& call) const {
+    const auto first = std::ranges::lower_bound(lives_, life.begin, {}, &Life::begin) - lives_.begin();
+    const auto stride = static_cast<std::size_t>(first) / kStride;
+    for (const std::uint32_t n : alive_[stride])
+      if (lives_[n].end >= life.begin) call(lives_[n].buffer);
+    for (std::size_t n = stride * kStride; n < lives_.size() && lives_[n].begin <= life.end; ++n)
+      if (lives_[n].end >= life.begin) call(lives_[n].buffer);
   }
 
   template <class Rank>
@@ -110,12 +134,14 @@ class Layout {
     placed_.clear();
     std::size_t end = 0;
     for (const std::uint32_t i : order) {
-      if (others_.empty()) {
-        offsets_[i] = lowest_by(&meet_[i * words_], buffers_[i].bytes);
-        const Placed placed{.begin = offsets_[i], .end = end_of(i), .buffer = i};
-        placed_.insert(std::ranges::upper_bound(placed_, placed.begin, {}, &Placed::begin), placed);
+      if (meet_few_) {
+        offsets_[i] = lowest_beside(i);
+      } else if (!meet_.empty()) {
+        const std::uint64_t* row = &meet_[i * words_];
+        insert(i, [row](const Placed& o) { return (row[o.buffer / 64] >> (o.buffer % 64) & 1) != 0; });
       } else {
-        offsets_[i] = lowest_beside(others_[i], buffers_[i].bytes);
+        const Lifetime life = buffers_[i].lives[0];
+        insert(i, [life](const Placed& o) { return o.life.begin <= life.end && life.begin <= o.life.end; });
       }
       end = std::max(end, end_of(i));
       if (end >= best_end_ && buffers_[i].bytes < live_bytes_ / kTight) break;  // small ones would not help
@@ -129,27 +155,36 @@ class Layout {
 
   struct Placed {
     std::size_t begin, end;
+    Lifetime life;  // the first
     std::uint32_t buffer;
   };
-  // The lowest offset at which so many bytes are free, of a buffer with this row of the matrix.
-  std::size_t lowest_by(const std::uint64_t* meet, std::size_t bytes) {
+  // Places it at the lowest offset that none of those placed takes that it `meets`.
+  template <class Meets>
+  void insert(std::uint32_t i, const Meets& meets) {
+    const std::size_t bytes = buffers_[i].bytes;
     std::size_t offset = 0, seen = 0;
     for (; seen < placed_.size() && placed_[seen].begin < offset + bytes; ++seen) {
       const Placed& other = placed_[seen];
-      if (other.end > offset && (meet[other.buffer / 64] >> (other.buffer % 64) & 1) != 0) offset = other.end;
+      if (other.end > offset && meets(other)) offset = other.end;
     }
     visits_ += seen;
-    return offset;
+    offsets_[i] = offset;
+    placed_.insert(std::ranges::upper_bound(placed_, offset, {}, &Placed::begin),
+                   {.begin = offset, .end = offset + bytes, .life = buffers_[i].lives[0], .buffer = i});
   }
-  std::size_t lowest_beside(const std::vector<std::uint32_t>& others, std::size_t bytes) {
+  std::size_t lowest_beside(std::uint32_t i) {
     taken_.clear();
-    for (const std::uint32_t other : others)
-      if (offsets_[other] != kNowhere) taken_.emplace_back(offsets_[other], end_of(other));
+    for (const Lifetime& life : buffers_[i].lives) {
+      for_each_beside({.begin = life.begin, .end = life.end, .buffer = i}, [&](std::uint32_t other) {
+        if (offsets_[other] != kNowhere) taken_.emplace_back(offsets_[other], end_of(other));
+        if (other != i) ++visits_;
+      });
+    }
     std::ranges::sort(taken_);
-    visits_ += others.size() + 8 * taken_.size();
+    visits_ += 8 * taken_.size();
     std::size_t offset = 0;
     for (const auto& [begin, end] : taken_) {
-      if (begin >= offset + bytes) break;
+      if (begin >= offset + buffers_[i].bytes) break;
       offset = std::max(offset, end);
     }
     return offset;
@@ -187,12 +222,14 @@ class Layout {
 
   const std::vector<LayoutBuffer>& buffers_;
   std::size_t live_bytes_;
-  std::vector<std::vector<std::uint32_t>> others_;  // by buffer; empty where there is a matrix
-  std::vector<std::uint64_t> meet_;                 // the matrix: rows of words
+  std::vector<Life> lives_;                        // ascending by begin
+  std::vector<std::vector<std::uint32_t>> alive_;  // of each kStride-th life: numbers of those before it that meet it
+  bool meet_few_ = false;
+  std::vector<std::uint64_t> meet_;  // the matrix, rows of words; or empty
   std::size_t words_ = 0;
   std::vector<std::size_t> offsets_, best_;
   std::size_t best_end_ = kNowhere;
-  std::vector<Placed> placed_;                              // ascending; with a matrix
+  std::vector<Placed> placed_;                              // ascending; where buffers meet many
   std::vector<std::pair<std::size_t, std::size_t>> taken_;  // begin and end, of a buffer's others
   std::size_t visits_ = 0;
 };

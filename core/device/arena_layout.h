@@ -20,9 +20,9 @@ struct LayoutBuffer {
   std::size_t offset = 0;
 };
 
-// Buffers that are alive together do not overlap. Returns where the highest one ends, which is `live_bytes`, the most
-// bytes alive at once, where nothing is lost. `searches`: for less than the first two ways give, for up to a fifth of a
-// second. The same buffers get the same offsets on every machine.
+// Buffers that are alive together do not overlap. Returns where the highest one ends: at best `live_bytes`, the most
+// bytes alive at once. `searches`: tries more layouts, for about a fifth of a second, where the first two are not
+// tight. The same buffers get the same offsets on every machine.
 std::size_t lay_out(std::vector<LayoutBuffer>& buffers, std::size_t live_bytes, bool searches);
 
 }  // namespace megalith

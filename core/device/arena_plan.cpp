@@ -132,8 +132,8 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   return buffers;
 }
 
-// More are laid out as if all uses of a scope had the same places.
-constexpr std::size_t kMostByUse = 50'000;
+// More are laid out as if all uses of a scope had the same places. So many take some 10 s and half a GiB.
+constexpr std::size_t kMostByUse = 300'000;
 
 void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   std::map<std::int64_t, std::int64_t> changes;

@@ -2,8 +2,13 @@
 // stream, with one microbatch in flight or several as in a pipeline.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -185,8 +190,16 @@ TEST(ArenaLayout, IsCloseToTheLowerBound) {
 }
 
 bool overlap(const LayoutBuffer& a, const LayoutBuffer& b) {
-  const bool together = a.lives[0].begin <= b.lives[0].end && b.lives[0].begin <= a.lives[0].end;
+  const bool together = std::ranges::any_of(a.lives, [&](const Lifetime& life) {
+    return std::ranges::any_of(
+        b.lives, [&](const Lifetime& other) { return life.begin <= other.end && other.begin <= life.end; });
+  });
   return together && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+void expect_apart(const std::vector<LayoutBuffer>& buffers) {
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(buffers[i], buffers[j])) << j << " and " << i;
 }
 
 // Small examples in which the largest first leaves a gap, whatever comes first of those of a size.
@@ -203,8 +216,55 @@ TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
     std::vector<LayoutBuffer> buffers = example.buffers;
     EXPECT_EQ(lay_out(buffers, example.live, /*searches=*/false), example.by_size);
     EXPECT_EQ(lay_out(buffers, example.live, /*searches=*/true), example.live);
-    for (std::size_t i = 0; i < buffers.size(); ++i)
-      for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(buffers[i], buffers[j])) << j << " and " << i;
+    expect_apart(buffers);
+  }
+}
+
+struct Crowd {
+  std::int64_t lives, longest;  // of a buffer; of 1000
+};
+// Largest first at the lowest offset that is free, among equals in the order of their numbers: by trying all pairs.
+std::vector<LayoutBuffer> by_definition(std::vector<LayoutBuffer> buffers) {
+  std::vector<LayoutBuffer> placed;
+  std::vector<std::size_t> order(buffers.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return buffers[i].bytes; });
+  for (const std::size_t i : order) {
+    LayoutBuffer& buffer = buffers[i];
+    std::size_t lowest = std::numeric_limits<std::size_t>::max();
+    const auto try_at = [&](std::size_t offset) {
+      buffer.offset = offset;
+      if (std::ranges::none_of(placed, [&](const LayoutBuffer& other) { return overlap(buffer, other); }))
+        lowest = std::min(lowest, offset);
+    };
+    try_at(0);
+    for (const LayoutBuffer& other : placed)
+      if (other.offset + other.bytes < lowest) try_at(other.offset + other.bytes);
+    buffer.offset = lowest;
+    placed.push_back(buffer);
+  }
+  return buffers;
+}
+
+// Few and many others of a buffer, with one life each and with several, are found in different ways.
+TEST(ArenaLayout, IsThatOfAllPairs) {
+  for (const Crowd& crowd : {Crowd{1, 4}, Crowd{1, 900}, Crowd{3, 2}, Crowd{3, 300}}) {
+    SCOPED_TRACE(testing::Message() << crowd.lives << " lives of up to " << crowd.longest);
+    std::mt19937 random(7);
+    std::vector<LayoutBuffer> buffers(150);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      // All sizes differ, and times of use say nothing.
+      buffers[i].bytes = 1000 + (i * 7919) % buffers.size();
+      for (std::int64_t life = 0; life < crowd.lives; ++life) {
+        const std::int64_t part = 1000 / crowd.lives, begin = life * part + static_cast<std::int64_t>(random()) % part;
+        const std::int64_t length = 1 + static_cast<std::int64_t>(random()) % crowd.longest;
+        buffers[i].lives.push_back({.begin = begin, .end = std::min(begin + length, (life + 1) * part) - 1});
+      }
+    }
+    const std::vector<LayoutBuffer> want = by_definition(buffers);
+    lay_out(buffers, /*live_bytes=*/1, /*searches=*/false);
+    expect_apart(buffers);
+    for (std::size_t i = 0; i < buffers.size(); ++i) EXPECT_EQ(buffers[i].offset, want[i].offset) << i;
   }
 }
 

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <deque>
 #include <string>
-#include <vector>
 
 #include "core/device/arena.h"
 #include "tests/unit/device/test_ops.h"
@@ -16,20 +16,24 @@ constexpr std::size_t kBytes = 512;
 
 ArenaScope forward(std::int32_t column) { return {.column = column, .segment = 1, .verb = 0}; }
 
-// Three columns by turns, each alive with the one before it and the one behind: two at a time, but each pair of columns
-// at some time.
-class ThreeColumns {
+// Columns by turns, each alive until the last of so many turns.
+class Turns {
  public:
-  ThreeColumns() {
-    void* before = nullptr;
-    for (int use = 0; use < 2 * 3; ++use) {
-      recording_.begin_scope(forward(use % 3));
-      void* now = recording_.allocate(kBytes, MemoryCategory::kActivations, "x");
+  struct Shape {
+    int columns, alive, turns;
+  };
+  explicit Turns(const Shape& shape) {
+    std::deque<void*> alive;
+    for (int turn = 0; turn < shape.turns; ++turn) {
+      recording_.begin_scope(forward(turn % shape.columns));
+      alive.push_back(recording_.allocate(kBytes, MemoryCategory::kActivations, "x"));
       Access access("op");
-      if (before != nullptr) access.add(before, 1, false);
-      access.add(now, 1, true);
+      access.add(alive.back(), 1, true);
+      if (std::ssize(alive) == shape.alive) {
+        access.add(alive.front(), 1, false);
+        alive.pop_front();
+      }
       compute_.announce(access);
-      before = now;
     }
   }
   ArenaPlan plan(bool by_use) const { return plan_arena(timeline_, recording_, {.by_use = by_use}); }
@@ -41,8 +45,11 @@ class ThreeColumns {
   Stream compute_{DeviceType::kPlan, "compute", {.timeline = &timeline_}};
 };
 
+// Two at a time, but each pair of columns at some time.
+constexpr Turns::Shape kThreeColumns{.columns = 3, .alive = 2, .turns = 6};
+
 TEST(ArenaUses, TakeNoMoreThanIsAliveWhereEachHasItsPlaces) {
-  const ThreeColumns step;
+  const Turns step(kThreeColumns);
   const ArenaPlan alike = step.plan(false), by_use = step.plan(true);
   EXPECT_EQ(alike.live_bytes, 2 * kBytes);
   EXPECT_EQ(alike.peak_bytes, 3 * kBytes);
@@ -53,8 +60,18 @@ TEST(ArenaUses, TakeNoMoreThanIsAliveWhereEachHasItsPlaces) {
   EXPECT_NE(digest_of(alike), digest_of(by_use));
 }
 
+TEST(ArenaUses, OfALongStepTakeNoMoreThanIsAlive) {
+  constexpr int kTurns = 60'000;
+  const Turns step({.columns = 9, .alive = 6, .turns = kTurns});
+  const ArenaPlan alike = step.plan(false), by_use = step.plan(true);
+  EXPECT_EQ(alike.peak_bytes, 9 * kBytes);
+  EXPECT_EQ(by_use.live_bytes, 6 * kBytes);
+  EXPECT_EQ(by_use.peak_bytes, 6 * kBytes);
+  EXPECT_EQ(by_use.slots.size(), static_cast<std::size_t>(kTurns));
+}
+
 TEST(ArenaUses, HaveTheSamePlacesInEveryStep) {
-  const ArenaPlan plan = ThreeColumns().plan(true);
+  const ArenaPlan plan = Turns(kThreeColumns).plan(true);
   MemoryPool pool(DeviceType::kCpu);
   Arena arena(pool, Arena::Mode::kPlanned);
   arena.use(plan);

@@ -93,7 +93,7 @@ std::vector<Case> chosen_cases() {
   return cases;
 }
 
-constexpr int kSteps = 3, kLayers = 4;
+constexpr int kSteps = 3;
 constexpr std::int64_t kMicrobatches = 4;  // of a replica
 
 Cell cell_of(const Case& c) {
@@ -125,9 +125,11 @@ void expect_moved(const Case& c, const RunResult& run) {
   const std::int64_t slots = test::expect_moved(run, kSteps * kMicrobatches);
   for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
   const Words& offloads = at(ways(), c, kWay).offloads;
-  const Layout& layout = cell_of(c).layout;
-  if (slots == 0 && offloads.size() == 1 && layout.pipeline * layout.chunks() == kLayers) return;  // all hand it on
-  EXPECT_EQ(slots > 0, !offloads.empty());
+  // Experts on zb-v with one layer a chunk: handed on within the stage, sent, or needed again at once.
+  const Layout layout = cell_of(c).layout;
+  const bool stays =
+      c[kModel] != kDense && layout.schedule == "zb-v" && layout.pipeline == 2 && offloads == Words{"mlp_norm"};
+  EXPECT_EQ(slots > 0, !offloads.empty() && !stays);
 }
 
 class OffloadMatrix : public testing::TestWithParam<Model> {};
