@@ -381,7 +381,7 @@ std::string print_model_config(Options options) {
 Options options_from_config(App app, const std::map<std::string, std::string>& config) {
   State state;
   std::map<std::string, std::string> taken = config;
-  for (const char* of_a_run : {"device", "profile", "cuda-graph-modules"}) taken.erase(of_a_run);
+  for (const char* of_a_run : {"device", "profile", "cuda-graph-modules", "fsdp-reduce-grads"}) taken.erase(of_a_run);
   for (const auto& [name, value] : taken) {
     if (std::ranges::find(state.table, name, &Flag::name) == state.table.end()) {
       refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),

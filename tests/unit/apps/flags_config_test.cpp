@@ -276,6 +276,8 @@ TEST_F(FlagsConfig, ACheckpointOfAnotherMachineIsReadWithoutItsDevice) {
   std::map<std::string, std::string> config = config_of(train_options({}));
   config["device"] = "\"cuda\"";
   config["profile"] = "true";
+  config["cuda-graph-impl"] = "\"local\"";  // as earlier versions took them
+  config["cuda-graph-modules"] = R"(["attn", "layer"])";
   const Options options = options_from_config(App::kTrain, config);
   EXPECT_EQ(options.train.device, default_device());
   EXPECT_FALSE(options.logging.profile);
