@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "core/base/error.h"
@@ -88,12 +89,15 @@ class Grouping {
     return modules_.moe && is_of_experts(a) && is_of_experts(b) && a.unit == b.unit;
   }
 
-  bool has_router(int unit) const {
+  // The module whose graphs end at each segment behind a layer's attention.
+  std::string_view module_behind_attention(int unit) const {
+    std::string_view module = "mlp";
     for (int s = 0; s < segments_.num_segments(); ++s) {
       const SegmentRunner::Entry& entry = segments_.entry(s);
-      if (entry.unit == unit && entry.module == SegmentModule::kMoeRouter) return true;
+      if (entry.unit == unit && entry.module == SegmentModule::kMoeRouter) return "moe_router";
+      if (entry.unit == unit && entry.module == SegmentModule::kMoe) module = "moe";
     }
-    return false;
+    return module;
   }
 
   bool continues(const Action& from, const Action& to) const {
@@ -113,13 +117,11 @@ class Grouping {
       }
       if (modules_.layer && entry.unit == segments_.entry((action == &from ? to : from).segment).unit) {
         refuse(subject, "hooks before and behind what --cuda-graph-modules layer captures as one graph",
-               has_router(entry.unit)
-                   ? "use --cuda-graph-modules attn moe_router, whose graphs end at each segment, or move the hook to "
-                     "the layer's first or last verb"
-                   : "use --cuda-graph-modules attn mlp, whose graphs end at each segment, or move the hook to the "
-                     "layer's first or last verb");
+               fmt::format("use --cuda-graph-modules attn {}, whose graphs end at each segment, or move the hook to "
+                           "the layer's first or last verb",
+                           module_behind_attention(entry.unit)));
       }
-      if (are_of_experts(from, to) && has_router(entry.unit)) {
+      if (are_of_experts(from, to) && module_behind_attention(entry.unit) == "moe_router") {
         refuse(
             subject, "hooks before and behind what --cuda-graph-modules moe captures as one graph",
             "use moe_router in place of moe, whose graphs end at each segment, or move the hook to the first or last "
@@ -130,7 +132,7 @@ class Grouping {
     return true;
   }
 
-  [[noreturn]] static void refuse(const std::string& subject, const char* expected, const char* remedy) {
+  [[noreturn]] static void refuse(const std::string& subject, const char* expected, const std::string& remedy) {
     fail({.subject = subject, .expected = expected, .got = "one inside", .remedy = remedy, .show_place = false});
   }
 
