@@ -30,6 +30,7 @@ Said said_of(const Options& options) {
   if (options.model.moe.num_experts == 0) return said;
   if (parallel.expert_sharding() != parallel.sharding())
     said.got += fmt::format(" and {} {}", of_experts, flag_value(parallel.expert_sharding()));
+  if (parallel.sharding() == ShardingStrategy::kNoShard) return said;  // then experts are not sharded either
   for (std::string* needs : {&said.weights, &said.gradients}) *needs += ", or the same of " + of_experts;
   return said;
 }
@@ -67,7 +68,7 @@ void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
   }
 }
 
-// Shares of gradients are added to in each microbatch.
+// Shares of gradients are added to in each microbatch, of experts and of the rest.
 void check_reduction(const ParallelOptions& parallel, const Said& said) {
   const bool keeps_shares = parallel.sharding() == ShardingStrategy::kOptimGrads ||
                             parallel.expert_sharding() == ShardingStrategy::kOptimGrads;
@@ -107,8 +108,8 @@ void check_sharding(const Options& options) {
   only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
             {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
   const Said said = said_of(options);
+  if (options.model.moe.num_experts > 0) check_reduction(parallel, said);
   check_sharded_units(parallel, said);
-  check_reduction(parallel, said);
   only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
             {.flag = "--num-distributed-optimizer-instances",
              .needs = "--use-distributed-optimizer",
