@@ -154,7 +154,9 @@ void read_offload(const Line& line, MetricsRecord& record) {
     take(offload.copy_out_ms, ms("copy_out_ms"));
     take(offload.copy_back_ms, ms("copy_back_ms"));
     take(offload.wait_ms, ms("wait_out_ms") + ms("wait_back_ms"));
-    offload.stages.push_back({.saving_bytes = stage.number("saving_bytes").value_or(0),
+    const std::optional<double> saving = stage.number("saving_bytes");
+    if (!saving) continue;  // as earlier versions wrote it
+    offload.stages.push_back({.saving_bytes = *saving,
                               .saved_bytes = stage.number("saved_bytes").value_or(0),
                               .saved_driver_bytes = stage.number("saved_driver_bytes")});
   }
