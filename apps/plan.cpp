@@ -92,6 +92,9 @@ void print_layout(const Options& options, const RunConfig& config, bool knows_me
   fmt::print("  ranks                         {:>15} ({}{}dp {}{})\n", mesh.world(),
              mesh.tp > 1 ? fmt::format("tp {} x ", mesh.tp) : "", mesh.cp > 1 ? fmt::format("cp {} x ", mesh.cp) : "",
              mesh.dp, mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
+  if (knows_memory)
+    fmt::print("  computed on                   {:>15}\n",
+               options.train.device == DeviceType::kCuda ? "GPUs" : "CPUs (--device cpu)");
   fmt::print("  sequences per step            {:>15} = {} x {} x {}\n", options.train.global_batch_size,
              counted(mesh.dp, "data-parallel rank"), counted(config.microbatches, "microbatch", "microbatches"),
              options.train.micro_batch_size);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
-# gradient norms of all steps must be those, in hex, of a run that was never killed. Not part of tests/run.sh.
+# gradient norms of all steps, in hex, and their validation losses must be those of a run that was never killed. Not part
+# of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
 # Every second run has sharded weights, and evaluations.
 # Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
