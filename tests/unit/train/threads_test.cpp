@@ -74,10 +74,10 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
 // copies of as many rows as are in use.
 TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
   const Layout layout{.data = 2, .sharing = 3, .expert = 2};
-  const Words more =
-      test::words("--train-iters 3 --moe-shared-expert-overlap --fine-grained-activation-offloading "
-                  "--min-offload-bytes 0 --offload-modules fused_group_mlp") +
-      Words{kGraphs, "local"};
+  const Words more = test::words(
+                         "--train-iters 3 --moe-shared-expert-overlap --fine-grained-activation-offloading "
+                         "--min-offload-bytes 0 --offload-modules fused_group_mlp") +
+                     Words{kGraphs, "local"};
   const RunResult run =
       test::train({.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + more,
                    .ranks = layout.ranks()});
