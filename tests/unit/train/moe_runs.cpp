@@ -40,4 +40,13 @@ MoeResult train(const Words& flags, const Layout& layout) {
   return result;
 }
 
+void expect_same_bits(const MoeResult& run, const MoeResult& plain) {
+  expect_same_run(run.run, plain.run);
+  EXPECT_EQ(run.sums, plain.sums);
+  EXPECT_EQ(run.counts, plain.counts);
+  EXPECT_EQ(run.biases, plain.biases);
+  EXPECT_TRUE(run.run.memory_as_planned);
+  EXPECT_EQ(run.run.hazards, 0);
+}
+
 }  // namespace megalith::test

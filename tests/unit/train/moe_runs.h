@@ -23,6 +23,9 @@ struct MoeResult {
 };
 
 MoeResult train(const Words& flags, const Layout& layout);
+// Losses, norms, evaluations, and sums, counts and biases of experts. The memory of `run` was as planned, without
+// hazards.
+void expect_same_bits(const MoeResult& run, const MoeResult& plain);
 
 // A case for each family.
 class MoeTest : public testing::TestWithParam<int> {
