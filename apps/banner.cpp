@@ -119,8 +119,7 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   if (mesh.tp > 1 && options.is_default("expert-tensor-parallel-size"))
     text +=
         "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows "
-        "(Megatron-LM's "
-        "default is the tensor-parallel size)";
+        "(Megatron-LM's default is the tensor-parallel size)";
   if (options.parallel.moe_shared_expert_overlap && mesh.etp * mesh.ep == 1)
     text += "; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others";
   return text;
