@@ -1,5 +1,6 @@
-// Hopper's own instructions (sm_90a), as PTX ISA 8.x names them: barriers in shared memory, copies by the tensor memory
-// accelerator, warpgroup products. Everything compiles for other targets too, where it must not be reached.
+// Hopper's own instructions (sm_90a), as PTX ISA 8.x names them, beside those of core/device/cuda/bulk_copy.cuh: boxes by
+// the tensor memory accelerator, warpgroup products. Everything compiles for other targets too, where it must not be
+// reached.
 //   A warpgroup is four consecutive warps, the first of a number divisible by four.
 #pragma once
 
@@ -8,36 +9,9 @@
 
 #include <cstdint>
 
+#include "core/device/cuda/bulk_copy.cuh"
+
 namespace megalith::cuda {
-
-__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
-
-// Barriers: a phase ends when `count` arrivals and all announced bytes came; `wait` passes once the phase of this
-// parity has ended.
-__device__ inline void barrier_init(unsigned barrier, unsigned count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void barrier_arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void barrier_arrive_expecting(unsigned barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// Makes ordinary writes to shared memory visible to the copies and products below.
-__device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A box of a 2-D tensor, from its column and row on, to shared memory; the barrier gets the box's bytes, also where
 // part of it lies outside of the tensor, which arrives as zeros.
@@ -59,8 +33,7 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap* map, unsigned ba
       : "memory");
 }
 
-// Stores a box in shared memory to that of a 3-D tensor, or adds it, as far as it lies inside. What a thread stores and
-// adds forms groups; a wait leaves `kPending` of them whose shared memory may still be read.
+// Stores a box in shared memory to that of a 3-D tensor, or adds it, as far as it lies inside; in groups.
 __device__ inline void store_box(const CUtensorMap* map, unsigned from, int column, int row, int matrix) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(from), "r"(column), "r"(row), "r"(matrix)
@@ -72,16 +45,6 @@ __device__ inline void add_box(const CUtensorMap* map, unsigned from, int column
       "r"(from), "r"(column), "r"(row), "r"(matrix)
       : "memory");
 }
-__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ inline void bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-template <int kPending>
-__device__ inline void bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // 16 bytes from memory, or zeros.
 __device__ inline void copy_16(unsigned to, const void* from, bool live) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(live ? 16 : 0) : "memory");

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "core/base/error.h"
+#include "core/device/cuda/bulk_copy.cuh"
 #include "core/device/cuda/check.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/exchanged_rows.h"
@@ -18,6 +19,11 @@ constexpr int kInFlight = 8;  // loads of a thread: a warp reads 4 KiB at once, 
 constexpr int kMostRanks = 512;
 constexpr int kMostTensors = static_cast<int>(ExchangeRows::kMostTensors);
 constexpr int kHalf = 16;  // of a warp's lanes
+constexpr int kRingWarps = 12;
+constexpr int kRingBytes = 17 * 1024;  // of a warp
+constexpr int kPartBytes = 4096;       // at most
+constexpr int kMostSlots = 32;
+constexpr int kStoring = 2;  // slots of a warp whose stores may be under way
 static_assert(1 + 31 / kHalf < kMostTensors);
 
 enum class Way { kPull, kPack, kUnpack };
@@ -116,20 +122,26 @@ __device__ void move_tensors(const RowMoves& moves, const Ends& ends, std::int64
   }
 }
 
-// A warp moves whole rows; the rows of each pair of ranks are dealt out to all warps. A block goes through the ranks
-// from another one on than its neighbours, so that at any time all ranks are read, by some blocks each. Bound by the
-// links: a warp has a row's loads under way at once, and 32 indices are read ahead of their rows. One pass.
+// The pieces of all peers, which the block's threads look up together.
 template <Way kWay>
-__global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
-  __shared__ RowPiece pieces[kMostRanks];
+__device__ void find_pieces(const RowMoves& moves, RowPiece* pieces) {
   const int ranks = moves.counts.ranks, me = moves.rank;
-  for (int peer = static_cast<int>(threadIdx.x); peer < ranks; peer += kThreads) {
+  for (int peer = static_cast<int>(threadIdx.x); peer < ranks; peer += static_cast<int>(blockDim.x)) {
     pieces[peer] = kWay == Way::kPack ? moves.counts.piece(me, peer) : moves.counts.piece(peer, me);
     if (kWay == Way::kUnpack && peer == me) pieces[peer].rows = 0;  // kPack has moved them
   }
   __syncthreads();
+}
+
+// move(ends, from, to) for each row of this warp, by all its lanes. A warp moves whole rows; the rows of each pair of
+// ranks are dealt out to all warps. A block goes through the ranks from another one on than its neighbours, so that at
+// any time all ranks are read, by some blocks each. 32 indices are read ahead of their rows.
+template <Way kWay, class Move>
+__device__ void for_rows(const RowMoves& moves, const RowPiece* pieces, Move move) {
+  const int ranks = moves.counts.ranks, me = moves.rank, warps_here = static_cast<int>(blockDim.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, block = static_cast<int>(blockIdx.x);
-  const int warps = static_cast<int>(gridDim.x) * kWarps, warp = block * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(gridDim.x) * warps_here;
+  const int warp = block * warps_here + static_cast<int>(threadIdx.x) / 32;
   for (int step = 0; step < ranks; ++step) {
     const int peer = (me + 1 + block + step) % ranks;
     const RowPiece piece = pieces[peer];
@@ -150,10 +162,108 @@ __global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid
         const std::int64_t row = first + std::int64_t{j} * warps;
         if (row >= piece.rows) break;
         const std::int64_t from = __shfl_sync(~0u, source, j);
-        if (from >= 0) move_tensors<kWay>(moves, ends, from, ends.to_parts ? row : piece.to + row, lane);
+        if (from >= 0) move(ends, from, ends.to_parts ? row : piece.to + row);
       }
     }
   }
+}
+
+// Through registers, any rows. A warp has a row's loads under way at once. One pass.
+template <Way kWay>
+__global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
+  __shared__ RowPiece pieces[kMostRanks];
+  find_pieces<kWay>(moves, pieces);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for_rows<kWay>(moves, pieces, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
+    move_tensors<kWay>(moves, ends, from, to, lane);
+  });
+}
+
+// Slots in shared memory, of one warp: each holds a part of a row of the first tensor, the last part with the row of
+// the others behind it.
+struct Ring {
+  int slots;
+  int slot_bytes;
+  int parts;  // of a row
+  unsigned part_bytes;
+};
+
+// kPull through shared memory, by bulk copies of Hopper: rows in units of 16 bytes. One lane of a warp starts them; all
+// but one of its slots have loads under way, the one before them is stored. That keeps three times as many bytes in
+// flight as registers do, which the links take to be filled by few multiprocessors.
+__global__ void __launch_bounds__(kRingWarps * 32, 1)
+    pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::byte memory[];
+  __shared__ RowPiece pieces[kMostPullRanks];
+  __shared__ std::uint64_t barriers[kRingWarps][kMostSlots];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const bool starts = lane == 0;
+  const unsigned slots_at = cuda::shared_address(memory) + static_cast<unsigned>(warp * ring.slots * ring.slot_bytes);
+  const unsigned barriers_at = cuda::shared_address(barriers[warp]);
+  const auto slot_at = [&](int slot) { return slots_at + static_cast<unsigned>(slot * ring.slot_bytes); };
+  const auto barrier_at = [&](int slot) { return barriers_at + static_cast<unsigned>(slot) * 8; };
+  if (starts) {
+    for (int slot = 0; slot < ring.slots; ++slot) cuda::barrier_init(barrier_at(slot), 1);
+    cuda::barrier_init_fence();
+  }
+  find_pieces<Way::kPull>(moves, pieces);
+
+  // f(tensor, byte of its row, bytes, byte of the slot) of what a part holds.
+  const auto for_part = [&](int part, auto f) {
+    const unsigned begin = static_cast<unsigned>(part) * ring.part_bytes;
+    const unsigned left = static_cast<unsigned>(moves.of[0].row_bytes) - begin;
+    f(moves.of[0], begin, min(left, ring.part_bytes), 0u);
+    if (part + 1 < ring.parts) return;
+    unsigned at = ring.part_bytes;
+    for (int t = 1; t < moves.tensors; ++t) {
+      f(moves.of[t], 0u, static_cast<unsigned>(moves.of[t].row_bytes), at);
+      at += static_cast<unsigned>(moves.of[t].row_bytes);
+    }
+  };
+  int loading = 0, next = 0, oldest = 0;  // loads under way; the slots of the next one and of the oldest
+  unsigned parity = 0;                    // of the oldest
+  std::int64_t to_row = 0;                // of slot `lane`
+  int to_part = 0;
+  const auto store_oldest = [&] {
+    const std::int64_t to = __shfl_sync(~0u, to_row, oldest);
+    const int part = __shfl_sync(~0u, to_part, oldest);
+    if (starts) {
+      cuda::barrier_wait(barrier_at(oldest), parity);
+      for_part(part, [&](const RowTensor& x, unsigned begin, unsigned bytes, unsigned at) {
+        cuda::copy_out(x.out + to * x.row_bytes + begin, slot_at(oldest) + at, bytes);
+      });
+      cuda::bulk_commit();
+    }
+    if (++oldest == ring.slots) {
+      oldest = 0;
+      parity ^= 1;
+    }
+    --loading;
+  };
+  for_rows<Way::kPull>(moves, pieces, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
+    for (int part = 0; part < ring.parts; ++part) {
+      if (loading == ring.slots - kStoring) store_oldest();
+      if (lane == next) {
+        to_row = to;
+        to_part = part;
+      }
+      if (starts) {
+        cuda::bulk_wait_read<kStoring>();  // older stores have left their slots
+        unsigned sum = 0;
+        for_part(part, [&](const RowTensor&, unsigned, unsigned bytes, unsigned) { sum += bytes; });
+        cuda::barrier_arrive_expecting(barrier_at(next), sum);
+        for_part(part, [&](const RowTensor& x, unsigned begin, unsigned bytes, unsigned at) {
+          cuda::copy_in(slot_at(next) + at, x.in + ends.from + from * x.row_bytes + begin, bytes, barrier_at(next));
+        });
+      }
+      if (++next == ring.slots) next = 0;
+      ++loading;
+    }
+  });
+  while (loading > 0) store_oldest();
+  if (starts) cuda::bulk_wait<0>();
+#endif
 }
 
 bool fits(int unit, std::int64_t number) { return number % unit == 0; }
@@ -184,9 +294,9 @@ RowMoves moves_of(const ExchangeRows& op) {
   return moves;
 }
 
+// How each tensor's rows can be moved.
 template <Way kWay>
-void launch(CudaStream& stream, RowMoves& moves, unsigned most_blocks) {
-  if (moves.tensors == 0) return;
+void find_units(RowMoves& moves) {
   for (int t = 0; t < moves.tensors; ++t) {
     RowTensor& x = moves.of[t];
     const auto whole = [&](int unit) {
@@ -199,10 +309,42 @@ void launch(CudaStream& stream, RowMoves& moves, unsigned most_blocks) {
     x.units = static_cast<int>(x.row_bytes / x.unit);
     x.narrow = x.unit >= 4 && x.units <= kHalf;
   }
+}
+
+unsigned blocks_for(const RowMoves& moves, int warps, unsigned most) {
   const std::int64_t rows = std::max<std::int64_t>(1, moves.counts.ranks * moves.counts.pair_room);
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((rows + kWarps - 1) / kWarps, most_blocks));
-  exchange_rows_kernel<kWay><<<blocks, kThreads, 0, stream.handle()>>>(moves);
+  return static_cast<unsigned>(std::min<std::int64_t>((rows + warps - 1) / warps, most));
+}
+
+template <Way kWay>
+void launch(CudaStream& stream, RowMoves& moves, unsigned most_blocks) {
+  if (moves.tensors == 0) return;
+  find_units<kWay>(moves);
+  exchange_rows_kernel<kWay><<<blocks_for(moves, kWarps, most_blocks), kThreads, 0, stream.handle()>>>(moves);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
+}
+
+// No slots: the rows do not suit, or this GPU has no such copies.
+Ring ring_of(const RowMoves& moves) {
+  static const bool has_copies = [] {
+    cudaFuncAttributes attributes{};
+    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, pull_rows_kernel));
+    return attributes.ptxVersion >= 90;  // what it was compiled for
+  }();
+  if (!has_copies || moves.of[0].row_bytes < 256) return {};
+  std::int64_t others = 0;
+  for (int t = 0; t < moves.tensors; ++t) {
+    if (moves.of[t].unit != 16) return {};
+    if (t > 0) others += moves.of[t].row_bytes;
+  }
+  const std::int64_t parts = (moves.of[0].row_bytes + kPartBytes - 1) / kPartBytes;
+  const std::int64_t part_bytes = (moves.of[0].units + parts - 1) / parts * 16, slot_bytes = part_bytes + others;
+  const std::int64_t slots = std::min<std::int64_t>(kRingBytes / slot_bytes, kMostSlots);
+  if (slots <= kStoring) return {};
+  return {.slots = static_cast<int>(slots),
+          .slot_bytes = static_cast<int>(slot_bytes),
+          .parts = static_cast<int>(parts),
+          .part_bytes = static_cast<unsigned>(part_bytes)};
 }
 
 }  // namespace
@@ -217,7 +359,17 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
                                   reinterpret_cast<std::intptr_t>(bases[static_cast<std::size_t>(moves.rank)]));
   }
   for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts = nullptr;
-  launch<Way::kPull>(stream, moves, kPullBlocks);
+  if (moves.tensors == 0) return;
+  find_units<Way::kPull>(moves);
+  const Ring ring = ring_of(moves);
+  if (ring.slots == 0) return launch<Way::kPull>(stream, moves, kPullBlocks);
+  constexpr int kSharedBytes = kRingWarps * kRingBytes;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(pull_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  MEGALITH_CUDA_CHECK(allowed);
+  pull_rows_kernel<<<blocks_for(moves, kRingWarps, kPullBlocks), kRingWarps * 32, kSharedBytes, stream.handle()>>>(
+      moves, ring);
+  MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 void pack_rows(CudaStream& stream, const ExchangeRows& op) {

@@ -198,7 +198,7 @@ class Exchange {
 };
 
 // One chunk of a warp and several, whole packs and not; sorted and not.
-const Kinds kLayer = {{DType::kBf16, 2056}, {DType::kInt32, 2}, {DType::kFp32, 8}};
+const Kinds kLayer = {{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}};
 const Kinds kOdd = {{DType::kUint8, 7}, {DType::kBf16, 4099}, {DType::kFp32, 37}};
 const Kinds kOne = {{DType::kFp32, 300}};
 
