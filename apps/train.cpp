@@ -144,7 +144,9 @@ ExitCode start(int argc, char** argv, std::unique_ptr<MpiRuntime>& mpi, std::str
                 .remedy = "see whether the disk that holds them answers"},
                at_start(megalith::timeout_of(arguments)));
   const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
-  if (flags.read.options.train.deterministic_mode) set_deterministic_environment();
+  const Options& options = flags.read.options;
+  if (options.train.deterministic_mode) set_deterministic_environment();
+  if (options.train.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
   const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   watch->begin({.what = "MPI_Init",
                 .expected = "all ranks",

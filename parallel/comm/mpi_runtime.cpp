@@ -82,6 +82,8 @@ void set_mpi_environment() {
 
 void set_deterministic_environment() { setenv("NCCL_GRAPH_REGISTER", "0", 1); }
 
+void set_graphs_environment() { setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0); }
+
 MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : process_(std::make_shared<MpiProcess>()) {
   require(options.max_message_bytes > 0 && options.max_message_bytes < (std::size_t{1} << 31),
           "MpiOptions::max_message_bytes");

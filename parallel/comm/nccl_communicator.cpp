@@ -263,7 +263,7 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
 }
 
 // Where one communicator may serve calls in graphs and others NCCL adds event nodes to captured calls ("graph mixing"),
-// which keep the GPU waiting. Where the user has switched that off, graphs have a communicator of their own, and the
+// which keep the GPU waiting. Where that is switched off, as train does, graphs have a communicator of their own, and the
 // streams alone order replays and eager calls. That is enough for two communicators: calls of a group come one after
 // another on one stream, or on streams that events order, so kernels of the two never run at once, and on all ranks in
 // the same order. For one it is not: an eager call's work of NCCL's host threads begins when it is enqueued, ahead of
@@ -275,7 +275,7 @@ ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
   fail({.subject = fmt::format("a captured call on group {}", name()),
         .expected = "a rehearsal before the capture, as NCCL_GRAPH_MIXING_SUPPORT is 0",
         .got = "none",
-        .remedy = "unset NCCL_GRAPH_MIXING_SUPPORT"});
+        .remedy = "set NCCL_GRAPH_MIXING_SUPPORT=1"});
 }
 
 // The peers' kernels have ended, or the group is aborted: NCCL may wait for its peers on this machine here.

@@ -36,7 +36,7 @@ std::string nccl_version_fault(int library, int built_for);
 // Why this rank of `world` cannot have its GPU, if too many earlier ones have it; else empty. Collective.
 std::string gpu_fault(Communicator& world, int ranks_per_gpu);
 
-// The user says so by NCCL_GRAPH_MIXING_SUPPORT=0, to NCCL too.
+// NCCL_GRAPH_MIXING_SUPPORT=0 says so, to NCCL too: the user or set_graphs_environment().
 bool nccl_mixing_is_off();
 // Empty where all ranks say the same.
 std::string nccl_mixing_fault(Communicator& world);

@@ -44,6 +44,17 @@ TEST(Program, DeterministicRunsHaveNcclTakeTheSameWayInGraphs) {
   unsetenv("NCCL_GRAPH_REGISTER");
 }
 
+// But for what the user has set.
+TEST(Program, RunsWithGraphsTellNcclThatTheseStandApart) {
+  for (const auto& [before, after] :
+       {std::pair{"", ""}, std::pair{"1", "1"}, std::pair{static_cast<const char*>(nullptr), "0"}}) {
+    before == nullptr ? unsetenv("NCCL_GRAPH_MIXING_SUPPORT") : setenv("NCCL_GRAPH_MIXING_SUPPORT", before, 1);
+    set_graphs_environment();
+    EXPECT_STREQ(std::getenv("NCCL_GRAPH_MIXING_SUPPORT"), after);
+  }
+  unsetenv("NCCL_GRAPH_MIXING_SUPPORT");
+}
+
 TEST(Program, OfOneProcessIsRefusedWhereALauncherStartedMore) {
   setenv("PMI_SIZE", "3", 1);
   bool worked = false;
