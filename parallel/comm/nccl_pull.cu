@@ -188,9 +188,9 @@ struct Ring {
   unsigned part_bytes;
 };
 
-// kPull through shared memory, by bulk copies of Hopper: rows in units of 16 bytes. One lane of a warp starts them; all
-// but one of its slots have loads under way, the one before them is stored. That keeps three times as many bytes in
-// flight as registers do, which the links take to be filled by few multiprocessors.
+// kPull through shared memory, by bulk copies of Hopper: rows in units of 16 bytes. One lane of a warp starts them: its
+// slots have loads under way, but for kStoring that are stored or free. That keeps one and a half times as many bytes
+// in flight as registers do, and no warp waits for its own stores.
 __global__ void __launch_bounds__(kRingWarps * 32, 1)
     pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
 #if __CUDA_ARCH__ >= 900
@@ -324,14 +324,22 @@ void launch(CudaStream& stream, RowMoves& moves, unsigned most_blocks) {
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
+// Whether it was compiled for Hopper or newer, and this GPU has the shared memory.
+bool has_bulk_copies() {
+  static const bool has = [] {
+    cudaFuncAttributes kernel{};
+    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&kernel, pull_rows_kernel));
+    int device = 0, most = 0;
+    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return kernel.ptxVersion >= 90 && kRingWarps * kRingBytes + static_cast<int>(kernel.sharedSizeBytes) <= most;
+  }();
+  return has;
+}
+
 // No slots: the rows do not suit, or this GPU has no such copies.
 Ring ring_of(const RowMoves& moves) {
-  static const bool has_copies = [] {
-    cudaFuncAttributes attributes{};
-    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, pull_rows_kernel));
-    return attributes.ptxVersion >= 90;  // what it was compiled for
-  }();
-  if (!has_copies || moves.of[0].row_bytes < 256) return {};
+  if (!has_bulk_copies() || moves.of[0].row_bytes < 256) return {};
   std::int64_t others = 0;
   for (int t = 0; t < moves.tensors; ++t) {
     if (moves.of[t].unit != 16) return {};
@@ -340,7 +348,7 @@ Ring ring_of(const RowMoves& moves) {
   const std::int64_t parts = (moves.of[0].row_bytes + kPartBytes - 1) / kPartBytes;
   const std::int64_t part_bytes = (moves.of[0].units + parts - 1) / parts * 16, slot_bytes = part_bytes + others;
   const std::int64_t slots = std::min<std::int64_t>(kRingBytes / slot_bytes, kMostSlots);
-  if (slots <= kStoring) return {};
+  if (slots <= kStoring + 1) return {};
   return {.slots = static_cast<int>(slots),
           .slot_bytes = static_cast<int>(slot_bytes),
           .parts = static_cast<int>(parts),

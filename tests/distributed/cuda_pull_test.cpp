@@ -160,10 +160,12 @@ class Pull : public testing::Test {
       }
     }
     // Counts that cannot be.
-    const Ranks ranks(2, {{DType::kBf16, 8}, {DType::kInt32, 2}}, kTokens);
-    for (const std::vector<std::int32_t>& sends : std::vector<std::vector<std::int32_t>>{
-             {0, 100, 2'000'000'000, -5, 9, 3}, {0, 3, 1, 250, -7, 900}, {590, 700, 599, 599, 800, 2'147'483'647}}) {
-      check(ranks, sends, padded);
+    for (const Kinds& kinds :
+         {Kinds{{DType::kBf16, 8}, {DType::kInt32, 2}}, Kinds{{DType::kBf16, 128}, {DType::kInt32, 4}}}) {
+      for (const std::vector<std::int32_t>& sends : std::vector<std::vector<std::int32_t>>{
+               {0, 100, 2'000'000'000, -5, 9, 3}, {0, 3, 1, 250, -7, 900}, {590, 700, 599, 599, 800, 2'147'483'647}}) {
+        check(Ranks(2, kinds, kTokens), sends, padded);
+      }
     }
   }
 };

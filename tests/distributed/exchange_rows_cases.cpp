@@ -198,7 +198,8 @@ class Exchange {
 };
 
 // One chunk of a warp and several, whole packs and not; sorted and not.
-const Kinds kLayer = {{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}};
+const Kinds kLayer = {{DType::kBf16, 2056}, {DType::kInt32, 2}, {DType::kFp32, 8}};
+const Kinds kPacks = {{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}};
 const Kinds kOdd = {{DType::kUint8, 7}, {DType::kBf16, 4099}, {DType::kFp32, 37}};
 const Kinds kOne = {{DType::kFp32, 300}};
 
@@ -221,7 +222,7 @@ std::int64_t sent_rows(const std::vector<Load>& loads, const Communicator& group
 
 void check_all(Communicator& group, const CollectiveForm& form, bool shares) {
   const std::int64_t all = kTokens * group.size();
-  for (const Kinds& kinds : {kLayer, kOdd, kOne}) {
+  for (const Kinds& kinds : {kLayer, kPacks, kOdd, kOne}) {
     for (const std::int64_t room : {all, kTokens / 2 + 1}) {
       Rig rig(form);
       Exchange exchange(group, rig, kinds, room);
