@@ -203,6 +203,8 @@ RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
 // Weights from the seed, optimizer state zero.
 void initialize(Rank& rank);
 
+// The groups that segments' verbs call, which graphs may hold.
+std::vector<Communicator*> groups_of_verbs(const Rank& rank);
 // The groups of the steps' collectives, in an order that no two ranks see differently.
 std::vector<Communicator*> groups_of_steps(const Rank& rank);
 // Those whose ranks read each other's part of the step's memory, where they can.

@@ -47,6 +47,13 @@ std::vector<const ReplicaGroups*> RankGroups::all() const {
   return all;
 }
 
+std::vector<Communicator*> groups_of_verbs(const Rank& rank) {
+  std::vector<Communicator*> groups{rank.groups.sums.get(), &rank.layers.tensor.communicator()};
+  if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
+  if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
+  return groups;
+}
+
 std::vector<Communicator*> groups_of_steps(const Rank& rank) {
   const RankGroups& own = rank.groups;
   std::vector<Communicator*> groups;

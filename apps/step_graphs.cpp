@@ -50,7 +50,7 @@ void Step::warm_up() {
   rank_.transfer.rehearse(true);
   run_first_microbatch(Mode::kTrain, actions_.train);
   run_first_microbatch(Mode::kEval, actions_.evaluate);
-  const std::vector<Communicator*> groups = groups_of_steps(rank_);
+  const std::vector<Communicator*> groups = groups_of_verbs(rank_);
   bool rehearses = false;
   for (Communicator* group : groups) rehearses = (rank_.graphs && group->rehearse_captures(true)) || rehearses;
   if (rehearses) run_first_microbatch(Mode::kTrain, actions_.train);

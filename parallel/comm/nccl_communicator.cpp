@@ -28,6 +28,8 @@ namespace {
 
 // Integers that maxima of bf16 are taken over, at a time.
 constexpr std::int64_t kStagedKeys = 1 << 18;
+// Of the GPU: where less is free, what NCCL fails with is taken for a lack of it.
+constexpr std::size_t kScarce = std::size_t{256} << 20;
 
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
@@ -258,16 +260,25 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   const NcclHostCall call(*process_, *watched_, NcclWatcher::kStart);
   if (!for_graphs) recorder().begin({.kind = "the start of NCCL"});
   ncclComm_t made = nullptr;
-  check(ncclCommInitRankConfig(&made, size(), id, rank(), &config), "ncclCommInitRankConfig");
+  const ncclResult_t result = ncclCommInitRankConfig(&made, size(), id, rank(), &config);
+  if (const std::size_t free = cuda_memory().free; result != ncclSuccess && free < kScarce) {
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = fmt::format("NCCL's communicator of group {}{}", name(), for_graphs ? " for captured calls" : ""),
+          .expected = "room for its buffers on the GPU",
+          .got = fmt::format("{} MiB free", free >> 20),
+          .remedy = for_graphs ? "set NCCL_GRAPH_MIXING_SUPPORT=1 on all ranks (mpirun -x), or make the step smaller"
+                               : "make the step smaller"});
+  }
+  check(result, "ncclCommInitRankConfig");
   return made;
 }
 
 // Where one communicator may serve calls in graphs and others NCCL adds event nodes to captured calls ("graph mixing"),
-// which keep the GPU waiting. Where that is switched off, as train does, graphs have a communicator of their own, and the
-// streams alone order replays and eager calls. That is enough for two communicators: calls of a group come one after
-// another on one stream, or on streams that events order, so kernels of the two never run at once, and on all ranks in
-// the same order. For one it is not: an eager call's work of NCCL's host threads begins when it is enqueued, ahead of
-// that of a replay before it.
+// which keep the GPU waiting. Where that is switched off, as train does, graphs have a communicator of their own, and
+// the streams alone order replays and eager calls. That is enough for two communicators: calls of a group come one
+// after another on one stream, or on streams that events order, so kernels of the two never run at once, and on all
+// ranks in the same order. For one it is not: an eager call's work of NCCL's host threads begins when it is enqueued,
+// ahead of that of a replay before it.
 ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
   if (!nccl_mixing_is_off() || (!stream.capturing() && !rehearses_)) return watched_->comm;
   if (watched_->graph_comm == nullptr && rehearses_) watched_->graph_comm = make_comm(true);

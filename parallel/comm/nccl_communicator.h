@@ -9,7 +9,7 @@
 // - A failing peer is noticed by a thread (nccl_watcher.h), which ends what the streams wait for; the host's next wait,
 //   or the next call of a group, then throws.
 // NCCL's own settings, NCCL_NVLS_ENABLE and the like, are left to the environment, but for what --deterministic-mode
-// needs (mpi_runtime.h).
+// and graphs need (mpi_runtime.h).
 #pragma once
 
 #include <memory>
