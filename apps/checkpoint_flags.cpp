@@ -38,6 +38,10 @@ std::string meant(const std::map<std::string, std::string>& config, const std::s
   return size == config.end() ? "1" : size->second;
 }
 
+std::vector<bool> layers_with_experts(const Options& options) {
+  return moe_layers(options.model.moe, options.model.num_layers);
+}
+
 [[noreturn]] void refuse(const Options& options, const std::string& path, const std::vector<Difference>& differences) {
   std::string expected, got;
   bool other_tensors = false;
@@ -66,14 +70,16 @@ void find(const Options& options, Communicator& world, FoundCheckpoint& found) {
 
 std::string check_same_model(const Options& options, const std::string& path,
                              const std::map<std::string, std::string>& saved) {
+  const Options was = options_from_config(App::kPlan, saved);
   std::map<std::string, std::string> before;
-  for (const ConfigEntry& entry : options_from_config(App::kPlan, saved).effective) before[entry.name] = entry.value;
+  for (const ConfigEntry& entry : was.effective) before[entry.name] = entry.value;
   std::vector<Difference> tensors, all;
   for (const ConfigEntry& entry : options.effective) {
     const bool has_other_tensors = changes_tensors(entry, options.model);
     if (!has_other_tensors && entry.on_load != OnLoad::kComputes) continue;
     const auto found = before.find(entry.name);
     if (found == before.end() || found->second == entry.value) continue;
+    if (entry.name == "moe-layer-freq" && layers_with_experts(was) == layers_with_experts(options)) continue;
     all.push_back({&entry, found->second});
     if (has_other_tensors) tensors.push_back(all.back());
   }

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "apps/flags_source.h"
@@ -13,6 +14,8 @@ namespace megalith {
 namespace {
 
 bool is_list_kind(ValueKind kind) { return kind == ValueKind::kList || kind == ValueKind::kReals; }
+// A list that one flag gives whole; of others each flag adds an item.
+bool is_whole_list(const Flag& flag) { return is_list_kind(flag.binding.kind) && flag.unit.ends_with("..."); }
 
 // The program's flag that an argument "--NAME" gives, or null.
 const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view argument) {
@@ -64,6 +67,29 @@ std::vector<std::string> prepared(App app, const std::vector<Flag>& table, const
   return out;
 }
 
+// Of a list given twice the last one counts, as of any other flag.
+std::vector<std::string> without_earlier_lists(App app, const std::vector<Flag>& table,
+                                               const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  std::map<const Flag*, std::size_t> given;  // where each begins in `out`
+  for (const std::string& word : words) {
+    const Flag* const flag = flag_of(app, table, word.substr(0, word.find('=')));
+    if (flag != nullptr && is_whole_list(*flag)) {
+      const auto [entry, is_first] = given.try_emplace(flag, out.size());
+      if (!is_first) {
+        const auto begin = out.begin() + static_cast<std::ptrdiff_t>(entry->second);
+        const auto end = std::find_if(begin + 1, out.end(), [](const auto& w) { return w.starts_with("--"); });
+        const auto dropped = static_cast<std::size_t>(end - begin);
+        out.erase(begin, end);
+        for (auto& [other, at] : given) at -= at > entry->second ? dropped : 0;
+        entry->second = out.size();
+      }
+    }
+    out.push_back(word);
+  }
+  return out;
+}
+
 }  // namespace
 
 struct CommandLine::Parser {
@@ -85,7 +111,7 @@ CommandLine::CommandLine(App app, const std::vector<Flag>& table) : parser_(new 
     const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = is_list_kind(flag.binding.kind);
     CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
     option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
-    if (is_list && flag.unit.ends_with("...")) option->expected(-1);
+    if (is_whole_list(flag)) option->expected(-1);
     parser_->declared.emplace_back(&flag, option);
   }
 }
@@ -94,7 +120,7 @@ CommandLine::~CommandLine() = default;
 
 std::vector<RawValue> CommandLine::read(const std::vector<std::string>& arguments) {
   auto& [app, table, parser, declared] = *parser_;
-  const std::vector<std::string> words = prepared(app, table, arguments);
+  const std::vector<std::string> words = without_earlier_lists(app, table, prepared(app, table, arguments));
   try {
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ArgumentMismatch& error) {

@@ -143,6 +143,16 @@ void check_moe(const Options& options) {
   }
   check_graph_modules(options);
   if (moe.num_experts == 0) return;
+  const std::vector<bool> layers = moe_layers(moe, options.model.num_layers);
+  for (const auto& [module, is_of_shared] : {std::pair{"mlp", false}, std::pair{"mlp_act", true}}) {
+    if (std::ranges::find(recomputed, module) == recomputed.end() || std::ranges::find(layers, false) != layers.end() ||
+        (is_of_shared && moe.shared_expert_intermediate_size > 0))
+      continue;
+    refuse_usage("--recompute-modules and --moe-layer-freq",
+                 {.expected = fmt::format("{} only where a layer has an MLP", module),
+                  .got = "experts in all layers",
+                  .remedy = fmt::format("use {} in its place", is_of_shared ? "moe_act" : "moe")});
+  }
   if (parallel.tensor_model_parallel_size > 1 && !parallel.sequence_parallel) {
     refuse_usage("--num-experts and --tensor-model-parallel-size",
                  {.expected = "--sequence-parallel with experts and tensor parallelism",

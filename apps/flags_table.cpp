@@ -101,7 +101,7 @@ void add_optimizer(Table& t, TrainingOptions& o) {
   const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two of DType
   t.insert(t.end(), {
     {"optimizer", kOptimizer, kShaped, "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay", ""},
-    {"lr", kOptimizer, kTrain, "X", real(&s.lr, {0, kInfinity}), "peak learning rate", "required"},
+    {"lr", kOptimizer, kTrain, "X", real(&s.lr, {0, kInfinity}), "peak learning rate, above 0", "required"},
     {"min-lr", kOptimizer, kTrain, "X", real(&s.min_lr, {0, kInfinity}), "learning rate at the end of the decay", ""},
     {"lr-decay-style", kOptimizer, kTrain, "NAME", choice(&s.lr_decay_style, {"constant", "linear", "cosine", "WSD", "inverse-square-root"}), "shape of the decay", ""},
     {"lr-decay-iters", kOptimizer, kTrain, "STEPS", integer(&s.lr_decay_iters, {0, kMany}), "end of the decay; 0: derived", "train-iters"},
@@ -149,7 +149,7 @@ void add_checkpoint(Table& t, CheckpointOptions& o) {
     {"max-failed-saves", kCheckpoint, kTrain, "N", integer(&o.max_failed_saves, {0, 1'000'000}), "end the run with exit code 3 after this many consecutive failed saves; 0: never", ""},
     {"ckpt-step", kCheckpoint, kTrain | kGenerateApp | kConvertApp, "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one", ""},
     {"finetune", kCheckpoint, kTrain, "", toggle(&o.finetune), "load the weights only and start at step 0", ""},
-    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model, its experts and the tokenizer from the checkpoint of --load: they override --config files and defaults, the command line overrides them; while there is no checkpoint, flags apply as given", ""},
+    {"use-checkpoint-args", kCheckpoint, kTrain, "", toggle(&o.use_checkpoint_args), "take the flags of the model, of what its experts and router are (their losses stay the run's own) and of the tokenizer from the checkpoint of --load: they override --config files and defaults, the command line overrides them; while there is no checkpoint, flags apply as given", ""},
     {"no-load-optim", kCheckpoint, kTrain, "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0", ""},
   });
 }

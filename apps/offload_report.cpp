@@ -160,7 +160,11 @@ std::string said_offload(const StepPlans& plans) {
   const OffloadChosen& chosen = plans.offload;
   if (chosen.rows.empty()) return {};
   const auto slots = std::ssize(chosen.points.slots);
-  if (slots == 0) return fmt::format("nothing moves, of {} kinds or reasons", chosen.rows.size());
+  if (slots == 0) {
+    const OffloadChosen::Row& first = chosen.rows.front();
+    return fmt::format("nothing moves: {}: {}{}", name_of(first.kind), first.reason,
+                       chosen.rows.size() > 1 ? "; plan lists the others" : "");
+  }
   std::string kinds;
   for (const OffloadChosen::Row& row : chosen.rows) {
     if (row.reason.empty())

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apps/expert_rows.h"
@@ -29,7 +30,9 @@ StepResult Trainer::with_room(const StepResult& lacked) {
   const auto start = std::chrono::steady_clock::now();
   StepResult result = lacked;
   while (result.lacks_room) {
-    make_room(result.room_needed, fmt::format("step {}", result.iteration));
+    const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+    make_room(result.room_needed, fmt::format("step {}{}", result.iteration,
+                                              finite ? "" : ", whose loss or gradients are not finite either,"));
     step_->train_again();
     result = step_->read_result();
   }

@@ -59,15 +59,15 @@ Router::Routes Router::routes_of(const Context& ctx, const Tensor& choice, const
 Tensor Router::kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const {
   if (spec_.capacity_factor == 0 || mb.mode == Mode::kGenerate) return choice;
   const double mean = static_cast<double>(choice.numel()) / static_cast<double>(spec_.experts);
-  const auto capacity = static_cast<std::int64_t>(std::ceil(mean * spec_.capacity_factor));  // in Megatron-LM's order
-  if (capacity >= choice.size(0)) return choice;  // no expert is chosen twice by a token
+  const double capacity = std::ceil(mean * spec_.capacity_factor);     // in Megatron-LM's order
+  if (capacity >= static_cast<double>(choice.size(0))) return choice;  // no expert is chosen twice by a token
   const Tensor kept = ctx.empty(choice.shape, DType::kInt32, "kept choices");
   launch(ctx, LimitExpertRows{.choice = choice,
                               .position = all.position,
                               .offsets = all.offsets,
                               .row_weight = spec_.drops_last ? Tensor{} : all.row_weight,
                               .kept = kept,
-                              .capacity = std::max<std::int64_t>(capacity, 1)});
+                              .capacity = std::max<std::int64_t>(static_cast<std::int64_t>(capacity), 1)});
   return kept;
 }
 

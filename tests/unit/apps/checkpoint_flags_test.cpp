@@ -143,6 +143,17 @@ TEST_F(CheckpointArgs, GiveTheExperts) {
   EXPECT_THAT(changed_flags(options, config_of(saved)), HasSubstr("--moe-aux-loss-coeff [] (was [0.01])"));
 }
 
+// A list and a number, or two lists, that mean the same layers are the same model.
+TEST_F(CheckpointArgs, TakeLayersOfExpertsAsTheyAreMeant) {
+  const auto of = [&](const char* layers) {
+    return with(kRope, {"--swiglu", "--disable-bias-linear", "--num-experts", "8", "--moe-layer-freq", layers});
+  };
+  const std::map<std::string, std::string> saved = config_of(of("2"));
+  EXPECT_EQ(check_same_model(of("[1,0]"), "kept/step_7", saved), "");
+  EXPECT_EQ(check_same_model(of("[1]+[0]"), "kept/step_7", saved), "");
+  EXPECT_THAT(refused(of("[0,1]"), saved), HasSubstr(R"(expected --moe-layer-freq "2", got --moe-layer-freq "[0,1]")"));
+}
+
 // As many as expert-parallel ranks by default: at another such size the sums are others, and the user is told.
 TEST_F(CheckpointArgs, TellOtherCombineGroupsAlsoWhereTheyAreDefaults) {
   const Words experts = {"--swiglu", "--disable-bias-linear", "--num-experts", "8", "--expert-model-parallel-size"};

@@ -54,6 +54,8 @@ TEST_F(FlagsConfig, TakesDashesUnderscoresTablesAndEveryType) {
   const Options compact = train_options({"--mock-data=false", "--config", "run.toml"});
   EXPECT_THAT(compact.data.data_path, ElementsAre("a"));
   EXPECT_EQ(compact.train.seed, 5);
+  write("run.toml", "num-experts = 4\nswiglu = true\ndisable-bias-linear = true\nmoe-aux-loss-coeff = 0.01\n");
+  EXPECT_THAT(train_options({"--config", "run.toml"}).model.moe.aux_loss_coeff, ElementsAre(0.01));
   EXPECT_EQ(compact.logging.log_interval, 3);
 }
 

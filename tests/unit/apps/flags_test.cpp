@@ -111,6 +111,12 @@ TEST(Flags, StrategiesOfSharding) {
 TEST(Flags, TheLastOfTwoWins) {
   EXPECT_EQ(train_options({"--seed", "1", "--seed", "2"}).train.seed, 2);
   EXPECT_FALSE(train_options({"--swiglu", "--swiglu=false"}).model.swiglu);
+  const Options of_lists = train_options(
+      test::words("--recompute-granularity selective --recompute-modules mlp layernorm --lr=2 "
+                  "--recompute-modules=core_attn --profile-ranks 0 --recompute-modules mlp_act --profile-ranks 1 2"));
+  EXPECT_THAT(of_lists.train.recompute_modules, ElementsAre("mlp_act"));
+  EXPECT_THAT(of_lists.logging.profile_ranks, ElementsAre("1", "2"));
+  EXPECT_EQ(of_lists.train.schedule.lr, 2);
 }
 
 TEST(Flags, TextsAreTakenAsTheyAre) {

@@ -73,6 +73,9 @@ std::vector<MoeCase> cases() {
     MoeConfig limited = mixtral;
     limited.expert_capacity_factor = 0.75;  // of 32 rows at least 8 go
     all.push_back({"lowest_dropped" + backend, limited, device});
+    MoeConfig none = mixtral;
+    none.expert_capacity_factor = 1e300;
+    all.push_back({"none_dropped" + backend, none, device});
     MoeConfig last = deepseek;
     last.expert_capacity_factor = 0.5;
     last.token_drop_policy = MoeDropPolicy::kPosition;
@@ -167,8 +170,8 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t
               .z_coeff = moe.z_loss_coeff,
               .drops_last = moe.token_drop_policy == MoeDropPolicy::kPosition};
   const double rows = kSequences * kLength * static_cast<double>(moe.router_topk);
-  ref.with.capacity =
-      static_cast<std::size_t>(std::ceil(rows / static_cast<double>(moe.num_experts) * moe.expert_capacity_factor));
+  ref.with.capacity = static_cast<std::size_t>(
+      std::min(rows, std::ceil(rows / static_cast<double>(moe.num_experts) * moe.expert_capacity_factor)));
   for (const MoeBalancing over : {MoeBalancing::kMicrobatch, MoeBalancing::kSequence, MoeBalancing::kGlobal}) {
     const double coeff = moe.balancing_coeff(over);
     const std::size_t tokens = over == MoeBalancing::kSequence ? kLength : kSequences * kLength;
