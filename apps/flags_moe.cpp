@@ -72,8 +72,7 @@ void check_graph_modules(const Options& options) {
   if (has("moe_router") && std::ranges::find(recomputed, "moe") != recomputed.end())
     refuse("--recompute-modules", "moe where whole layers of experts are recomputed", "moe_router",
            "use --cuda-graph-modules moe");
-  const std::vector<bool> layers = moe_layers(options.model.moe, options.model.num_layers);
-  if (has("mlp") && std::ranges::find(layers, false) == layers.end())
+  if (has("mlp") && !has_mlp(options.model, false))
     refuse("--moe-layer-freq", "mlp only where a layer has an MLP", "experts in all layers", "use moe in its place");
 }
 
@@ -143,15 +142,13 @@ void check_moe(const Options& options) {
   }
   check_graph_modules(options);
   if (moe.num_experts == 0) return;
-  const std::vector<bool> layers = moe_layers(moe, options.model.num_layers);
-  for (const auto& [module, is_of_shared] : {std::pair{"mlp", false}, std::pair{"mlp_act", true}}) {
-    if (std::ranges::find(recomputed, module) == recomputed.end() || std::ranges::find(layers, false) != layers.end() ||
-        (is_of_shared && moe.shared_expert_intermediate_size > 0))
-      continue;
+  for (const auto& [module, of_experts] : {std::pair{"mlp", "moe"}, std::pair{"mlp_act", "moe_act"}}) {
+    const bool is_act = module == std::string("mlp_act");
+    if (std::ranges::find(recomputed, module) == recomputed.end() || has_mlp(options.model, is_act)) continue;
     refuse_usage("--recompute-modules and --moe-layer-freq",
                  {.expected = fmt::format("{} only where a layer has an MLP", module),
                   .got = "experts in all layers",
-                  .remedy = fmt::format("use {} in its place", is_of_shared ? "moe_act" : "moe")});
+                  .remedy = fmt::format("use {} in its place", of_experts)});
   }
   if (parallel.tensor_model_parallel_size > 1 && !parallel.sequence_parallel) {
     refuse_usage("--num-experts and --tensor-model-parallel-size",

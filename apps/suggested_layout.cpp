@@ -33,7 +33,10 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   TrainingOptions& train = options.train;
   train.micro_batch_size = layout.micro_batch_size;
   train.recompute_granularity = recompute;
-  if (recompute == RecomputeGranularity::kSelective) train.recompute_modules = {"mlp_act", "layernorm"};
+  if (recompute == RecomputeGranularity::kSelective) {
+    train.recompute_modules = {"layernorm"};
+    if (has_mlp(options.model, true)) train.recompute_modules.insert(train.recompute_modules.begin(), "mlp_act");
+  }
   return options;
 }
 

@@ -263,6 +263,12 @@ std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers) {
   return layers;
 }
 
+bool has_mlp(const ModelConfig& config, bool shared) {
+  const std::vector<bool> has_experts = moe_layers(config.moe, config.num_layers);
+  return config.moe.num_experts == 0 || std::ranges::find(has_experts, false) != has_experts.end() ||
+         (shared && config.moe.shared_expert_intermediate_size > 0);
+}
+
 std::int64_t moe_layers_before(const ModelConfig& config, std::int64_t layers) {
   const std::vector<bool> has_experts = moe_layers(config.moe, config.num_layers);
   return std::count(has_experts.begin(), has_experts.begin() + layers, true);

@@ -68,6 +68,8 @@ std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers);
 struct ModelConfig;
 // How many layers of experts there are among the first `layers` of the model.
 std::int64_t moe_layers_before(const ModelConfig& config, std::int64_t layers);
+// Whether a layer has an MLP, a shared expert beside experts among them where `shared`.
+bool has_mlp(const ModelConfig& config, bool shared);
 void resolve_moe(ModelConfig& config);
 void validate_moe(const ModelConfig& config);  // as validate()
 

@@ -130,11 +130,14 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
                           graphs + Words{"attn", "moe"},
                           fused,
                           selective + Words{"moe"},
-                          selective + Words{"moe_act", "layernorm", "mlp_act"} + fused,
+                          selective + Words{"moe_act", "layernorm"} + fused,
                           {"--recompute-granularity", "full"},
                           {"--delay-wgrad-compute"},
-                          selective + Words{"moe", "mlp"} + graphs + Words{"layer"}};
-  if (GetParam() == 1) ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp", "moe"});
+                          selective + Words{"moe"} + graphs + Words{"layer"}};
+  if (GetParam() == 1) {  // with dense layers and shared experts
+    ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp", "moe"});
+    ways.push_back(selective + Words{"moe", "mlp", "mlp_act"} + graphs + Words{"layer"});
+  }
   for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = 2},
                                Layout{.data = 2, .sharing = 2, .expert = 2}}) {
     const MoeResult plain = train(flags, layout);
