@@ -1,5 +1,5 @@
-// Hopper's own instructions (sm_90a), as PTX ISA 8.x names them, beside those of core/device/cuda/bulk_copy.cuh: boxes by
-// the tensor memory accelerator, warpgroup products. Everything compiles for other targets too, where it must not be
+// Hopper's own instructions (sm_90a), as PTX ISA 8.x names them, beside those of core/device/cuda/bulk_copy.cuh: boxes
+// by the tensor memory accelerator, warpgroup products. Everything compiles for other targets too, where it must not be
 // reached.
 //   A warpgroup is four consecutive warps, the first of a number divisible by four.
 #pragma once

@@ -40,8 +40,8 @@ void set_mpi_environment();
 // Tells NCCL, whatever the user has set, to take the same way in a captured graph as outside: where it registers a
 // graph's buffers it may choose another algorithm, which adds in another order. Before MpiRuntime starts threads.
 void set_deterministic_environment();
-// Tells NCCL, unless the user has set it, that no communicator has calls in graphs and others: graphs have communicators
-// of their own (nccl_communicator.cpp). Before MpiRuntime starts threads.
+// Tells NCCL, unless the user has set it, that no communicator has calls in graphs and others: graphs have
+// communicators of their own (nccl_communicator.cpp). Before MpiRuntime starts threads.
 void set_graphs_environment();
 
 // The first object in `main`; also works for a program that was started without mpirun, as a world of one rank.
