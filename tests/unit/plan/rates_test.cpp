@@ -84,7 +84,7 @@ TEST(Rates, RefuseWhatIsNotSuchAFile) {
   EXPECT_THAT(error_of_text(with("memory-gbps = \"1\"", "memory-gbps = 1000")), HasSubstr("a number"));
   EXPECT_THAT(error_of_text(with("memory-gbps = [1]", "memory-gbps = 1000")), HasSubstr("a number"));
   EXPECT_THAT(error_of_text(with("device = 3", "device = \"test\"")), HasSubstr("expected text"));
-  EXPECT_THAT(error_of_text(with("gemm-size = 1", "gemm-size = [1]")), HasSubstr("a list of 1 to 256"));
+  EXPECT_THAT(error_of_text(with("gemm-size = true", "gemm-size = [1]")), HasSubstr("a list of 1 to 256"));
   EXPECT_THAT(error_of_text(with("gemm-size = []", "gemm-size = [1]")), HasSubstr("1 to 256 items"));
   EXPECT_THAT(error_of_text(with("gemm-size = [1, 2]", "gemm-size = [1]")), HasSubstr("2 items, as gemm-size has"));
   EXPECT_THAT(error_of_text(with("gemm-size = [\"x\"]", "gemm-size = [1]")), HasSubstr("\"x\""));
