@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
+#include <set>
 #include <string>
 
 #include "apps/flags_source.h"
@@ -71,21 +71,14 @@ std::vector<std::string> prepared(App app, const std::vector<Flag>& table, const
 std::vector<std::string> without_earlier_lists(App app, const std::vector<Flag>& table,
                                                const std::vector<std::string>& words) {
   std::vector<std::string> out;
-  std::map<const Flag*, std::size_t> given;  // where each begins in `out`
-  for (const std::string& word : words) {
-    const Flag* const flag = flag_of(app, table, word.substr(0, word.find('=')));
-    if (flag != nullptr && is_whole_list(*flag)) {
-      const auto [entry, is_first] = given.try_emplace(flag, out.size());
-      if (!is_first) {
-        const auto begin = out.begin() + static_cast<std::ptrdiff_t>(entry->second);
-        const auto end = std::find_if(begin + 1, out.end(), [](const auto& w) { return w.starts_with("--"); });
-        const auto dropped = static_cast<std::size_t>(end - begin);
-        out.erase(begin, end);
-        for (auto& [other, at] : given) at -= at > entry->second ? dropped : 0;
-        entry->second = out.size();
-      }
-    }
-    out.push_back(word);
+  std::set<const Flag*> given;
+  for (auto end = words.end(); end != words.begin();) {  // a flag with its values at a time, from the last one on
+    auto begin = end - 1;
+    while (begin != words.begin() && !begin->starts_with("--")) --begin;
+    const Flag* const flag = flag_of(app, table, begin->substr(0, begin->find('=')));
+    const bool is_earlier = flag != nullptr && is_whole_list(*flag) && !given.insert(flag).second;
+    if (!is_earlier) out.insert(out.begin(), begin, end);
+    end = begin;
   }
   return out;
 }

@@ -67,7 +67,7 @@ Tensor Router::kept_choices(const Context& ctx, const Microbatch& mb, const Tens
                               .offsets = all.offsets,
                               .row_weight = spec_.drops_last ? Tensor{} : all.row_weight,
                               .kept = kept,
-                              .capacity = std::max<std::int64_t>(static_cast<std::int64_t>(capacity), 1)});
+                              .capacity = static_cast<std::int64_t>(std::max(capacity, 1.0))});
   return kept;
 }
 
