@@ -47,10 +47,20 @@ std::vector<const ReplicaGroups*> RankGroups::all() const {
   return all;
 }
 
-std::vector<Communicator*> groups_of_verbs(const Rank& rank) {
-  std::vector<Communicator*> groups{rank.groups.sums.get(), &rank.layers.tensor.communicator()};
+namespace {
+
+std::vector<Communicator*> groups_of_layers(const Rank& rank) {
+  std::vector<Communicator*> groups{&rank.layers.tensor.communicator()};
   if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
   if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
+  return groups;
+}
+
+}  // namespace
+
+std::vector<Communicator*> groups_of_verbs(const Rank& rank) {
+  std::vector<Communicator*> groups = groups_of_layers(rank);
+  groups.push_back(rank.groups.sums.get());
   return groups;
 }
 
@@ -62,10 +72,10 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
                                 each->instance_sums.get(), each->instances()})
       if (group != nullptr) groups.push_back(group);
   }
-  groups.insert(groups.end(), {own.stages.get(), &rank.layers.tensor.communicator()});
+  groups.push_back(own.stages.get());
   if (own.expert_sums) groups.push_back(own.expert_sums.get());
-  if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
-  if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
+  const std::vector<Communicator*> of_layers = groups_of_layers(rank);
+  groups.insert(groups.end(), of_layers.begin(), of_layers.end());
   if (own.embedding) groups.push_back(own.embedding.get());
   return groups;
 }
