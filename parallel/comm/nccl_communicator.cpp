@@ -261,13 +261,14 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   if (!for_graphs) recorder().begin({.kind = "the start of NCCL"});
   ncclComm_t made = nullptr;
   const ncclResult_t result = ncclCommInitRankConfig(&made, size(), id, rank(), &config);
-  if (const std::size_t free = cuda_memory().free; result != ncclSuccess && free < kScarce) {
+  const std::size_t free = result == ncclSuccess ? kScarce : cuda_memory().free;
+  if (free < kScarce) {
+    const char* const remedy = for_graphs ? "set NCCL_GRAPH_MIXING_SUPPORT=1 on all ranks (mpirun -x), or " : "";
     fail({.code = ExitCode::kOutOfMemory,
           .subject = fmt::format("NCCL's communicator of group {}{}", name(), for_graphs ? " for captured calls" : ""),
           .expected = "room for its buffers on the GPU",
           .got = fmt::format("{} MiB free", free >> 20),
-          .remedy = for_graphs ? "set NCCL_GRAPH_MIXING_SUPPORT=1 on all ranks (mpirun -x), or make the step smaller"
-                               : "make the step smaller"});
+          .remedy = fmt::format("{}make the step smaller", remedy)});
   }
   check(result, "ncclCommInitRankConfig");
   return made;

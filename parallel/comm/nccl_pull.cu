@@ -21,7 +21,8 @@ constexpr int kMostTensors = static_cast<int>(ExchangeRows::kMostTensors);
 constexpr int kHalf = 16;  // of a warp's lanes
 constexpr int kRingWarps = 12;
 constexpr int kRingBytes = 17 * 1024;  // of a warp
-constexpr int kPartBytes = 4096;       // at most
+constexpr int kSharedBytes = kRingWarps * kRingBytes;
+constexpr int kPartBytes = 4096;  // at most
 constexpr int kMostSlots = 32;
 constexpr int kStoring = 2;  // slots of a warp whose stores may be under way
 static_assert(1 + 31 / kHalf < kMostTensors);
@@ -317,9 +318,8 @@ unsigned blocks_for(const RowMoves& moves, int warps, unsigned most) {
 }
 
 template <Way kWay>
-void launch(CudaStream& stream, RowMoves& moves, unsigned most_blocks) {
+void launch(CudaStream& stream, const RowMoves& moves, unsigned most_blocks) {
   if (moves.tensors == 0) return;
-  find_units<kWay>(moves);
   exchange_rows_kernel<kWay><<<blocks_for(moves, kWarps, most_blocks), kThreads, 0, stream.handle()>>>(moves);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
@@ -332,7 +332,7 @@ bool has_bulk_copies() {
     int device = 0, most = 0;
     MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
     MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return kernel.ptxVersion >= 90 && kRingWarps * kRingBytes + static_cast<int>(kernel.sharedSizeBytes) <= most;
+    return kernel.ptxVersion >= 90 && kSharedBytes + static_cast<int>(kernel.sharedSizeBytes) <= most;
   }();
   return has;
 }
@@ -367,11 +367,9 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
                                   reinterpret_cast<std::intptr_t>(bases[static_cast<std::size_t>(moves.rank)]));
   }
   for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts = nullptr;
-  if (moves.tensors == 0) return;
   find_units<Way::kPull>(moves);
   const Ring ring = ring_of(moves);
   if (ring.slots == 0) return launch<Way::kPull>(stream, moves, kPullBlocks);
-  constexpr int kSharedBytes = kRingWarps * kRingBytes;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(pull_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   MEGALITH_CUDA_CHECK(allowed);
@@ -382,12 +380,14 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
 
 void pack_rows(CudaStream& stream, const ExchangeRows& op) {
   RowMoves moves = moves_of(op);
+  find_units<Way::kPack>(moves);
   launch<Way::kPack>(stream, moves, static_cast<unsigned>(stream.multiprocessors()));
 }
 
 void unpack_rows(CudaStream& stream, const ExchangeRows& op) {
   RowMoves moves = moves_of(op);
   for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts += (moves.counts.ranks - 1) * moves.part_bytes;
+  find_units<Way::kUnpack>(moves);
   launch<Way::kUnpack>(stream, moves, static_cast<unsigned>(stream.multiprocessors()));
 }
 
