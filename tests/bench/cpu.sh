@@ -4,6 +4,7 @@
 #   tests/bench/cpu.sh             PYTHON names an interpreter with torch; without one the peer is left out
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/metrics.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 python=${PYTHON:-python3}
 
@@ -16,10 +17,9 @@ done
 metrics=$(mktemp)
 trap 'rm -f "$metrics"' EXIT
 # Median tokens/s of the steps after the third.
-median() { sed -n 's/.*"tokens_per_second": *\([0-9.]*\).*/\1/p' "$metrics" | tail -n +4 | sort -g | awk '{v[NR]=$1} END {printf "%.0f", v[int((NR+1)/2)]}'; }
 mpirun -np 2 build/cpu-release/apps/train --config configs/quickstart.toml --mock-data --train-iters 24 --micro-batch-size 8 --global-batch-size 16 --overlap-grad-reduce \
   --lr-warmup-iters 2 --eval-interval 0 --save-interval 0 --metrics-jsonl "$metrics" >/dev/null 2>&1
-echo "megalith: 2 ranks x 1 thread: $(median) tokens/s"
+echo "megalith: 2 ranks x 1 thread: $(printf %.0f "$(median "$metrics" tokens_per_second +4)") tokens/s"
 if "$python" -c 'import torch' 2>/dev/null; then
   "$python" tests/bench/torch_gpt_cpu.py --threads 2
   "$python" -m torch.distributed.run --nproc-per-node 2 tests/bench/torch_gpt_cpu.py --threads 1 2>/dev/null

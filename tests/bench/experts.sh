@@ -10,6 +10,7 @@
 # take in a traced step (layer_time.py).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 ranks=${RANKS:-2} forced=${STEPS:-16} natural=${NATURAL:-200}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -26,7 +27,6 @@ declare -A cases=(
   [mixtral]="mixtral_8_layers 32000 4 2 2 2048 5632|"
   [qwen3-30b]="qwen3_30b_a3b 151936 1 8 8 2048 768|--seq-length 4096 $lean"
 )
-median() { sed -n "s/.*\"$2\": *\([0-9.e+]*\).*/\1/p" "$1" | tail -n "$3" | sort -g | awk '{v[NR]=$1} END {printf "%s", v[int((NR+1)/2)]}'; }
 
 printf '%-10s %3s %-8s %14s %8s  %s\n' case ep routing 'tokens/s a GPU' GiB 'load of ranks, max/mean'
 for name in "${@:-qwen3 mixtral}"; do

@@ -7,6 +7,7 @@
 # Tokens are random ids of a Zipf distribution. Prints a table: median of the steps after the fifth.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 python=${PYTHON:-python3}
 ranks=${RANKS:-1}
@@ -28,7 +29,7 @@ declare -A peers=(
   [llama1b]="--model llama1b --b 8 --t 4096"
 )
 
-field() { sed -n "s/.*\"$1\": *\([0-9.e+]*\).*/\1/p" "$metrics" | tail -n +6 | sort -g | awk '{v[NR]=$1} END {printf "%s", v[int((NR+1)/2)]}'; }
+field() { median "$metrics" "$1" +6; }
 
 printf '%-8s %12s %10s %10s %10s %s\n' case tokens/s TFLOP/s 'ms a step' GiB peer
 for name in "${@:-gpt2 gpt2xl llama1b qwen7b}"; do

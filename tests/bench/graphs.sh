@@ -6,6 +6,7 @@
 # Tokens are random ids of a Zipf distribution. Prints the medians of the last three quarters of the steps.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 steps=${STEPS:-40}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -28,7 +29,6 @@ declare -A cases=(
   [llama8b-tp4]="4 1 2048 1 128255|$llama8b --num-layers 16 --tensor-model-parallel-size 4 --sequence-parallel"
 )
 
-median() { sed -n "s/.*\"$2\": *\([0-9.e+]*\).*/\1/p" "$1" | tail -n +$((steps / 4 + 1)) | sort -g | awk '{v[NR]=$1} END {printf "%s", v[int((NR+1)/2)]}'; }
 run() {  # name, flags
   local ranks micro length many vocabulary flags
   IFS='|' read -r sizes flags <<<"${cases[$1]}"
@@ -38,7 +38,8 @@ run() {  # name, flags
   mpirun --bind-to none -np "$ranks" "$apps/train" $flags --seq-length "$length" --device cuda --mock-data --tokenizer-type null \
     --vocab-size "$vocabulary" --micro-batch-size "$micro" --global-batch-size $((micro * many)) --train-iters "$steps" \
     --lr-warmup-iters 0 --eval-iters 0 --lr 1e-4 $2 ${ARGS:-} --metrics-jsonl "$metrics/now" >"$metrics/log" 2>&1 || { tail -n 3 "$metrics/log"; return 1; }
-  printf '%s %s\n' "$(median "$metrics/now" tokens_per_second)" "$(median "$metrics/now" enqueue_ms)"
+  local counted=+$((steps / 4 + 1))
+  printf '%s %s\n' "$(median "$metrics/now" tokens_per_second $counted)" "$(median "$metrics/now" enqueue_ms $counted)"
 }
 
 printf '%-14s %12s %12s %6s %18s  %s\n' case eager graphs ratio 'enqueue_ms' 'tokens/s by turn'

@@ -10,6 +10,7 @@
 # Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 ranks=${RANKS:-4} steps=${STEPS:-10}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -29,7 +30,6 @@ declare -A cases=(
 --fsdp-embedding-and-head sharded --loss-chunk-size 4096|"
   [qwen3]="2 4096 4 151935|--config configs/qwen3_8_layers.toml --moe-router-force-load-balancing|--model qwen --b 2 --t 4096 --accum 4"
 )
-median() { sed -n "s/.*\"$2\": *\([0-9.e+]*\).*/\1/p" "$1" | tail -n +4 | sort -g | awk '{v[NR]=$1} END {printf "%s", v[int((NR+1)/2)]}'; }
 
 printf '%-14s %-20s %14s %10s %10s  %s\n' case strategy 'tokens/s a GPU' 'ms a step' GiB forecast
 for name in "${@:-llama8b}"; do
@@ -48,8 +48,8 @@ for name in "${@:-llama8b}"; do
         printf '%-14s %-20s %s\n' "$case" "$way" "$(grep -m 1 -E 'error|rank' "$work/log" || tail -n 1 "$work/log")"
         continue
       fi
-      printf '%-14s %-20s %14.0f %10.1f %10.1f  %s\n' "$case" "$way" "$(awk -v t="$(median "$work/metrics" tokens_per_second)" -v n="$ranks" 'BEGIN {print t / n}')" \
-        "$(median "$work/metrics" step_ms)" "$(awk -v b="$(median "$work/metrics" memory_peak_bytes)" 'BEGIN {print b / 2^30}')" "$forecast"
+      printf '%-14s %-20s %14.0f %10.1f %10.1f  %s\n' "$case" "$way" "$(awk -v t="$(median "$work/metrics" tokens_per_second +4)" -v n="$ranks" 'BEGIN {print t / n}')" \
+        "$(median "$work/metrics" step_ms +4)" "$(awk -v b="$(median "$work/metrics" memory_peak_bytes +4)" 'BEGIN {print b / 2^30}')" "$forecast"
     done
     # shellcheck disable=SC2086
     [ -z "${PEER:-}" ] || [ -z "$peer" ] || "${PYTHON:-python3}" -m torch.distributed.run --nproc-per-node "$ranks" "$PEER" --fsdp 1 $peer 2>&1 | tail -n 1
