@@ -29,6 +29,8 @@ enum class RouterScore : std::uint8_t {
 // expert_bias, sigmoid(x) + bias, which no weight contains. With groups of E / num_groups neighbours, only the
 // group_topk best groups are open: a group's score is the sum of its K / group_topk best, each being x, its softmax, or
 // sigmoid(x) + bias, as `score` says. A logit that is no number comes last; choices are always K different experts.
+// Where the best score is none, all are as good, and token t takes experts (t K + k) mod E: what is lost anyway asks
+// for no more room than even routing does.
 struct RouterTopk {
   static constexpr const char* kName = "router_topk";
   Tensor logits;       // [T, E] fp32

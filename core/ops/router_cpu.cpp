@@ -71,8 +71,8 @@ void close_groups(const RouterTopk& op, const float* x, const float* score, bool
   for (std::int64_t e = 0; e < experts; ++e) taken[e] = !open[static_cast<std::size_t>(e / size)];
 }
 
-void choose(const RouterTopk& op, const float* x, std::int32_t* choice) {
-  const std::int64_t experts = op.logits.size(1);
+void choose(const RouterTopk& op, std::int64_t token, const float* x, std::int32_t* choice) {
+  const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1);
   const float* bias = op.expert_bias.as<const float>();
   ExpertValues biased;
   for (std::int64_t e = 0; bias != nullptr && e < experts; ++e)
@@ -80,8 +80,10 @@ void choose(const RouterTopk& op, const float* x, std::int32_t* choice) {
   const float* score = bias != nullptr ? biased.data() : x;
   std::array<bool, kMaxExperts> taken{};
   if (op.group_topk < op.num_groups) close_groups(op, x, score, taken.data());
-  for (std::int64_t k = 0; k < op.choice.size(1); ++k)
+  for (std::int64_t k = 0; k < choices; ++k)
     choice[k] = static_cast<std::int32_t>(take_best(score, taken.data(), 0, experts));
+  if (!std::isnan(score[choice[0]])) return;
+  for (std::int64_t k = 0; k < choices; ++k) choice[k] = static_cast<std::int32_t>((token * choices + k) % experts);
 }
 
 void weigh(const RouterTopk& op, const float* x, const std::int32_t* choice, float* weight) {
@@ -151,7 +153,7 @@ void compute(const RouterTopk& op) {
   for (std::int64_t token = 0; token < op.logits.size(0); ++token) {
     const float* x = op.logits.as<const float>() + token * experts;
     std::int32_t* choice = op.choice.as<std::int32_t>() + token * choices;
-    choose(op, x, choice);
+    choose(op, token, x, choice);
     weigh(op, x, choice, op.weight.as<float>() + token * choices);
   }
 }

@@ -213,11 +213,14 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_kernel(const To
 
   List list(key);
   int chosen = 0;
+  unsigned best = 0;
   for (int k = 0; k < a.choices; ++k) {
     int expert;
-    take_best(list, lane, &expert);
+    const unsigned taken = take_best(list, lane, &expert).key;
+    if (k == 0) best = taken;
     if (lane == k) chosen = expert;
   }
+  if (best == kNotANumber) chosen = static_cast<int>((token * a.choices + lane) % a.experts);
   const bool live = lane < a.choices;
   const float weight = weight_of(a, live, live ? row[chosen] : -INFINITY, softmax);
   if (!live) return;

@@ -105,8 +105,9 @@ TEST_P(RouterTest, ChoicesAreValidWhateverTheLogits) {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   constexpr std::int64_t kExperts = 12, kChoices = 4;
   Values x;
-  for (const Values& pattern : {Values{nan}, Values{nan, 1}, Values{inf}, Values{-inf}, Values{nan, inf, -inf},
-                                Values{1, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, -inf}}) {
+  for (const Values& pattern :
+       {Values{nan}, Values{nan, 1}, Values{inf}, Values{-inf}, Values{nan, inf, -inf},
+        Values{1, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, -inf}, Values{nan}, Values{nan}}) {
     for (std::size_t e = 0; e < kExperts; ++e) x.push_back(pattern[e % pattern.size()]);
   }
   const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / kExperts;
@@ -130,6 +131,9 @@ TEST_P(RouterTest, ChoicesAreValidWhateverTheLogits) {
         EXPECT_EQ(row_of(all, 1, kChoices), (Values{1, 3, 5, 7})) << "what is no number comes last";
         EXPECT_EQ(row_of(all, 5, kChoices), (Values{0, 11, 1, 2}));
       }
+      EXPECT_EQ(row_of(all, 0, kChoices), (Values{0, 1, 2, 3})) << "of no number";
+      EXPECT_EQ(row_of(all, 6, kChoices), (Values{0, 1, 2, 3}));
+      EXPECT_EQ(row_of(all, 7, kChoices), (Values{4, 5, 6, 7}));
     }
   }
 }

@@ -180,6 +180,21 @@ TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
   EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
 }
 
+// Tokens of no number are lost: they go to all experts alike, and a skipped step asks for no more room.
+TEST(MoeRoom, ASkippedStepNeedsNone) {
+  const auto spoil = [](Trainer& trainer, int) {
+    Rank& rank = trainer.rank();
+    launch(rank.streams.compute, Fill{.x = rank.model.gpt.parameters->units().front().weights, .value = std::nan("")});
+  };
+  const RunResult got =
+      test::train({.flags = model("1") + kTwoRanks.flags() + Words{"--train-iters", "2", "--max-skipped-steps", "2"},
+                   .ranks = 2,
+                   .prepare = spoil});
+  EXPECT_EQ(got.code, ExitCode::kOk);
+  EXPECT_EQ(got.skipped_steps, 2);
+  EXPECT_THAT(got.regrows, ElementsAre(0, 0));
+}
+
 // The flag says what a run starts with, also one that goes on.
 TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const test::ScratchDirectory folder;
