@@ -25,6 +25,8 @@ constexpr int kSharedBytes = kRingWarps * kRingBytes;
 constexpr int kPartBytes = 4096;  // at most
 constexpr int kMostSlots = 32;
 constexpr int kStoring = 2;  // slots of a warp whose stores may be under way
+constexpr int kLaneWarps = 4;
+constexpr int kLaneBytes = 32;  // of a row that one lane moves, at most
 static_assert(1 + 31 / kHalf < kMostTensors);
 
 enum class Way { kPull, kPack, kUnpack };
@@ -134,39 +136,52 @@ __device__ void find_pieces(const RowMoves& moves, RowPiece* pieces) {
   __syncthreads();
 }
 
-// move(ends, from, to) for each row of this warp, by all its lanes. A warp moves whole rows; the rows of each pair of
-// ranks are dealt out to all warps. A block goes through the ranks from another one on than its neighbours, so that at
-// any time all ranks are read, by some blocks each. 32 indices are read ahead of their rows.
-template <Way kWay, class Move>
-__device__ void for_rows(const RowMoves& moves, const RowPiece* pieces, Move move) {
-  const int ranks = moves.counts.ranks, me = moves.rank, warps_here = static_cast<int>(blockDim.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32, block = static_cast<int>(blockIdx.x);
-  const int warps = static_cast<int>(gridDim.x) * warps_here;
-  const int warp = block * warps_here + static_cast<int>(threadIdx.x) / 32;
+// One of the warps that rows are dealt out to.
+struct Worker {
+  int lane, warp, warps;
+};
+__device__ Worker worker_of(int warp, int warps_of_block) {
+  return {.lane = static_cast<int>(threadIdx.x) % 32,
+          .warp = static_cast<int>(blockIdx.x) * warps_of_block + warp,
+          .warps = static_cast<int>(gridDim.x) * warps_of_block};
+}
+
+// batch(ends, from, to) for up to 32 rows of the worker at a time, one a lane; `from` is -1 where there is none. The
+// rows of each pair of ranks are dealt out to all workers. A block goes through the ranks from another one on than its
+// neighbours, so that at any time all ranks are read, by some blocks each.
+template <Way kWay, class Batch>
+__device__ void for_batches(const RowMoves& moves, const RowPiece* pieces, const Worker& worker, Batch batch) {
+  const int ranks = moves.counts.ranks, warps = worker.warps;
   for (int step = 0; step < ranks; ++step) {
-    const int peer = (me + 1 + block + step) % ranks;
+    const int peer = (moves.rank + 1 + static_cast<int>(blockIdx.x) + step) % ranks;
     const RowPiece piece = pieces[peer];
     const Ends ends = ends_of<kWay>(moves, peer);
     const auto* const index = reinterpret_cast<const std::int32_t*>(reinterpret_cast<const std::byte*>(moves.index) +
                                                                     (kWay == Way::kPull ? ends.from : 0));
     const bool indexed = kWay != Way::kUnpack && moves.index != nullptr;
     // Of each rank another warp comes first, so that none gets the last row of all.
-    const int turn = (warp + peer * (warps / ranks + 1)) % warps;
+    const int turn = (worker.warp + peer * (warps / ranks + 1)) % warps;
     for (std::int64_t first = turn; first < piece.rows; first += std::int64_t{32} * warps) {
-      const std::int64_t mine = first + std::int64_t{lane} * warps;
-      std::int64_t source = kWay == Way::kUnpack ? mine : piece.from + mine;
-      if (indexed && mine < piece.rows) {
-        source = __ldcg(index + source);
-        if (source >= moves.in_rows) source = -1;
+      const std::int64_t row = first + std::int64_t{worker.lane} * warps;
+      std::int64_t from = row >= piece.rows ? -1 : kWay == Way::kUnpack ? row : piece.from + row;
+      if (indexed && from >= 0) {
+        from = __ldcg(index + from);
+        if (from >= moves.in_rows) from = -1;
       }
-      for (int j = 0; j < 32; ++j) {
-        const std::int64_t row = first + std::int64_t{j} * warps;
-        if (row >= piece.rows) break;
-        const std::int64_t from = __shfl_sync(~0u, source, j);
-        if (from >= 0) move(ends, from, ends.to_parts ? row : piece.to + row);
-      }
+      batch(ends, from, ends.to_parts ? row : piece.to + row);
     }
   }
+}
+
+// move(ends, from, to) for each row of the worker, by all lanes. 32 indices are read ahead of their rows.
+template <Way kWay, class Move>
+__device__ void for_rows(const RowMoves& moves, const RowPiece* pieces, const Worker& worker, Move move) {
+  for_batches<kWay>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
+    for (unsigned left = __ballot_sync(~0u, from >= 0); left != 0; left &= left - 1) {
+      const int lane = __ffs(static_cast<int>(left)) - 1;
+      move(ends, __shfl_sync(~0u, from, lane), __shfl_sync(~0u, to, lane));
+    }
+  });
 }
 
 // Through registers, any rows. A warp has a row's loads under way at once. One pass.
@@ -174,31 +189,67 @@ template <Way kWay>
 __global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
   __shared__ RowPiece pieces[kMostRanks];
   find_pieces<kWay>(moves, pieces);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for_rows<kWay>(moves, pieces, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
-    move_tensors<kWay>(moves, ends, from, to, lane);
+  const Worker worker = worker_of(static_cast<int>(threadIdx.x) / 32, kWarps);
+  for_rows<kWay>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
+    move_tensors<kWay>(moves, ends, from, to, worker.lane);
   });
 }
 
 // Slots in shared memory, of one warp: each holds a part of a row of the first tensor, the last part with the row of
-// the others behind it.
+// others behind it. What is left of the tensors moves beside it, by warps whose lanes have a row each.
 struct Ring {
+  int tensors;
   int slots;
   int slot_bytes;
   int parts;  // of a row
   unsigned part_bytes;
 };
 
+template <class Unit>
+__device__ void move_short_row(const std::byte* from, std::byte* to, int units) {
+  constexpr int kMost = kLaneBytes / sizeof(Unit);
+  Unit values[kMost];
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) {
+    if (j < units) values[j] = load<Unit>(from, j);
+  }
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) {
+    if (j < units) reinterpret_cast<Unit*>(to)[j] = values[j];
+  }
+}
+
+__device__ void pull_by_lanes(const RowMoves& moves, int first_tensor, const RowPiece* pieces, const Worker& worker) {
+  for_batches<Way::kPull>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from_row, std::int64_t to_row) {
+    for (int t = first_tensor; t < moves.tensors && from_row >= 0; ++t) {
+      const RowTensor& x = moves.of[t];
+      const std::byte* from = x.in + ends.from + from_row * x.row_bytes;
+      std::byte* to = x.out + to_row * x.row_bytes;
+      if (x.unit == 16) {
+        move_short_row<uint4>(from, to, x.units);
+      } else {
+        move_short_row<unsigned>(from, to, x.units);
+      }
+    }
+  });
+}
+
 // kPull through shared memory, by bulk copies of Hopper: rows in units of 16 bytes. One lane of a warp starts them: its
 // slots have loads under way, but for kStoring that are stored or free. That keeps one and a half times as many bytes
 // in flight as registers do, and no warp waits for its own stores.
-__global__ void __launch_bounds__(kRingWarps * 32, 1)
+__global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
     pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ RowPiece pieces[kMostPullRanks];
   __shared__ std::uint64_t barriers[kRingWarps][kMostSlots];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  find_pieces<Way::kPull>(moves, pieces);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp >= kRingWarps) {
+    return pull_by_lanes(moves, ring.tensors, pieces, worker_of(warp - kRingWarps, kLaneWarps));
+  }
+  const Worker worker = worker_of(warp, kRingWarps);
+  const int lane = worker.lane;
   const bool starts = lane == 0;
   const unsigned slots_at = cuda::shared_address(memory) + static_cast<unsigned>(warp * ring.slots * ring.slot_bytes);
   const unsigned barriers_at = cuda::shared_address(barriers[warp]);
@@ -208,7 +259,6 @@ __global__ void __launch_bounds__(kRingWarps * 32, 1)
     for (int slot = 0; slot < ring.slots; ++slot) cuda::barrier_init(barrier_at(slot), 1);
     cuda::barrier_init_fence();
   }
-  find_pieces<Way::kPull>(moves, pieces);
 
   // f(tensor, byte of its row, bytes, byte of the slot) of what a part holds.
   const auto for_part = [&](int part, auto f) {
@@ -217,7 +267,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, 1)
     f(moves.of[0], begin, min(left, ring.part_bytes), 0u);
     if (part + 1 < ring.parts) return;
     unsigned at = ring.part_bytes;
-    for (int t = 1; t < moves.tensors; ++t) {
+    for (int t = 1; t < ring.tensors; ++t) {
       f(moves.of[t], 0u, static_cast<unsigned>(moves.of[t].row_bytes), at);
       at += static_cast<unsigned>(moves.of[t].row_bytes);
     }
@@ -242,7 +292,7 @@ __global__ void __launch_bounds__(kRingWarps * 32, 1)
     }
     --loading;
   };
-  for_rows<Way::kPull>(moves, pieces, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
+  for_rows<Way::kPull>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
     for (int part = 0; part < ring.parts; ++part) {
       if (loading == ring.slots - kStoring) store_oldest();
       if (lane == next) {
@@ -339,17 +389,21 @@ bool has_bulk_copies() {
 
 // No slots: the rows do not suit, or this GPU has no such copies.
 Ring ring_of(const RowMoves& moves) {
-  if (!has_bulk_copies() || moves.of[0].row_bytes < 256) return {};
-  std::int64_t others = 0;
-  for (int t = 0; t < moves.tensors; ++t) {
-    if (moves.of[t].unit != 16) return {};
-    if (t > 0) others += moves.of[t].row_bytes;
-  }
-  const std::int64_t parts = (moves.of[0].row_bytes + kPartBytes - 1) / kPartBytes;
-  const std::int64_t part_bytes = (moves.of[0].units + parts - 1) / parts * 16, slot_bytes = part_bytes + others;
+  const RowTensor *const first = moves.of, *const end = first + moves.tensors;
+  const auto is_short = [](const RowTensor& x) { return x.row_bytes <= kLaneBytes; };
+  const RowTensor* const shorts = std::find_if(first, end, is_short);
+  const auto fits_ring = [](const RowTensor& x) { return x.unit == 16; };
+  const auto fits_lanes = [](const RowTensor& x) { return x.unit >= 4; };
+  if (!has_bulk_copies() || first->row_bytes < 256) return {};
+  if (!std::all_of(first, shorts, fits_ring) || !std::all_of(shorts, end, fits_lanes)) return {};
+  std::int64_t behind = 0;  // the first
+  for (const RowTensor* x = first + 1; x < shorts; ++x) behind += x->row_bytes;
+  const std::int64_t parts = (first->row_bytes + kPartBytes - 1) / kPartBytes;
+  const std::int64_t part_bytes = (first->units + parts - 1) / parts * 16, slot_bytes = part_bytes + behind;
   const std::int64_t slots = std::min<std::int64_t>(kRingBytes / slot_bytes, kMostSlots);
   if (slots <= kStoring + 1) return {};
-  return {.slots = static_cast<int>(slots),
+  return {.tensors = static_cast<int>(shorts - first),
+          .slots = static_cast<int>(slots),
           .slot_bytes = static_cast<int>(slot_bytes),
           .parts = static_cast<int>(parts),
           .part_bytes = static_cast<unsigned>(part_bytes)};
@@ -373,8 +427,9 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
   static const cudaError_t allowed =
       cudaFuncSetAttribute(pull_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   MEGALITH_CUDA_CHECK(allowed);
-  pull_rows_kernel<<<blocks_for(moves, kRingWarps, kPullBlocks), kRingWarps * 32, kSharedBytes, stream.handle()>>>(
-      moves, ring);
+  const int warps = kRingWarps + (ring.tensors < moves.tensors ? kLaneWarps : 0);
+  pull_rows_kernel<<<blocks_for(moves, kRingWarps, kPullBlocks), warps * 32, kSharedBytes, stream.handle()>>>(moves,
+                                                                                                              ring);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 

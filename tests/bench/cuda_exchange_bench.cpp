@@ -1,16 +1,16 @@
-// Rows of experts among GPUs: mpirun -np N cuda_exchange_bench
+// Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral]
 // Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, d 2048, 8 of 128
-// experts that are spread over the ranks, bf16: read by the GPUs, and in equal parts through NCCL; beside each an
-// all-to-all in equal parts of as many bytes. What goes over the links to the rank that gets most, its GB/s, and GB/s
-// of rows that it wanted. Means over calls in a row, of the slowest rank.
+// experts that are spread over the ranks (mixtral: d 4096, 2 of 8), bf16: read by the GPUs, and in equal parts through
+// NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that gets most,
+// its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/comm/memory_sharing.h"
@@ -22,8 +22,13 @@ namespace {
 
 using namespace megalith;
 
-constexpr std::int64_t kTokens = 8192, kHidden = 2048, kExperts = 128;
-constexpr int kChoices = 8, kCalls = 50;
+constexpr std::int64_t kTokens = 8192;
+constexpr int kCalls = 50;
+
+struct Case {
+  std::int64_t hidden = 2048;
+  int experts = 128, choices = 8;
+};
 
 // Which of its tokens a rank sends to each rank, by seed: every rank computes all of them.
 struct Lists {
@@ -32,19 +37,19 @@ struct Lists {
   std::int64_t most = 0;            // rows that arrive on one rank
   std::int64_t most_sent = 0;       // from others
 
-  explicit Lists(const Communicator& world) : index(static_cast<std::size_t>(kTokens * world.size())) {
+  Lists(const Communicator& world, const Case& of) : index(static_cast<std::size_t>(kTokens * world.size())) {
     const int ranks = world.size();
     std::vector<std::int64_t> arrived(static_cast<std::size_t>(ranks)), from_others(arrived);
     for (int source = 0; source < ranks; ++source) {
       std::mt19937 random(static_cast<unsigned>(source + 1));
       std::vector<std::vector<std::int32_t>> tokens(static_cast<std::size_t>(ranks));
-      std::array<int, kExperts> experts{};
+      std::vector<int> experts(static_cast<std::size_t>(of.experts));
       std::iota(experts.begin(), experts.end(), 0);
       for (std::int32_t token = 0; token < kTokens; ++token) {
-        for (int k = 0; k < kChoices; ++k) {
+        for (int k = 0; k < of.choices; ++k) {
           std::swap(experts[static_cast<std::size_t>(k)],
-                    experts[static_cast<std::size_t>(k) + random() % static_cast<unsigned>(kExperts - k)]);
-          auto& list = tokens[static_cast<std::size_t>(experts[static_cast<std::size_t>(k)] * ranks / kExperts)];
+                    experts[static_cast<std::size_t>(k) + random() % static_cast<unsigned>(of.experts - k)]);
+          auto& list = tokens[static_cast<std::size_t>(experts[static_cast<std::size_t>(k)] * ranks / of.experts)];
           if (list.empty() || list.back() != token) list.push_back(token);
         }
       }
@@ -86,12 +91,12 @@ void print(const Communicator& world, const std::string& what, std::int64_t wire
               static_cast<double>(wanted) / time * 1e-9);
 }
 
-void measure(Communicator& world) {
+void measure(Communicator& world, const Case& of) {
   test::Rig rig({.device = DeviceType::kCuda});
   const std::int64_t ranks = world.size();
-  const Lists lists(world);
+  const Lists lists(world, of);
   const std::int64_t rows_listed = kTokens * ranks, room_rows = (lists.most + 127) / 128 * 128;
-  const std::int64_t row_bytes = kHidden * 2 + kChoices * 8;
+  const std::int64_t row_bytes = of.hidden * 2 + of.choices * 8;
   auto shared = rig.empty<std::uint8_t>((kTokens + room_rows) * row_bytes + rows_listed * 4);
   auto home = rig.empty<std::uint8_t>(rows_listed * row_bytes);
   auto sends = rig.empty<std::int32_t>(ranks * (ranks + 1));
@@ -108,8 +113,9 @@ void measure(Communicator& world) {
   there.index = cut(at, DType::kInt32, {rows_listed});
   const std::size_t index_bytes = there.index.bytes();
   std::memcpy(shared.values.data(), lists.index.data(), index_bytes);
-  for (const auto& [dtype, width] : {std::pair{DType::kBf16, kHidden}, std::pair{DType::kInt32, std::int64_t{kChoices}},
-                                     std::pair{DType::kFp32, std::int64_t{kChoices}}}) {
+  for (const auto& [dtype, width] :
+       {std::pair{DType::kBf16, of.hidden}, std::pair{DType::kInt32, std::int64_t{of.choices}},
+        std::pair{DType::kFp32, std::int64_t{of.choices}}}) {
     const Tensor in = cut(at, dtype, {kTokens, width}), arrived = cut(at, dtype, {room_rows, width});
     there.rows.push_back({.in = in, .out = arrived});
     if (dtype != DType::kInt32) back.rows.push_back({.in = arrived, .out = cut(to, dtype, {rows_listed, width})});
@@ -160,7 +166,8 @@ int main(int argc, char** argv) {
   if (!test::select_rank_device(mpi, DeviceType::kCuda)) return test::kSkipped;
   try {
     const std::unique_ptr<Communicator> world = mpi.world(DeviceType::kCuda);
-    if (world->size() > 1) measure(*world);
+    const bool mixtral = argc > 1 && std::string_view(argv[1]) == "mixtral";
+    if (world->size() > 1) measure(*world, mixtral ? Case{.hidden = 4096, .experts = 8, .choices = 2} : Case{});
     world->host_barrier();
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());

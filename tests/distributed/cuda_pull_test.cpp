@@ -152,7 +152,8 @@ class Pull : public testing::Test {
   void check_all(bool padded) {
     for (const Kinds& kinds :
          {Kinds{{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}},  // by bulk copies, in two parts a row
-          Kinds{{DType::kBf16, 2056}, {DType::kInt32, 2}, {DType::kFp32, 8}},
+          Kinds{{DType::kBf16, 2056}, {DType::kInt32, 2}, {DType::kFp32, 12}},
+          Kinds{{DType::kBf16, 2056}, {DType::kInt32, 6}, {DType::kFp32, 9}},  // by registers
           Kinds{{DType::kUint8, 7}, {DType::kBf16, 1029}, {DType::kFp32, 37}}, Kinds{{DType::kInt32, 16}}}) {
       for (const int size : {1, 2, 5}) {
         for (const std::int64_t room : {size * kTokens, kTokens / 3})
