@@ -1,6 +1,6 @@
 // Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral]
 // Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, d 2048, 8 of 128
-// experts that are spread over the ranks (mixtral: d 4096, 2 of 8), bf16: read by the GPUs, and in equal parts through
+// experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts through
 // NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that gets most,
 // its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank.
 #include <algorithm>
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
   try {
     const std::unique_ptr<Communicator> world = mpi.world(DeviceType::kCuda);
     const bool mixtral = argc > 1 && std::string_view(argv[1]) == "mixtral";
-    if (world->size() > 1) measure(*world, mixtral ? Case{.hidden = 4096, .experts = 8, .choices = 2} : Case{});
+    if (world->size() > 1) measure(*world, mixtral ? Case{.experts = 8, .choices = 2} : Case{});
     world->host_barrier();
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
