@@ -13,6 +13,7 @@
 #include "apps/offload_report.h"
 #include "apps/step.h"
 #include "core/device/short_ops.h"
+#include "graphs/held_buffers.h"
 #include "offload/recorded_way.h"
 
 namespace megalith {
@@ -68,8 +69,7 @@ bool is_one_by_one(const PipelineLayout& pipeline) {
   return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
 }
 
-// Of ops outside of captured graphs, which keep their addresses. Microbatches one by one lose nothing with the same
-// ones, and are not all recorded.
+// Microbatches one by one lose nothing with the same places, and are not all recorded.
 ArenaPlanSpec layout_of(const RunConfig& config, bool searches) {
   return {.by_use = !is_one_by_one(config.pipeline), .searches = searches};
 }
@@ -83,7 +83,8 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.microbatches = config.microbatches;
   recording.runs = graph_runs(recorded.rank, recording.actions);
   ArenaPlanSpec layout = layout_of(config, recording.searches);
-  layout.by_use = layout.by_use && recording.runs.graphs == 0;
+  layout.alike = held_by_graphs(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
+                                recording.runs);
   layout.ops_beside = ops_beside(options, recording, recorded.timeline);
   recording.plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout);
   recording.plans.train_ops = recorded.timeline.entries().size();

@@ -48,10 +48,14 @@ void Arena::begin_step() {
 
 void Arena::begin_scope(const ArenaScope& scope) { next_ = {.scope = scope, .ordinal = 0, .use = uses_[scope]++}; }
 
-ArenaKey Arena::key_of(const ArenaKey& first) const {
-  const bool by_use = plan_ != nullptr && plan_->by_use;
-  const auto uses = uses_.find(first.scope);
-  return {.scope = first.scope, .ordinal = first.ordinal, .use = by_use && uses != uses_.end() ? uses->second - 1 : 0};
+Arena::Slots::const_iterator Arena::slot_of(const ArenaKey& key) const {
+  const ArenaKey of_all{.scope = key.scope, .ordinal = key.ordinal};
+  const auto uses = uses_.find(key.scope);
+  if (plan_->by_use && uses != uses_.end()) {
+    const ArenaKey latest{.scope = key.scope, .ordinal = key.ordinal, .use = uses->second - 1};
+    if (const auto slot = plan_->slots.find(latest); slot != plan_->slots.end()) return slot;
+  }
+  return plan_->slots.find(of_all);
 }
 
 void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
@@ -81,7 +85,7 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
     case Mode::kPlanned: break;
   }
   require(plan_ != nullptr, "a planned arena without a plan");
-  const auto slot = plan_->slots.find(key_of(key));
+  const auto slot = slot_of(key);
   if (slot == plan_->slots.end() || slot->second.bytes != round_up(bytes)) {
     fail({.subject = fmt::format("allocation {} of segment {} verb {} column {} ({})", key.ordinal, key.scope.segment,
                                  key.scope.verb, key.scope.column, owner),
@@ -137,7 +141,7 @@ Arena::Place Arena::place_of(const ArenaKey& key) const {
     return {.address = reinterpret_cast<void*>(recorded.address), .bytes = recorded.bytes};
   }
   require(mode_ == Mode::kPlanned && plan_ != nullptr, "the place of a buffer needs a plan");
-  const auto slot = plan_->slots.find(key_of(key));
+  const auto slot = slot_of(key);
   require(slot != plan_->slots.end(), "the place of a buffer that the plan does not know");
   return {.address = block_ + slot->second.offset, .bytes = slot->second.bytes};
 }
@@ -147,12 +151,10 @@ std::string Arena::owner_of(const void* address) const {
   if (mode_ != Mode::kPlanned || plan_ == nullptr || at < block_ || at >= block_ + block_bytes_) return {};
   const auto offset = static_cast<std::size_t>(at - block_);
   std::string owner;  // a scope may use memory twice: the later one counts
-  const ArenaKey next = key_of(next_);
-  for (auto slot = plan_->slots.lower_bound({.scope = next.scope, .ordinal = 0});
-       slot != plan_->slots.end() && slot->first < next; ++slot) {
-    if (slot->first.use == next.use && slot->second.offset <= offset &&
-        offset < slot->second.offset + slot->second.bytes)
-      owner = slot->second.owner;
+  for (std::int32_t ordinal = 0; ordinal < next_.ordinal; ++ordinal) {
+    const auto slot = slot_of({.scope = next_.scope, .ordinal = ordinal});
+    if (slot == plan_->slots.end()) continue;
+    if (slot->second.offset <= offset && offset < slot->second.offset + slot->second.bytes) owner = slot->second.owner;
   }
   return owner;
 }

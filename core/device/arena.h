@@ -26,9 +26,10 @@ struct ArenaScope {
 };
 
 struct ArenaKey {
+  static constexpr std::int32_t kEveryUse = -1;
   ArenaScope scope;
-  std::int32_t ordinal = 0;  // of the allocation since begin_scope
-  std::int32_t use = 0;      // of the scope in a step, where a plan is by use
+  std::int32_t ordinal = 0;      // of the allocation since begin_scope
+  std::int32_t use = kEveryUse;  // of the scope in a step, where a plan is by use
   auto operator<=>(const ArenaKey&) const = default;
 };
 
@@ -40,7 +41,7 @@ struct ArenaPlan {
     std::string owner;  // the tensor's name; for a stash slot its kind
   };
   std::map<ArenaKey, Slot> slots;
-  bool by_use = false;                                  // each use of a scope in a step has places of its own
+  bool by_use = false;                                  // uses of a scope in a step may have places of their own
   std::size_t peak_bytes = 0;                           // size of the block
   std::size_t live_bytes = 0;                           // most bytes alive at once: the lower bound of any layout
   CategoryBytes live_by_category{};                     // at that moment
@@ -114,7 +115,8 @@ class Arena {
   std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none
 
  private:
-  ArenaKey key_of(const ArenaKey& first) const;  // of the latest use
+  using Slots = std::map<ArenaKey, ArenaPlan::Slot>;
+  Slots::const_iterator slot_of(const ArenaKey& key) const;  // of the latest use
 
   MemoryPool& pool_;
   Mode mode_;
@@ -135,6 +137,8 @@ struct ArenaPlanSpec {
   std::int64_t ops_beside = 0;
   // Lays out each use of a scope by itself, if there are not too many; else all uses of a scope have the same places.
   bool by_use = false;
+  // By number of the recorded buffers, those that have the same place in all uses all the same; empty: none.
+  std::vector<bool> alike = {};
   bool searches = true;  // for a layout in less memory than the first ones; takes longer
 };
 // Lays out what `recording` allocated while `timeline` recorded. Lane 0's order measures time; work on other lanes

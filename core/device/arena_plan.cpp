@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <unordered_map>
 
 #include "core/base/error.h"
@@ -75,7 +76,7 @@ struct Buffer {
 bool is_workspace(const Buffer& buffer) { return buffer.slot.owner == "workspace"; }
 
 std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const std::vector<Interval>& times,
-                              std::int64_t ops_beside, bool by_use) {
+                              const ArenaPlanSpec& spec) {
   const std::vector<Arena::Recorded>& recorded = recording.recorded();
   std::vector<Interval> lives(recorded.size());
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
@@ -97,11 +98,14 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
       life.end = std::max(life.end, times[i].end);
     }
   }
+  std::set<ArenaKey> alike;
+  for (std::size_t i = 0; i < spec.alike.size(); ++i)
+    if (spec.alike[i]) alike.insert(recorded[i].key);
   std::map<ArenaKey, Buffer> by_key;
   for (std::size_t i = 0; i < recorded.size(); ++i) {
     const Arena::Recorded& r = recorded[i];
     ArenaKey key = r.key;
-    if (by_use) key.use = r.use;
+    if (spec.by_use && !alike.contains(key)) key.use = r.use;
     Buffer& buffer = by_key[key];
     if (buffer.slot.bytes == 0)
       buffer = {key, {.bytes = r.bytes, .category = r.category, .owner = r.owner}, /*lives=*/{}};
@@ -119,14 +123,14 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
     }
     if (!buffer.lives.empty() && !is_workspace(buffer)) {
       Interval& before = buffer.lives.back();
-      before.end = std::min(before.end + ops_beside, lives[i].begin - 1);
+      before.end = std::min(before.end + spec.ops_beside, lives[i].begin - 1);
     }
     buffer.lives.push_back(lives[i]);
   }
   std::vector<Buffer> buffers;
   buffers.reserve(by_key.size());
   for (auto& [key, buffer] : by_key) {
-    if (!buffer.lives.empty() && !is_workspace(buffer)) buffer.lives.back().end += ops_beside;
+    if (!buffer.lives.empty() && !is_workspace(buffer)) buffer.lives.back().end += spec.ops_beside;
     buffers.push_back(std::move(buffer));
   }
   return buffers;
@@ -165,13 +169,8 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   }
 }
 
-}  // namespace
-
-ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const ArenaPlanSpec& spec) {
-  require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
-  ArenaPlan plan;
-  plan.by_use = spec.by_use && recording.recorded().size() <= kMostByUse;
-  const std::vector<Buffer> buffers = lifetimes(timeline, recording, op_times(timeline), spec.ops_beside, plan.by_use);
+ArenaPlan laid_out(const std::vector<Buffer>& buffers, const ArenaPlanSpec& spec) {
+  ArenaPlan plan{.by_use = spec.by_use};
   find_live_peak(buffers, plan);
   std::vector<LayoutBuffer> layout;
   layout.reserve(buffers.size());
@@ -182,6 +181,21 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const Are
     slot.offset = layout[i].offset;
   }
   return plan;
+}
+
+}  // namespace
+
+ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const ArenaPlanSpec& spec) {
+  require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
+  const std::vector<Interval> times = op_times(timeline);
+  ArenaPlanSpec within = spec;
+  within.by_use = spec.by_use && recording.recorded().size() <= kMostByUse;
+  ArenaPlan plan = laid_out(lifetimes(timeline, recording, times, within), within);
+  if (!within.by_use || spec.alike.empty()) return plan;
+  // Where many have one place, the search may miss what is found when all have.
+  within.by_use = false;
+  ArenaPlan all_alike = laid_out(lifetimes(timeline, recording, times, within), within);
+  return all_alike.peak_bytes < plan.peak_bytes ? all_alike : plan;
 }
 
 }  // namespace megalith

@@ -122,7 +122,7 @@ class RandomStep {
 };
 
 const ArenaPlan::Slot& slot_of(const LiveBuffer& buffer, const ArenaPlan& plan) {
-  return plan.slots.at({buffer.key.scope, buffer.key.ordinal, plan.by_use ? buffer.key.use : 0});
+  return plan.slots.at({buffer.key.scope, buffer.key.ordinal, plan.by_use ? buffer.key.use : ArenaKey::kEveryUse});
 }
 
 // The most bytes between first and last access at once, on one stream, by trying every op.

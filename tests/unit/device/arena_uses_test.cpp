@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "core/device/arena.h"
 #include "tests/unit/device/test_ops.h"
@@ -37,6 +38,12 @@ class Turns {
     }
   }
   ArenaPlan plan(bool by_use) const { return plan_arena(timeline_, recording_, {.by_use = by_use}); }
+  // Those of column 0 have one place.
+  ArenaPlan plan_but_the_first() const {
+    std::vector<bool> alike;
+    for (const Arena::Recorded& each : recording_.recorded()) alike.push_back(each.key.scope.column == 0);
+    return plan_arena(timeline_, recording_, {.by_use = true, .alike = alike});
+  }
 
  private:
   MemoryPool pool_{DeviceType::kPlan};
@@ -70,8 +77,7 @@ TEST(ArenaUses, OfALongStepTakeNoMoreThanIsAlive) {
   EXPECT_EQ(by_use.slots.size(), static_cast<std::size_t>(kTurns));
 }
 
-TEST(ArenaUses, HaveTheSamePlacesInEveryStep) {
-  const ArenaPlan plan = Turns(kThreeColumns).plan(true);
+void expect_same_places_in_every_step(const ArenaPlan& plan) {
   MemoryPool pool(DeviceType::kCpu);
   Arena arena(pool, Arena::Mode::kPlanned);
   arena.use(plan);
@@ -81,7 +87,10 @@ TEST(ArenaUses, HaveTheSamePlacesInEveryStep) {
       const ArenaKey key{.scope = forward(use % 3), .ordinal = 0};
       arena.begin_scope(key.scope);
       void* const at = arena.allocate(kBytes, MemoryCategory::kActivations, "x");
-      const auto offset = plan.slots.at({.scope = key.scope, .ordinal = 0, .use = use / 3}).offset;
+      const auto of_all = plan.slots.find(key);
+      const auto& slot = of_all != plan.slots.end() ? of_all->second
+                                                    : plan.slots.at({.scope = key.scope, .ordinal = 0, .use = use / 3});
+      const auto offset = slot.offset;
       EXPECT_EQ(at, static_cast<std::byte*>(arena.block()) + offset) << use;
       EXPECT_EQ(arena.place_of(key).address, at) << use;  // of the latest use
       EXPECT_EQ(arena.owner_of(at), "x") << use;
@@ -89,8 +98,18 @@ TEST(ArenaUses, HaveTheSamePlacesInEveryStep) {
   }
   EXPECT_EQ(arena.touched_bytes(), plan.peak_bytes);
   arena.begin_scope(forward(0));
-  EXPECT_THAT(error_of([&] { arena.allocate(kBytes, MemoryCategory::kActivations, "a third"); }),
+  EXPECT_THAT(error_of([&] { arena.allocate(2 * kBytes, MemoryCategory::kActivations, "a third"); }),
               testing::HasSubstr("a third"));
+}
+
+TEST(ArenaUses, HaveTheSamePlacesInEveryStep) {
+  const Turns step(kThreeColumns);
+  const ArenaPlan by_use = step.plan(true), but_the_first = step.plan_but_the_first();
+  EXPECT_EQ(by_use.slots.size(), 6u);
+  EXPECT_EQ(but_the_first.slots.size(), 5u);
+  EXPECT_EQ(but_the_first.peak_bytes, 3 * kBytes);
+  expect_same_places_in_every_step(by_use);
+  expect_same_places_in_every_step(but_the_first);
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+#include "graphs/held_buffers.h"
+
+#include <algorithm>
+
+namespace megalith {
+
+namespace {
+
+constexpr int kNone = -1;
+
+// Segments that follow each other and run eagerly are one block.
+class Blocks {
+ public:
+  Blocks(const std::vector<Action>& actions, const RunPlan& plan) {
+    int last = kNone;
+    for (const Action& action : actions) last = std::max(last, action.segment);
+    std::vector<bool> captured(static_cast<std::size_t>(last + 1));
+    for (const Run& run : plan.runs) {
+      for (std::size_t i = run.first; i < run.first + run.count; ++i)
+        captured[static_cast<std::size_t>(actions[i].segment)] = true;
+    }
+    int block = 0;
+    for (const bool is_captured : captured) blocks_.push_back(is_captured ? (++block, kNone) : block);
+  }
+  // kNone: captured, or of no segment.
+  int of(int segment) const { return segment < 0 ? kNone : blocks_[static_cast<std::size_t>(segment)]; }
+
+ private:
+  std::vector<int> blocks_;
+};
+
+}  // namespace
+
+std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recording, const std::vector<Action>& actions,
+                                 const std::vector<std::size_t>& entries, const RunPlan& plan) {
+  if (plan.runs.empty()) return {};
+  const Blocks blocks(actions, plan);
+  const std::vector<Arena::Recorded>& buffers = recording.recorded();
+  std::vector<bool> held;
+  for (const Arena::Recorded& buffer : buffers) {
+    const int home = blocks.of(buffer.key.scope.segment);
+    const auto is_elsewhere = [&](const Arena::Kept& kept) { return blocks.of(kept.segment) != home; };
+    held.push_back(home == kNone || std::ranges::any_of(buffer.kept, is_elsewhere));
+  }
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (is_of_slot(actions[i].kind)) continue;  // copies, for whoever has the buffer
+    const int block = blocks.of(actions[i].segment);
+    const std::size_t end = i + 1 < entries.size() ? entries[i + 1] : timeline.entries().size();
+    for (std::size_t e = entries[i]; e < end; ++e) {
+      for (const AccessRange& range : timeline.entries()[e].access.ranges()) {
+        const std::size_t index = recording.index_recorded(range.begin);
+        if (index < buffers.size() && block != blocks.of(buffers[index].key.scope.segment)) held[index] = true;
+      }
+    }
+  }
+  return held;
+}
+
+}  // namespace megalith

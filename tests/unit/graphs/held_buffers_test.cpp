@@ -1,0 +1,88 @@
+// What graphs of attention hold of a step of two layers: all but what eager segments have for themselves.
+#include "graphs/held_buffers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "core/device/memory_pool.h"
+
+namespace megalith {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Segments 0 and 3 are captured; 1 and 2 follow each other.
+constexpr int kCaptured = 0, kMlp = 1, kNorm = 2, kNext = 3, kHead = 4;
+
+class HeldBuffers : public testing::Test {
+ protected:
+  HeldBuffers() {
+    for (const int segment : {kCaptured, kMlp, kNorm, kNext, kHead}) begin(ActionKind::kForward, segment);
+    begin(ActionKind::kOffload, -1);
+    begin(ActionKind::kSend, -1);
+    for (const int segment : {kHead, kNext, kNorm, kMlp, kCaptured}) begin(ActionKind::kBackwardData, segment);
+    for (std::size_t i = 0; i < actions_.size(); ++i) {
+      if (actions_[i].segment == kCaptured || actions_[i].segment == kNext)
+        runs_.runs.push_back({.first = i, .count = 1, .graph = runs_.graphs++});
+    }
+  }
+
+  // One that a segment's forward allocates and these actions access.
+  std::vector<bool> held(int segment, const std::vector<std::pair<ActionKind, int>>& readers, int keeper = -1) {
+    Arena arena(pool_, Arena::Mode::kRecording);
+    arena.begin_scope({.column = 0, .segment = segment, .verb = 0});
+    void* const buffer = arena.allocate(512, MemoryCategory::kActivations, "x");
+    if (keeper >= 0) {
+      arena.begin_scope({.column = 0, .segment = keeper, .verb = 0});
+      arena.classify(buffer, MemoryCategory::kActivations, "act");
+    }
+    Timeline timeline;
+    timeline.add_lane("compute");
+    std::vector<std::size_t> entries;
+    for (const Action& action : actions_) {
+      entries.push_back(timeline.entries().size());
+      Access access("op");
+      for (const auto& [kind, of] : readers)
+        if (action.kind == kind && action.segment == of) access.add(buffer, 512, false);
+      timeline.op(0, access);
+    }
+    return held_by_graphs(timeline, arena, actions_, entries, runs_);
+  }
+
+  void begin(ActionKind kind, int segment) { actions_.push_back({.kind = kind, .segment = segment}); }
+
+  MemoryPool pool_{DeviceType::kPlan};
+  std::vector<Action> actions_;
+  RunPlan runs_;
+};
+
+constexpr auto kF = ActionKind::kForward, kB = ActionKind::kBackwardData;
+
+TEST_F(HeldBuffers, LeaveOutWhatEagerNeighboursHaveForThemselves) {
+  EXPECT_THAT(held(kMlp, {{kF, kMlp}}), ElementsAre(false));
+  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kF, kNorm}, {kB, kNorm}, {kB, kMlp}}, kNorm), ElementsAre(false));
+  EXPECT_THAT(held(kHead, {{kF, kHead}, {kB, kHead}}, kHead), ElementsAre(false));
+  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {ActionKind::kOffload, -1}, {kB, kMlp}}), ElementsAre(false)) << "moves";
+}
+
+TEST_F(HeldBuffers, AreWhatGraphsAccessAndWhatPassesThem) {
+  EXPECT_THAT(held(kCaptured, {{kF, kCaptured}}), ElementsAre(true));
+  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kF, kNext}}), ElementsAre(true)) << "its input";
+  EXPECT_THAT(held(kCaptured, {{kF, kMlp}}), ElementsAre(true)) << "allocated by a verb that is not run again";
+  EXPECT_THAT(held(kNorm, {{kF, kNorm}, {kF, kHead}}), ElementsAre(true)) << "in the list that the graph hands on";
+  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kB, kMlp}}, kNext), ElementsAre(true)) << "in the stash of a captured segment";
+  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {ActionKind::kSend, -1}}), ElementsAre(true));
+  EXPECT_THAT(held(-1, {{kF, kMlp}}), ElementsAre(true)) << "of the step loop";
+}
+
+TEST_F(HeldBuffers, AreNoneWithoutGraphs) {
+  runs_ = {};
+  EXPECT_THAT(held(kCaptured, {{kF, kCaptured}}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace megalith
