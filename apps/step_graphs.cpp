@@ -118,7 +118,7 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
   if (rank_.units.sharded) rank_.units.sharded->bind_all();
   const auto end = [&] {
     rehearse(false);
-    rank_.memory.arena.begin_step();  // a stage without a run has places by use, which the pass has counted
+    rank_.memory.arena.begin_step();  // what runs eagerly has places by use, which the pass has counted
     if (rank_.offload) rank_.offload->host.begin_step();
     if (rank_.units.sharded) rank_.units.sharded->bind_whole();
   };

@@ -8,6 +8,7 @@ namespace megalith {
 
 namespace {
 
+constexpr std::size_t kTight = 512;  // of the bytes, what may be lost
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 using Order = std::vector<std::uint32_t>;  // of buffers, by number
@@ -53,9 +54,8 @@ class Layout {
   // after so many tries in vain.
   static constexpr std::size_t kMostVisits = 100'000'000;
   static constexpr int kInVain = 200;
-  static constexpr std::size_t kTight = 512;  // of the bytes, what may be lost
 
-  bool is_tight() const { return best_end_ <= live_bytes_ + live_bytes_ / kTight; }
+  bool is_tight() const { return megalith::is_tight(best_end_, live_bytes_); }
 
   static std::int64_t time_in_use(const LayoutBuffer& buffer) {
     std::int64_t time = 0;
@@ -235,6 +235,8 @@ class Layout {
 };
 
 }  // namespace
+
+bool is_tight(std::size_t bytes, std::size_t live_bytes) { return bytes <= live_bytes + live_bytes / kTight; }
 
 std::size_t lay_out(std::vector<LayoutBuffer>& buffers, std::size_t live_bytes, bool searches) {
   Layout layout(buffers, live_bytes);

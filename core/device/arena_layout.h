@@ -20,6 +20,9 @@ struct LayoutBuffer {
   std::size_t offset = 0;
 };
 
+// Whether a layout of so many bytes loses next to nothing.
+bool is_tight(std::size_t bytes, std::size_t live_bytes);
+
 // Buffers that are alive together do not overlap. Returns where the highest one ends: at best `live_bytes`, the most
 // bytes alive at once. `searches`: tries more layouts, for about a fifth of a second, where the first two are not
 // tight. The same buffers get the same offsets on every machine.

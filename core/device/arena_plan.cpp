@@ -191,7 +191,7 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const Are
   ArenaPlanSpec within = spec;
   within.by_use = spec.by_use && recording.recorded().size() <= kMostByUse;
   ArenaPlan plan = laid_out(lifetimes(timeline, recording, times, within), within);
-  if (!within.by_use || spec.alike.empty()) return plan;
+  if (!within.by_use || spec.alike.empty() || is_tight(plan.peak_bytes, plan.live_bytes)) return plan;
   // Where many have one place, the search may miss what is found when all have.
   within.by_use = false;
   ArenaPlan all_alike = laid_out(lifetimes(timeline, recording, times, within), within);

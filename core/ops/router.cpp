@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace megalith {
 
@@ -27,6 +28,12 @@ void check_scaling_factor(float factor, Fields& f) {
 }
 
 }  // namespace
+
+std::int64_t spread_step(std::int64_t experts) {
+  std::int64_t step = std::max<std::int64_t>(1, experts * 618 / 1000);
+  while (std::gcd(step, experts) != 1) --step;
+  return step;
+}
 
 void fields(const RouterTopk& op, Fields& f) {
   f.in(op.logits, "op.logits").dtype(DType::kFp32).rank(2);

@@ -25,12 +25,14 @@ enum class RouterScore : std::uint8_t {
   kSigmoid,          // s_c = 1 / (1 + exp(-x_c)); if K > 1: s_c / (sum over the chosen of s + 1e-20)
 };
 
+std::int64_t spread_step(std::int64_t experts);  // near their golden section, without a factor in common
+
 // The K experts of the highest scores, descending, and of equal ones the lower first. A score is the logit or, with
 // expert_bias, sigmoid(x) + bias, which no weight contains. With groups of E / num_groups neighbours, only the
 // group_topk best groups are open: a group's score is the sum of its K / group_topk best, each being x, its softmax, or
 // sigmoid(x) + bias, as `score` says. A logit that is no number comes last; choices are always K different experts.
-// Where the best score is none, all are as good, and token t takes experts (t K + k) mod E: what is lost anyway asks
-// for no more room than even routing does.
+// Where the best score of the open groups is none, token t takes experts (t K + k) spread_step(E) mod E, which
+// neighbouring tokens choose alike: what is lost asks for no more room than even routing does.
 struct RouterTopk {
   static constexpr const char* kName = "router_topk";
   Tensor logits;       // [T, E] fp32

@@ -106,7 +106,7 @@ struct TopkArguments {
   std::int32_t* choice;
   float* weight;
   std::int64_t tokens;
-  int experts, choices;
+  int experts, choices, spread_step;
   RouterScore score;
   float scaling_factor;
   int groups, open_groups, best_of_group;  // of one group there is nothing to choose
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_kernel(const To
     if (k == 0) best = taken;
     if (lane == k) chosen = expert;
   }
-  if (best == kNotANumber) chosen = static_cast<int>((token * a.choices + lane) % a.experts);
+  if (best == kNotANumber) chosen = static_cast<int>((token * a.choices + lane) * a.spread_step % a.experts);
   const bool live = lane < a.choices;
   const float weight = weight_of(a, live, live ? row[chosen] : -INFINITY, softmax);
   if (!live) return;
@@ -239,6 +239,7 @@ void run(CudaStream& stream, const RouterTopk& op) {
                         .tokens = op.logits.size(0),
                         .experts = static_cast<int>(experts),
                         .choices = static_cast<int>(choices),
+                        .spread_step = static_cast<int>(spread_step(experts)),
                         .score = op.score,
                         .scaling_factor = op.scaling_factor,
                         .groups = static_cast<int>(op.num_groups),
