@@ -24,6 +24,11 @@ class Blocks {
   }
   // kNone: captured, or of no segment.
   int of(int segment) const { return segment < 0 ? kNone : blocks_[static_cast<std::size_t>(segment)]; }
+  // Whether what the segment hands on is in the list of a graph.
+  bool is_beside_graph(int segment) const {
+    const auto is_captured = [&](int s) { return s >= 0 && s < std::ssize(blocks_) && of(s) == kNone; };
+    return is_captured(segment - 1) || is_captured(segment) || is_captured(segment + 1);
+  }
 
  private:
   std::vector<int> blocks_;
@@ -40,7 +45,9 @@ std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recordin
   for (const Arena::Recorded& buffer : buffers) {
     const int home = blocks.of(buffer.key.scope.segment);
     const auto is_elsewhere = [&](const Arena::Kept& kept) { return blocks.of(kept.segment) != home; };
-    held.push_back(home == kNone || std::ranges::any_of(buffer.kept, is_elsewhere));
+    const auto is_listed = [&](std::int32_t segment) { return blocks.is_beside_graph(segment); };
+    held.push_back(home == kNone || std::ranges::any_of(buffer.kept, is_elsewhere) ||
+                   std::ranges::any_of(buffer.handed_on, is_listed));
   }
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (is_of_slot(actions[i].kind)) continue;  // copies, for whoever has the buffer

@@ -12,8 +12,8 @@
 namespace megalith {
 
 // Of each buffer that the arena recorded; empty: nothing is captured. Free are those that belong to segments which are
-// neighbours and all run eagerly, and that nobody else accesses or keeps: no list has them where a graph begins or
-// ends, as what is handed on is read by whoever gets it. `entries`: where in the timeline each action begins.
+// neighbours and all run eagerly, that nobody else accesses or keeps, and that are in no list where a graph begins or
+// ends. `entries`: where in the timeline each action begins.
 std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recording, const std::vector<Action>& actions,
                                  const std::vector<std::size_t>& entries, const RunPlan& plan);
 

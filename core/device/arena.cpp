@@ -115,6 +115,11 @@ void Arena::classify(const void* address, MemoryCategory category, std::string_v
   recorded.kept.push_back({.owner = std::string(owner), .segment = next_.scope.segment, .bounded = bounded});
 }
 
+void Arena::hand_on(const void* address) {
+  const std::size_t index = index_recorded(address);
+  if (index < recorded_.size()) recorded_[index].handed_on.push_back(next_.scope.segment);
+}
+
 void Arena::use(const ArenaPlan& plan) {
   require(mode_ == Mode::kPlanned, "Arena::use needs the planned mode");
   plan_ = &plan;

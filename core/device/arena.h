@@ -73,6 +73,8 @@ class Arena {
   // Recording: a buffer turned out to be kept for backward by the current scope's verb; `address` may point into it.
   // `bounded`: of its rows a number is used that only the device knows.
   void classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded = false);
+  // Recording: the current scope's verb leaves what is at `address` for the next one of its column.
+  void hand_on(const void* address);
 
   // kPlanned: the plan to allocate by, which must outlive its use; the block grows to the largest plan used, which must
   // happen before the first step, or the first after give_back().
@@ -109,7 +111,8 @@ class Arena {
     MemoryCategory category;
     std::string owner;
     std::int32_t use;
-    std::vector<Kept> kept = {};  // by each classify()
+    std::vector<Kept> kept = {};               // by each classify()
+    std::vector<std::int32_t> handed_on = {};  // by each hand_on(): the segment
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
   std::size_t index_recorded(const void* address) const;               // of the one that holds it; their number: none

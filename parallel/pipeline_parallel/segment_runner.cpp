@@ -76,8 +76,10 @@ void SegmentRunner::run_verb(const Action& action) {
     case Verb::kBackwardWeight:
       segment.backward_weight(ctx_, column.microbatch, column.stashes[s]);
       column.stashes[s].clear();
-      break;
+      return;
   }
+  const TensorList& list = verb == Verb::kForward ? column.hidden : column.gradients;
+  for (int i = 0; i < list.size(); ++i) ctx_.arena.hand_on(list[i].data);
 }
 
 void SegmentRunner::set_hooks(std::vector<HookTable> hooks) {

@@ -15,30 +15,36 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Segments 0 and 3 are captured; 1 and 2 follow each other.
-constexpr int kCaptured = 0, kMlp = 1, kNorm = 2, kNext = 3, kHead = 4;
+// Segments 0 and 3 are captured; 1 and 2, and those from 4 on, follow each other.
+constexpr int kCaptured = 0, kMlp = 1, kNorm = 2, kNext = 3, kHead = 4, kTail = 5, kEnd = 6;
 
 class HeldBuffers : public testing::Test {
  protected:
   HeldBuffers() {
-    for (const int segment : {kCaptured, kMlp, kNorm, kNext, kHead}) begin(ActionKind::kForward, segment);
+    for (const int segment : {kCaptured, kMlp, kNorm, kNext, kHead, kTail, kEnd}) begin(ActionKind::kForward, segment);
     begin(ActionKind::kOffload, -1);
     begin(ActionKind::kSend, -1);
-    for (const int segment : {kHead, kNext, kNorm, kMlp, kCaptured}) begin(ActionKind::kBackwardData, segment);
+    for (const int segment : {kEnd, kTail, kHead, kNext, kNorm, kMlp, kCaptured})
+      begin(ActionKind::kBackwardData, segment);
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       if (actions_[i].segment == kCaptured || actions_[i].segment == kNext)
         runs_.runs.push_back({.first = i, .count = 1, .graph = runs_.graphs++});
     }
   }
 
-  // One that a segment's forward allocates and these actions access.
-  std::vector<bool> held(int segment, const std::vector<std::pair<ActionKind, int>>& readers, int keeper = -1) {
+  // One that a segment's forward allocates and these actions access, in the lists behind `handed_on`.
+  std::vector<bool> held(int segment, const std::vector<std::pair<ActionKind, int>>& readers, int keeper = -1,
+                         const std::vector<int>& handed_on = {}) {
     Arena arena(pool_, Arena::Mode::kRecording);
     arena.begin_scope({.column = 0, .segment = segment, .verb = 0});
     void* const buffer = arena.allocate(512, MemoryCategory::kActivations, "x");
     if (keeper >= 0) {
       arena.begin_scope({.column = 0, .segment = keeper, .verb = 0});
       arena.classify(buffer, MemoryCategory::kActivations, "act");
+    }
+    for (const int by : handed_on) {
+      arena.begin_scope({.column = 0, .segment = by, .verb = 0});
+      arena.hand_on(buffer);
     }
     Timeline timeline;
     timeline.add_lane("compute");
@@ -66,6 +72,7 @@ TEST_F(HeldBuffers, LeaveOutWhatEagerNeighboursHaveForThemselves) {
   EXPECT_THAT(held(kMlp, {{kF, kMlp}}), ElementsAre(false));
   EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kF, kNorm}, {kB, kNorm}, {kB, kMlp}}, kNorm), ElementsAre(false));
   EXPECT_THAT(held(kHead, {{kF, kHead}, {kB, kHead}}, kHead), ElementsAre(false));
+  EXPECT_THAT(held(kTail, {{kF, kTail}, {kF, kEnd}}, -1, {kTail}), ElementsAre(false)) << "to an eager one";
   EXPECT_THAT(held(kMlp, {{kF, kMlp}, {ActionKind::kOffload, -1}, {kB, kMlp}}), ElementsAre(false)) << "moves";
 }
 
@@ -75,6 +82,7 @@ TEST_F(HeldBuffers, AreWhatGraphsAccessAndWhatPassesThem) {
   EXPECT_THAT(held(kCaptured, {{kF, kMlp}}), ElementsAre(true)) << "allocated by a verb that is not run again";
   EXPECT_THAT(held(kNorm, {{kF, kNorm}, {kF, kHead}}), ElementsAre(true)) << "in the list that the graph hands on";
   EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kB, kMlp}}, kNext), ElementsAre(true)) << "in the stash of a captured segment";
+  EXPECT_THAT(held(kNorm, {{kF, kNorm}}, -1, {kNorm}), ElementsAre(true)) << "in its list, though it is not read";
   EXPECT_THAT(held(kMlp, {{kF, kMlp}, {ActionKind::kSend, -1}}), ElementsAre(true));
   EXPECT_THAT(held(-1, {{kF, kMlp}}), ElementsAre(true)) << "of the step loop";
 }
