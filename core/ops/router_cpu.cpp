@@ -83,8 +83,9 @@ void choose(const RouterTopk& op, std::int64_t token, const float* x, std::int32
   for (std::int64_t k = 0; k < choices; ++k)
     choice[k] = static_cast<std::int32_t>(take_best(score, taken.data(), 0, experts));
   if (!std::isnan(score[choice[0]])) return;
+  const std::int64_t step = spread_step(experts);
   for (std::int64_t k = 0; k < choices; ++k)
-    choice[k] = static_cast<std::int32_t>((token * choices + k) * spread_step(experts) % experts);
+    choice[k] = static_cast<std::int32_t>((token * choices + k) * step % experts);
 }
 
 void weigh(const RouterTopk& op, const float* x, const std::int32_t* choice, float* weight) {

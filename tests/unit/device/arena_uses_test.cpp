@@ -77,7 +77,8 @@ TEST(ArenaUses, OfALongStepTakeNoMoreThanIsAlive) {
   EXPECT_EQ(by_use.slots.size(), static_cast<std::size_t>(kTurns));
 }
 
-void expect_same_places_in_every_step(const ArenaPlan& plan) {
+// `by_use`: a column whose uses have places of their own.
+void expect_same_places_in_every_step(const ArenaPlan& plan, std::int32_t by_use) {
   MemoryPool pool(DeviceType::kCpu);
   Arena arena(pool, Arena::Mode::kPlanned);
   arena.use(plan);
@@ -97,8 +98,8 @@ void expect_same_places_in_every_step(const ArenaPlan& plan) {
     }
   }
   EXPECT_EQ(arena.touched_bytes(), plan.peak_bytes);
-  arena.begin_scope(forward(0));
-  EXPECT_THAT(error_of([&] { arena.allocate(2 * kBytes, MemoryCategory::kActivations, "a third"); }),
+  arena.begin_scope(forward(by_use));
+  EXPECT_THAT(error_of([&] { arena.allocate(kBytes, MemoryCategory::kActivations, "a third"); }),
               testing::HasSubstr("a third"));
 }
 
@@ -108,8 +109,8 @@ TEST(ArenaUses, HaveTheSamePlacesInEveryStep) {
   EXPECT_EQ(by_use.slots.size(), 6u);
   EXPECT_EQ(but_the_first.slots.size(), 5u);
   EXPECT_EQ(but_the_first.peak_bytes, 3 * kBytes);
-  expect_same_places_in_every_step(by_use);
-  expect_same_places_in_every_step(but_the_first);
+  expect_same_places_in_every_step(by_use, 0);
+  expect_same_places_in_every_step(but_the_first, 1);
 }
 
 }  // namespace
