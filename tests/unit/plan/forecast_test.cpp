@@ -220,54 +220,6 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
   }
 }
 
-// One column: each graph is replayed for each of the 16 microbatches.
-TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
-  const auto graphs = [](const Words& flags) {
-    const Options options = complete(plan_flags() + flags, 1);
-    const Forecast forecast = make_forecast(options, 1, {});
-    const StepGraphs& counts = forecast.stages[0].plans.graphs;
-    EXPECT_EQ(16 * counts.captured_ops + counts.eager_ops, forecast.stages[0].work.ops);
-    EXPECT_EQ(counts.replays, 16 * counts.graphs);
-    EXPECT_TRUE(plan_steps(options, forecast.config, 0).graphs == counts);
-    return counts;
-  };
-  const Words local{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
-  const StepGraphs none = graphs({}), layer = graphs(local + Words{"layer"}), attention = graphs(local + Words{"attn"}),
-                   mlp = graphs(local + Words{"mlp"}), both = graphs(local + Words{"attn", "mlp"});
-  EXPECT_EQ(none.graphs, 0);
-  EXPECT_EQ(none.bytes(), 0u);
-  EXPECT_EQ(layer.graphs, 2);          // all 4 layers forward, and back
-  EXPECT_EQ(attention.graphs, 2 * 4);  // of each layer
-  EXPECT_EQ(mlp.graphs, 2 * 4);
-  EXPECT_EQ(both.captured_ops, attention.captured_ops + mlp.captured_ops);
-  EXPECT_EQ(both.captured_ops, layer.captured_ops);
-  EXPECT_GT(layer.bytes(), 0u);
-  // On a GPU attention's backward has eight in each of 4 layers.
-  EXPECT_EQ(layer.nodes, layer.captured_ops);
-  const StepGraphs gpu = graphs(local + Words{"layer", "--device", "cuda"});
-  EXPECT_EQ(gpu.nodes, gpu.captured_ops + 4 * 7);
-  EXPECT_THAT(printed(layer, DeviceType::kCpu, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
-  EXPECT_THAT(printed(gpu, DeviceType::kCuda, ""),
-              testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
-}
-
-// Graphs of attention give it the same places in all microbatches of a column; experts, which run eagerly, keep to
-// places of each microbatch.
-TEST(ForecastGraphs, TakeLittleMemoryFromEagerSegments) {
-  const Words flags =
-      test::plan_flags() +
-      test::words(
-          "--num-layers 8 --hidden-size 256 --seq-length 512 --swiglu --disable-bias-linear --num-experts 16 "
-          "--moe-router-topk 8 --moe-ffn-hidden-size 96 --expert-model-parallel-size 2 --micro-batch-size 1 "
-          "--global-batch-size 16 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v");
-  const auto peak = [&](const Words& graphs) {
-    const Options options = test::complete(flags + graphs, 4);
-    return record_step(options, run_config(options, 4), 2, {.most_microbatches = 64}).plans.train.peak_bytes;
-  };
-  const auto eager = static_cast<double>(peak({}));
-  EXPECT_LE(static_cast<double>(peak({"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn"})), 1.05 * eager);
-}
-
 TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
   const Rates rates = parse_rates(test::round_rates(), "rates.toml");
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "4"}, 8);
