@@ -1,0 +1,117 @@
+// The walk of warps over the rows that ranks exchange: which rows each of them moves, from where, and to where.
+#pragma once
+
+#include <cstdint>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/exchanged_rows.h"
+#include "parallel/comm/nccl_pull.h"
+
+namespace megalith {
+
+inline constexpr int kMostTensors = static_cast<int>(ExchangeRows::kMostTensors);
+
+enum class Way { kPull, kPack, kUnpack };
+
+struct RowTensor {
+  const std::byte* in;
+  std::byte* out;
+  std::byte* parts;  // of the room: to pack to, or to unpack
+  std::int64_t row_bytes;
+  int unit;     // bytes that a thread moves at a time: 16, 4, 2 or 1
+  int units;    // of a row
+  bool narrow;  // half a warp moves a row at once; of the first tensor not used
+};
+
+struct RowMoves {
+  RowCounts counts;
+  const std::int32_t* index;  // null: none
+  std::int64_t in_rows;       // that index may name
+  int rank;
+  int tensors;
+  RowTensor of[kMostTensors];  // the one with the longest rows first
+  std::int64_t part_bytes;
+  std::int64_t shift[kMostPullRanks];  // kPull: from this rank's memory to that of each
+};
+
+// Past the L1, which has no use for what is read once.
+template <class Unit>
+__device__ Unit load(const std::byte* from, int at) {
+  return __ldcg(reinterpret_cast<const Unit*>(from) + at);
+}
+
+// Where rows of one pair of ranks begin: what to add to the addresses of RowTensor.
+struct Ends {
+  std::int64_t from;  // to in, or to parts
+  std::int64_t to;    // to parts
+  bool to_parts;
+};
+
+template <Way kWay>
+__device__ Ends ends_of(const RowMoves& moves, int peer) {
+  const std::int64_t part = (peer < moves.rank ? peer : peer - 1) * moves.part_bytes;
+  if constexpr (kWay == Way::kPull) return {moves.shift[peer], 0, false};
+  if constexpr (kWay == Way::kPack) return {0, part, peer != moves.rank};
+  return {part, 0, false};
+}
+
+// The pieces of all peers, which the block's threads look up together.
+template <Way kWay>
+__device__ void find_pieces(const RowMoves& moves, RowPiece* pieces) {
+  const int ranks = moves.counts.ranks, me = moves.rank;
+  for (int peer = static_cast<int>(threadIdx.x); peer < ranks; peer += static_cast<int>(blockDim.x)) {
+    pieces[peer] = kWay == Way::kPack ? moves.counts.piece(me, peer) : moves.counts.piece(peer, me);
+    if (kWay == Way::kUnpack && peer == me) pieces[peer].rows = 0;  // kPack has moved them
+  }
+  __syncthreads();
+}
+
+// One of the warps that rows are dealt out to.
+struct Worker {
+  int lane, warp, warps;
+};
+__device__ inline Worker worker_of(int warp, int warps_of_block) {
+  return {.lane = static_cast<int>(threadIdx.x) % 32,
+          .warp = static_cast<int>(blockIdx.x) * warps_of_block + warp,
+          .warps = static_cast<int>(gridDim.x) * warps_of_block};
+}
+
+// batch(ends, from, to) for up to 32 rows of the worker at a time, one a lane; `from` is -1 where there is none. The
+// rows of each pair of ranks are dealt out to all workers. A block goes through the ranks from another one on than its
+// neighbours, so that at any time all ranks are read, by some blocks each.
+template <Way kWay, class Batch>
+__device__ void for_batches(const RowMoves& moves, const RowPiece* pieces, const Worker& worker, Batch batch) {
+  const int ranks = moves.counts.ranks, warps = worker.warps;
+  for (int step = 0; step < ranks; ++step) {
+    const int peer = (moves.rank + 1 + static_cast<int>(blockIdx.x) + step) % ranks;
+    const RowPiece piece = pieces[peer];
+    const Ends ends = ends_of<kWay>(moves, peer);
+    const auto* const index = reinterpret_cast<const std::int32_t*>(reinterpret_cast<const std::byte*>(moves.index) +
+                                                                    (kWay == Way::kPull ? ends.from : 0));
+    const bool indexed = kWay != Way::kUnpack && moves.index != nullptr;
+    // Of each rank another warp comes first, so that none gets the last row of all.
+    const int turn = (worker.warp + peer * (warps / ranks + 1)) % warps;
+    for (std::int64_t first = turn; first < piece.rows; first += std::int64_t{32} * warps) {
+      const std::int64_t row = first + std::int64_t{worker.lane} * warps;
+      std::int64_t from = row >= piece.rows ? -1 : kWay == Way::kUnpack ? row : piece.from + row;
+      if (indexed && from >= 0) {
+        from = __ldcg(index + from);
+        if (from >= moves.in_rows) from = -1;
+      }
+      batch(ends, from, ends.to_parts ? row : piece.to + row);
+    }
+  }
+}
+
+// move(ends, from, to) for each row of the worker, by all lanes. 32 indices are read ahead of their rows.
+template <Way kWay, class Move>
+__device__ void for_rows(const RowMoves& moves, const RowPiece* pieces, const Worker& worker, Move move) {
+  for_batches<kWay>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
+    for (unsigned left = __ballot_sync(~0u, from >= 0); left != 0; left &= left - 1) {
+      const int lane = __ffs(static_cast<int>(left)) - 1;
+      move(ends, __shfl_sync(~0u, from, lane), __shfl_sync(~0u, to, lane));
+    }
+  });
+}
+
+}  // namespace megalith
