@@ -1,8 +1,10 @@
 // What the grouped products of Hopper share. A block is one warpgroup that fills stages of shared memory, and two that
-// multiply, most often the halves of a tile's rows. Blocks are persistent; all derive the order of tiles from the
-// offsets.
+// multiply, most often the halves of a tile's rows. Blocks are persistent, and take tile after tile of an order that
+// follows from the offsets.
 #pragma once
 
+#include "core/device/cuda/bulk_copy.cuh"
+#include "core/ops/cuda_experts.cuh"
 #include "core/ops/cuda_hopper.cuh"
 
 namespace megalith::cuda::hopper {
@@ -15,6 +17,7 @@ inline constexpr int kWarpgroup = 128;
 inline constexpr int kBytesA = kRows * kDepth * 2;
 inline constexpr int kBoxBytes = 64 * 128;  // 64 rows of 128 bytes
 inline constexpr int kMostExperts = 512;
+inline constexpr int kMostShared = 227 << 10;  // bytes of a block
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -35,6 +38,92 @@ struct Ring {
     parity ^= static_cast<unsigned>(at / kStages) & 1;
   }
 };
+
+// What hands out a kernel's tiles in memory; zeros before and after.
+struct TileCounter {
+  int next, ended_blocks;
+};
+
+// The numbers of a block's tiles, ascending. Blocks share a counter, so that one which begins late, behind another
+// kernel on its multiprocessor, has fewer. One thread takes them, each a tile before its stages are filled; all others
+// read them in order, at most kBehind tiles later.
+template <int kStages>
+struct TileNumbers {
+  static constexpr int kBehind = kStages + 3;  // a stage a tile: those, one taken ahead, two whose results are stored
+  static constexpr int kCount = 8;
+  static_assert(kCount > kBehind);
+  int number[kCount];
+  std::uint64_t known[kCount];
+
+  __device__ void init() {
+    for (std::uint64_t& barrier : known) barrier_init(shared_address(&barrier), 1);
+  }
+};
+
+// All may call it; only the block's first thread acts.
+template <int kStages>
+class TileTaker {
+ public:
+  __device__ TileTaker(TileCounter* counter, TileNumbers<kStages>& numbers) : counter_(counter), numbers_(numbers) {
+    if (threadIdx.x == 0) take();
+  }
+  __device__ void hand_out() {
+    if (threadIdx.x != 0) return;
+    const unsigned at = taken_++ % numbers_.kCount;
+    numbers_.number[at] = held_;
+    barrier_arrive(shared_address(&numbers_.known[at]));
+    take();
+  }
+  // After the last call: the last block leaves zeros behind.
+  __device__ void end() {
+    if (threadIdx.x != 0 || held_ < 0) return;  // never negative; asking waits for the last answer
+    __threadfence();
+    if (atomicAdd(&counter_->ended_blocks, 1) == static_cast<int>(gridDim.x) - 1) *counter_ = {0, 0};
+  }
+
+ private:
+  // The answer is waited for when it is handed out.
+  __device__ void take() { held_ = atomicAdd(&counter_->next, 1); }
+
+  TileCounter* counter_;
+  TileNumbers<kStages>& numbers_;
+  unsigned taken_ = 0;
+  int held_ = 0;
+};
+
+template <int kStages>
+class TileReader {
+ public:
+  __device__ explicit TileReader(const TileNumbers<kStages>& numbers) : numbers_(numbers) {}
+  __device__ int next() {
+    const unsigned at = read_ % numbers_.kCount;
+    barrier_wait(shared_address(&numbers_.known[at]), read_ / numbers_.kCount & 1);
+    ++read_;
+    return numbers_.number[at];
+  }
+
+ private:
+  const TileNumbers<kStages>& numbers_;
+  unsigned read_ = 0;
+};
+
+// By the first warp: for each expert the sum of tiles_of(rows) over the experts before.
+template <class TilesOf>
+__device__ inline void count_tiles(int* before, const RoutedExperts& experts, const TilesOf& tiles_of) {
+  const int lane = static_cast<int>(threadIdx.x);
+  int sum = 0;
+  for (int first = 0; first < experts.count; first += 32) {
+    const int e = first + lane;
+    int tiles = e < experts.count ? tiles_of(max(0, experts.before(e + 1) - experts.before(e))) : 0;
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(~0u, tiles, step);
+      if (lane >= step) tiles += below;
+    }
+    if (e < experts.count) before[e + 1] = sum + tiles;
+    sum += __shfl_sync(~0u, tiles, 31);
+  }
+  if (lane == 0) before[0] = 0;
+}
 
 __device__ inline unsigned packed(float a, float b) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);

@@ -1,6 +1,7 @@
 // Tensor maps, forms and launches of the grouped products on Hopper.
 #include "core/ops/grouped_gemm_hopper_cuda.h"
 
+#include "core/device/cuda/allow_under_capture.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/grouped_gemm_hopper_rows.cuh"
 #include "core/ops/grouped_gemm_hopper_wgrad.cuh"
@@ -37,8 +38,33 @@ bool suits(const TensorMaps& maps, const Tensor& offsets, std::int64_t depth) {
 // Rows are found by 32 bits, in units of 16 bytes.
 bool can_gather(const Tensor& x) { return x.size(0) * x.stride(0) / 8 < kMaxIndex; }
 
+// Kept by a stream, and used by its products in turn: those that a graph runs side by side have different ones as long
+// as it has fewer products than there are counters. Graphs use them as long as they live.
+class TileCounters {
+ public:
+  TileCounters() {
+    const AllowUnderCapture allow;
+    MEGALITH_CUDA_CHECK(cudaMalloc(&counters_, kCount * sizeof(TileCounter)));
+    cudaStream_t stream = nullptr;  // of its own, as the one that keeps this may capture
+    MEGALITH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    MEGALITH_CUDA_CHECK(cudaMemsetAsync(counters_, 0, kCount * sizeof(TileCounter), stream));
+    MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream));
+    MEGALITH_CUDA_CHECK(cudaStreamDestroy(stream));
+  }
+  ~TileCounters() { log_cuda(cudaFree(counters_), "cudaFree"); }
+  TileCounters(const TileCounters&) = delete;
+  TileCounters& operator=(const TileCounters&) = delete;
+  TileCounter* next() { return counters_ + last_++ % kCount; }
+
+ private:
+  static constexpr unsigned kCount = 4096;
+  TileCounter* counters_ = nullptr;
+  unsigned last_ = 0;
+};
+
 template <class Form>
-void launch_rows(CudaStream& stream, const RowsArguments& arguments) {
+void launch_rows(CudaStream& stream, RowsArguments arguments) {
+  arguments.counter = stream.keep<TileCounters>().next();
   constexpr auto kKernel = grouped_gemm_kernel<Form>;
   allow_shared_memory<kKernel>(sizeof(RowsMemory<Form>));
   const auto blocks = static_cast<unsigned>(stream.multiprocessors());
@@ -78,7 +104,8 @@ bool takes(const TensorMaps& maps, const Operands& of) {
 }
 
 template <class Form, bool kGather, bool kTransposed, class C>
-void launch_wgrad(CudaStream& stream, const WgradArguments& arguments) {
+void launch_wgrad(CudaStream& stream, WgradArguments arguments) {
+  arguments.counter = stream.keep<TileCounters>().next();
   constexpr auto kKernel = grouped_gemm_wgrad_kernel<Form, kGather, kTransposed, C>;
   allow_shared_memory<kKernel>(sizeof(WgradMemory<Form>));
   const auto blocks = static_cast<unsigned>(stream.multiprocessors());

@@ -130,7 +130,7 @@ __device__ inline void finish_swiglu_backward(const RowsArguments& p, RowsMemory
 template <class Form>
 __device__ inline void finish(const RowsArguments& p, RowsMemory<Form>& memory) {
   unsigned round[2] = {0, 0};
-  for (Tiles<Form> tiles(p, memory); tiles.find(); tiles.walk.next()) {
+  for (Tiles<Form> tiles(p, memory); tiles.found; tiles.next()) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (tiles.walk.live <= half * kHalf) continue;

@@ -30,14 +30,17 @@ __device__ inline void copy_b(const RowsArguments& p, unsigned to, unsigned barr
 
 // Fills stages, also those of the next tile while this one is multiplied.
 template <class Form>
-__device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory, int blocks) {
+__device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory, TileTaker<Form::kStages>& taker,
+                               int blocks) {
   constexpr int kTimes = kRows * 8 / Form::kProducers;  // rows of a thread; eight lanes copy the 128 bytes of one
   const int thread = static_cast<int>(threadIdx.x), pack = thread % 8, down = thread / 8;
   static_assert(!Form::kGather || Form::kProducers % 64 == 0, "a thread's rows have one remainder modulo 8");
   if (!Form::kGather && thread != 0) return;
   const unsigned stride = static_cast<unsigned>(p.a_stride / 8);
   Ring<Form::kStages> ring;
-  for (Tiles<Form> tiles(p, memory); tiles.find(); tiles.walk.next()) {
+  taker.hand_out();
+  for (Tiles<Form> tiles(p, memory); tiles.found; tiles.next()) {
+    taker.hand_out();
     unsigned sources[kTimes];  // where rows start, in 16 bytes
     unsigned live = 0;
     if constexpr (Form::kGather) {
@@ -68,6 +71,7 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
       }
     }
   }
+  taker.end();
 }
 
 // One warpgroup: the products of its half of the rows.
@@ -79,7 +83,7 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
   const unsigned product_empty = shared_address(&memory.product_empty[half]);
   Ring<Form::kStages> ring;
   unsigned round = 0;
-  for (Tiles<Form> tiles(p, memory); tiles.find(); tiles.walk.next()) {
+  for (Tiles<Form> tiles(p, memory); tiles.found; tiles.next()) {
     if (tiles.walk.live <= half * kHalf) {  // nothing of ours: only keep the stages going
       for (int block = 0; block < blocks; ++block, ring.next()) {
         barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
@@ -131,7 +135,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1) grouped_gemm_kernel(const _
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // not in the code for other devices
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& memory = *reinterpret_cast<RowsMemory<Form>*>(shared);
+  TileTaker<Form::kStages> taker(p.counter, memory.numbers);
   if (threadIdx.x == 0) {
+    memory.numbers.init();
     for (int s = 0; s < Form::kStages; ++s) {
       barrier_init(shared_address(&memory.full[s]), Form::kGather ? Form::kProducers + 1 : 1);
       barrier_init(shared_address(&memory.empty[s]), 8);
@@ -142,13 +148,15 @@ __global__ void __launch_bounds__(Form::kThreads, 1) grouped_gemm_kernel(const _
     }
     barrier_init_fence();
   }
-  if (threadIdx.x < 32) count_tiles(memory.tiles_before, p.experts);
+  if (threadIdx.x < 32) {
+    count_tiles(memory.tiles_before, p.experts, [](int rows) { return ceil_div(rows, kRows); });
+  }
   __syncthreads();
   const int blocks = p.depth / kDepth * (Form::kBAlongK ? 1 : 1 + p.pair);
   if (threadIdx.x / kWarpgroup % 3 == 0) {
     registers_down<Form::kOtherRegisters>();
     if (threadIdx.x < Form::kProducers) {
-      produce(p, memory, blocks);
+      produce(p, memory, taker, blocks);
     } else {
       finish(p, memory);
     }

@@ -1,7 +1,6 @@
 // The forms of the kernel in grouped_gemm_hopper_rows.cuh: what its blocks hold, and which tiles they take.
 #pragma once
 
-#include "core/ops/cuda_experts.cuh"
 #include "core/ops/grouped_gemm_hopper.cuh"
 
 namespace megalith::cuda::hopper {
@@ -23,6 +22,7 @@ struct RowsArguments {
   int columns;              // of one matrix of b: n or F
   int depth;                // k of one matrix
   int pair;                 // 1: b2 has the other columns (along k), or the other depth
+  TileCounter* counter;
 };
 
 // The gradient of SwiGLU has much to do after the product: narrower tiles leave registers to one more warpgroup for it.
@@ -54,40 +54,24 @@ struct RowsMemory {
   alignas(1024) unsigned char product[Form::kColumns / 64][kRows * 128];  // rounded, 64 columns each
   std::uint64_t full[kStages], empty[kStages];
   std::uint64_t product_full[2], product_empty[2];  // of each half of the rows
-  int tiles_before[kMostExperts + 1];               // row tiles of the experts before
+  TileNumbers<kStages> numbers;
+  int tiles_before[kMostExperts + 1];  // row tiles of the experts before
 };
 
-// The first warp: sums of the experts' row tiles.
-__device__ inline void count_tiles(int* before, const RoutedExperts& experts) {
-  const int lane = static_cast<int>(threadIdx.x);
-  int sum = 0;
-  for (int first = 0; first < experts.count; first += 32) {
-    const int e = first + lane;
-    int tiles = e < experts.count ? max(0, ceil_div(experts.before(e + 1) - experts.before(e), kRows)) : 0;
-    for (int step = 1; step < 32; step *= 2) {
-      const int below = __shfl_up_sync(~0u, tiles, step);
-      if (lane >= step) tiles += below;
-    }
-    if (e < experts.count) before[e + 1] = sum + tiles;
-    sum += __shfl_sync(~0u, tiles, 31);
-  }
-  if (lane == 0) before[0] = 0;
-}
-
-// A walk over the tiles of a block: experts in order; of an expert, groups of kGroup row tiles, in each of them column
-// tile after column tile, so that what blocks read at a time is a square of both operands.
+// Where a tile is: experts in order; of an expert, groups of kGroup row tiles, in each of them column tile after column
+// tile, so that what blocks read at a time is a square of both operands.
 inline constexpr int kGroup = 12;
 class Walk {
  public:
   __device__ Walk(const int* before, const RoutedExperts& experts, int column_tiles)
-      : before_(before), experts_(experts), column_tiles_(column_tiles), tile_(static_cast<int>(blockIdx.x)) {}
+      : before_(before), experts_(experts), column_tiles_(column_tiles) {}
 
-  // False after the last one.
-  __device__ bool find() {
-    while (expert < experts_.count && tile_ >= before_[expert + 1] * column_tiles_) ++expert;
+  // Of ascending numbers. False after the last one.
+  __device__ bool find(int tile) {
+    while (expert < experts_.count && tile >= before_[expert + 1] * column_tiles_) ++expert;
     if (expert >= experts_.count) return false;
     const int row_tiles = before_[expert + 1] - before_[expert];
-    int in = tile_ - before_[expert] * column_tiles_;
+    int in = tile - before_[expert] * column_tiles_;
     const int group = in / (kGroup * column_tiles_);
     in -= group * kGroup * column_tiles_;
     const int rows = min(kGroup, row_tiles - group * kGroup);
@@ -96,7 +80,6 @@ class Walk {
     live = experts_.before(expert + 1) - first_row;
     return true;
   }
-  __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
 
   int expert = 0;
   int first_row = 0, live = 0;  // of the tile: rows from the first one on that belong to the expert
@@ -105,7 +88,7 @@ class Walk {
  private:
   const int* before_;
   const RoutedExperts& experts_;
-  int column_tiles_, tile_;
+  int column_tiles_;
 };
 
 template <class Form>
@@ -115,19 +98,24 @@ class Tiles {
   __device__ Tiles(const RowsArguments& p, const RowsMemory<Form>& memory)
       : walk(memory.tiles_before, p.experts,
              ceil_div(p.columns, kWidth) * (Form::kBAlongK && !Form::kGated ? 1 + p.pair : 1)),
-        tiles_(ceil_div(p.columns, kWidth)) {}
-  __device__ bool find() {
-    if (!walk.find()) return false;
+        numbers_(memory.numbers),
+        tiles_(ceil_div(p.columns, kWidth)) {
+    next();
+  }
+  __device__ void next() {
+    found = walk.find(numbers_.next());
+    if (!found) return;
     second = Form::kBAlongK && walk.column >= tiles_;
     first = (second ? walk.column - tiles_ : walk.column) * kWidth;
-    return true;
   }
 
+  bool found = false;  // the last one is not behind
   Walk walk;
   int first = 0;        // column of a matrix of b
   bool second = false;  // of b2
 
  private:
+  TileReader<Form::kStages> numbers_;
   int tiles_;
 };
 

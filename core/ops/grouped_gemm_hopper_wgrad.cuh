@@ -38,7 +38,7 @@ __device__ inline void multiply_together(const WgradArguments& p, WgradMemory<To
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4, half = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
   constexpr bool kBulk = std::is_same_v<C, float>;
   Ring<Together::kStages> ring;
-  for (WgradWalk<Together, kTransposed> walk(p); walk.find(); walk.next()) {
+  for (WgradWalk<Together, kTransposed> walk(p, memory); walk.found; walk.next()) {
     float sum[kColumns / 2];
     const int blocks = ceil_div(walk.rows, kDepth);
     unsigned before = 0;  // the stage that is still read
@@ -176,7 +176,7 @@ __device__ inline void multiply_in_turns(const WgradArguments& p, WgradMemory<In
   Ring<InTurns::kStages> ring;
   unsigned round = mine ^ 1, rounds = 0;  // of turns, of the two squares; warpgroup 0 begins without having been told
   bool ours = mine == 0;
-  for (WgradWalk<InTurns, kTransposed> walk(p); walk.find(); walk.next(), ours = !ours) {
+  for (WgradWalk<InTurns, kTransposed> walk(p, memory); walk.found; walk.next(), ours = !ours) {
     const int blocks = ceil_div(walk.rows, kDepth);
     if (!ours) {
       ring.skip(blocks);
@@ -254,7 +254,9 @@ __global__ void __launch_bounds__(kWgradThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char shared[];
   auto& memory = *reinterpret_cast<WgradMemory<Form>*>(shared);
+  TileTaker<Form::kStages> taker(p.counter, memory.numbers);
   if (threadIdx.x == 0) {
+    memory.numbers.init();
     for (int i = 0; i < Form::kStages; ++i) {
       barrier_init(shared_address(&memory.full[i]), kGather ? kWarpgroup + 1 : 1);
       barrier_init(shared_address(&memory.empty[i]), 4 * Form::kTogether);
@@ -265,11 +267,12 @@ __global__ void __launch_bounds__(kWgradThreads, 1)
     }
     barrier_init_fence();
   }
+  if (threadIdx.x < 32) count_tiles(memory.experts_before, p.experts, [](int rows) { return rows > 0 ? 1 : 0; });
   __syncthreads();
   constexpr bool kInTurns = std::is_same_v<Form, InTurns>;
   if (threadIdx.x < kWarpgroup) {
     registers_down<kGather && !kInTurns ? 56 : 40>();
-    produce_wgrad<Form, kGather, kTransposed>(p, memory);
+    produce_wgrad<Form, kGather, kTransposed>(p, memory, taker);
     __syncwarp();
     if (!p.adds) clear_without_rows<C>(p);
   } else {

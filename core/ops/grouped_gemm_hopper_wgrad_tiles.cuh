@@ -2,7 +2,6 @@
 // filled.
 #pragma once
 
-#include "core/ops/cuda_experts.cuh"
 #include "core/ops/grouped_gemm_hopper.cuh"
 
 namespace megalith::cuda::hopper {
@@ -17,7 +16,8 @@ struct WgradArguments {
   void *c, *c2;
   int a_columns, b_columns;  // of one C
   bool adds;                 // or overwrites C
-  int pair;                  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
+  TileCounter* counter;
+  int pair;  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
 };
 
 inline constexpr int kWgradThreads = 3 * kWarpgroup;
@@ -47,44 +47,48 @@ struct WgradMemory {
   alignas(1024) unsigned char b[Form::kStages][Form::kBytesB];
   alignas(1024) Square staged[2][2];  // of each multiplying warpgroup
   std::uint64_t full[Form::kStages], empty[Form::kStages];
+  TileNumbers<Form::kStages> numbers;
+  int experts_before[kMostExperts + 1];  // that have rows
   // InTurns:
   std::uint64_t loaded[2][2];  // the square of C
   std::uint64_t turn[2];       // of a warpgroup: the other one has found all of its stages full
 };
 
-// Tiles of a block: expert by expert, groups of kWgradGroup tiles of a, in each of them tile after tile of b.
+static_assert(sizeof(WgradMemory<Together>) <= kMostShared && sizeof(WgradMemory<InTurns>) <= kMostShared);
+
+// Where tiles are: expert by expert, groups of kWgradGroup tiles of a, in each of them tile after tile of b.
 template <class Form, bool kTransposed_>
 class WgradWalk {
  public:
   static constexpr bool kTransposed = kTransposed_;
-  __device__ explicit WgradWalk(const WgradArguments& p) : p_(p), tile_(static_cast<int>(blockIdx.x)) {}
-  __device__ bool find() {
+  __device__ WgradWalk(const WgradArguments& p, const WgradMemory<Form>& memory)
+      : p_(p), before_(memory.experts_before), numbers_(memory.numbers) {
+    next();
+  }
+  __device__ void next() {
     const int a_tiles = ceil_div(p_.a_columns, kRows) * (kTransposed ? 1 : 1 + p_.pair);
     const int b_tiles = ceil_div(p_.b_columns, kColumns) * (kTransposed ? 1 + p_.pair : 1);
-    const int tiles = a_tiles * b_tiles;
-    for (; tile_ < p_.experts.count * tiles; next()) {
-      expert = tile_ / tiles;
-      first_row = p_.experts.before(expert);
-      rows = p_.experts.before(expert + 1) - first_row;
-      if (rows <= 0) continue;
-      int in = tile_ - expert * tiles;
-      const int group = in / (kWgradGroup * b_tiles);
-      in -= group * kWgradGroup * b_tiles;
-      const int high = min(kWgradGroup, a_tiles - group * kWgradGroup);
-      const int b_tile = in / high, a_tile = group * kWgradGroup + in - b_tile * high;
-      const int of_one = ceil_div(kTransposed ? p_.b_columns : p_.a_columns, kTransposed ? kColumns : kRows);
-      second = (kTransposed ? b_tile : a_tile) >= of_one;
-      a_column = (a_tile - (second && !kTransposed ? of_one : 0)) * kRows;
-      b_column = (b_tile - (second && kTransposed ? of_one : 0)) * kColumns;
-      return true;
-    }
-    return false;
+    const int tiles = a_tiles * b_tiles, tile = numbers_.next();
+    while (expert < p_.experts.count && tile >= before_[expert + 1] * tiles) ++expert;
+    found = expert < p_.experts.count;
+    if (!found) return;
+    first_row = p_.experts.before(expert);
+    rows = p_.experts.before(expert + 1) - first_row;
+    int in = tile - before_[expert] * tiles;
+    const int group = in / (kWgradGroup * b_tiles);
+    in -= group * kWgradGroup * b_tiles;
+    const int high = min(kWgradGroup, a_tiles - group * kWgradGroup);
+    const int b_tile = in / high, a_tile = group * kWgradGroup + in - b_tile * high;
+    const int of_one = ceil_div(kTransposed ? p_.b_columns : p_.a_columns, kTransposed ? kColumns : kRows);
+    second = (kTransposed ? b_tile : a_tile) >= of_one;
+    a_column = (a_tile - (second && !kTransposed ? of_one : 0)) * kRows;
+    b_column = (b_tile - (second && kTransposed ? of_one : 0)) * kColumns;
   }
-  __device__ void next() { tile_ += static_cast<int>(gridDim.x); }
   // Columns of the operands themselves.
   __device__ int a_first() const { return a_column + (second && !kTransposed ? p_.a_columns : 0); }
   __device__ int b_first() const { return b_column + (second && kTransposed ? p_.b_columns : 0); }
 
+  bool found = false;  // the last one is not behind
   int expert = 0, first_row = 0, rows = 0;
   int a_column = 0, b_column = 0;  // of C or c2
   bool second = false;             // c2
@@ -92,18 +96,22 @@ class WgradWalk {
  private:
   static constexpr int kColumns = Form::kColumns, kWgradGroup = 12;
   const WgradArguments& p_;
-  int tile_;
+  const int* before_;
+  TileReader<Form::kStages> numbers_;
 };
 
 // Fills stages, also those of the next tile while this one is multiplied.
 template <class Form, bool kGather, bool kTransposed>
-__device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>& memory) {
+__device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>& memory,
+                                     TileTaker<Form::kStages>& taker) {
   constexpr int kTimes = kDepth / 8;  // rows of a thread in a block; half a warp copies one
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (!kGather && thread != 0) return;
   Ring<Form::kStages> ring;
   const int across = thread % 16, down = thread / 16;
-  for (WgradWalk<Form, kTransposed> walk(p); walk.find(); walk.next()) {
+  taker.hand_out();
+  for (WgradWalk<Form, kTransposed> walk(p, memory); walk.found; walk.next()) {
+    taker.hand_out();
     const int column = walk.a_first() + across * 8;
     const bool inside = walk.a_column + across * 8 < p.a_columns;
     // Lanes 0 to 15 fetch the indices of the warp's rows 2 warp, 2 warp + 1, 2 warp + 8, ...
@@ -144,6 +152,7 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
       }
     }
   }
+  taker.end();
 }
 
 // C of experts without rows, which have no tiles, becomes zeros; by a warpgroup of each block.

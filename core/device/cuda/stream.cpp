@@ -2,28 +2,13 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include "core/device/cuda/allow_under_capture.h"
 #include "core/device/cuda/blas_check.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/dnn_check.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {
-
-namespace {
-
-// Lets this thread allocate although one of its streams captures: what is made here is no part of the graph.
-class AllowUnderCapture {
- public:
-  AllowUnderCapture() { MEGALITH_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~AllowUnderCapture() { log_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
-  AllowUnderCapture(const AllowUnderCapture&) = delete;
-  AllowUnderCapture& operator=(const AllowUnderCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
-}  // namespace
 
 CudaStream::CudaStream() : device_(use_cuda_device()), fault_(cuda_fault()) {
   MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));

@@ -1,8 +1,15 @@
 // The ops of a mixture of experts: a million routed rows, hundreds of experts, several tiles in each dim.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+
+#include "core/device/host_arena.h"
 #include "core/ops/grouped_gemm.h"
 #include "core/ops/rank_rows.h"
 #include "core/ops/route_rows.h"
 #include "core/ops/router.h"
+#include "tests/support/device_tasks.h"
 #include "tests/unit/ops/cuda_sizes.h"
 
 namespace megalith::test {
@@ -142,6 +149,58 @@ TEST_P(CudaExpertSizesTest, GroupedProducts) {
   grouped(Experts(2, 5000, 900, 9), 900, 448, 576);  // groups of row tiles and several tiles of columns
   grouped(Experts(256, 3000, 700, 0), 700, 64, 72);
   grouped(Experts(5, 4000, 999, 3), 999, 100, 130);  // not for the fast form
+}
+
+// A quarter of the multiprocessors is taken: the others share all tiles, in 4/3 of the time. With equally many tiles
+// for each block it would be twice the time, since some blocks would begin when others have ended.
+TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
+  if (dtype() == DType::kFp32) GTEST_SKIP() << "fp32 has one block for each tile";
+  if (cuda_facts(use_cuda_device()).compute_capability < 90) GTEST_SKIP() << "older GPUs have one block for each tile";
+  load_kernels();
+  HostArena arena(kGpu, 64, "flag");
+  int* const word = arena.allocate_as<int>(1);
+  const std::atomic_ref flag(*word);
+  Stream other(kGpu, "other");
+  Side s(kGpu);
+  constexpr std::int64_t kExperts = 16, kOfExpert = 2048, kRows = kExperts * kOfExpert, kWidth = 1024;
+  std::vector<std::int32_t> even, index;
+  for (std::int64_t e = 0; e <= kExperts; ++e) even.push_back(static_cast<std::int32_t>(e * kOfExpert));
+  for (std::int64_t r = 0; r < kRows; ++r) index.push_back(static_cast<std::int32_t>(r * 7919 % kRows));
+  const Tensor x = s.normal({kRows, kWidth}, dtype()), w = s.normal({kExperts * kWidth, kWidth}, dtype());
+  const Tensor offsets = s.integers(even);
+  GroupedGemm product{.a = x, .offsets = offsets, .b = w, .c = s.output({kRows, kWidth}, dtype())}, gathered = product;
+  gathered.index = s.integers(index);
+  gathered.c = s.output({kRows, kWidth}, dtype());
+  const GroupedGemmWgrad gradient{.a = x,
+                                  .b = x,
+                                  .offsets = offsets,
+                                  .c = s.output({kExperts * kWidth, kWidth}, DType::kFp32),
+                                  .accumulate = false};
+  s.reset();
+  const auto median = [&](const auto& op) {
+    std::array<double, 5> seconds;
+    for (double& each : seconds) {
+      s.stream().synchronize();
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < 8; ++i) launch(s.stream(), op);
+      s.stream().synchronize();
+      each = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    std::ranges::nth_element(seconds, seconds.begin() + 2);
+    return seconds[2];
+  };
+  const auto medians = [&] { return std::array{median(product), median(gathered), median(gradient)}; };
+  medians();  // kernels are loaded, the clock is what it stays
+  const auto alone = medians();
+  const std::vector<Bytes> results = s.contents();
+  s.reset();
+  flag = 0;
+  enqueue_hold(*other.cuda(), word, 1, other.cuda()->multiprocessors() / 4);
+  const auto beside = medians();
+  flag = 1;
+  other.synchronize();
+  EXPECT_TRUE(s.contents() == results);
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_LT(beside[i], 1.65 * alone[i]) << i;
 }
 
 TEST_P(CudaExpertSizesTest, AMillionRows) {
