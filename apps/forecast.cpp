@@ -1,6 +1,10 @@
 #include "apps/forecast.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <future>
+#include <thread>
 #include <tuple>
 
 #include "apps/dispatcher_choice.h"
@@ -59,6 +63,26 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
+// By as many threads as there are processors. Of several errors the first stage's.
+std::vector<StageForecast> look_at_all(const std::vector<int>& stages,
+                                       const std::function<StageForecast(int stage)>& look_at) {
+  std::vector<std::packaged_task<StageForecast()>> tasks;
+  for (const int stage : stages) tasks.emplace_back([&look_at, stage] { return look_at(stage); });
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+  };
+  std::vector<std::future<void>> threads;
+  const auto processors = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
+  for (std::size_t i = 1; i < std::min(processors, tasks.size()); ++i)
+    threads.push_back(std::async(std::launch::async, work));
+  work();
+  threads.clear();  // have ended
+  std::vector<StageForecast> all;
+  for (auto& task : tasks) all.push_back(task.get_future().get());
+  return all;
+}
+
 // GPUs of several hosts do not read each other's memory.
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
   const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
@@ -107,19 +131,29 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
                                    .length = static_cast<double>(options.model.seq_length)},
                   world);
   }
-  for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
-    if (looked[static_cast<std::size_t>(stage)] != stage) continue;
+  std::vector<int> stages = looked;
+  std::ranges::sort(stages);
+  stages.erase(std::ranges::unique(stages).begin(), stages.end());
+  const auto look_at = [&](int stage) {
     StepRecording recording = record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage),
                                           {.most_microbatches = spec.most_recorded / mesh.pp,
                                            .most_memory = spec.most_memory,
                                            .searches = spec.most_memory == 0});
-    StageForecast& out = forecast.stages.emplace_back();
-    out.stage = stage;
+    StageForecast out{.stage = stage};
     out.memory = memory_use(recording.plans);
-    if (spec.most_memory != 0 && out.memory.total() > spec.most_memory) return forecast;
+    if (spec.most_memory != 0 && out.memory.total() > spec.most_memory) return out;
     out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);
     if (costs) out.times = times_of(recording, *costs);
     out.plans = std::move(recording.plans);
+    return out;
+  };
+  if (spec.most_memory == 0) {
+    forecast.stages = look_at_all(stages, look_at);
+  } else {
+    for (const int stage : stages) {
+      forecast.stages.push_back(look_at(stage));
+      if (forecast.stages.back().memory.total() > spec.most_memory) return forecast;
+    }
   }
   if (!costs) return forecast;
   std::vector<const StepTimes*> times;
