@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -63,13 +64,16 @@ std::vector<Combination<N>> pairwise(const std::vector<Combination<N>>& all,
   };
   std::vector<bool> missing(pairs + others, false);
   for (const Combination<N>& c : all) for_each_pair(c, [&](std::size_t pair) { missing[pair] = true; });
+  std::vector<std::int64_t> at_most(all.size(), std::numeric_limits<std::int64_t>::max());  // gains, which only fall
   for (std::vector<Combination<N>> chosen;;) {
     std::int64_t most = 0;
     Combination<N> best{};
-    for (const Combination<N>& c : all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (at_most[i] <= most) continue;
       std::int64_t gain = 0;
-      for_each_pair(c, [&](std::size_t pair) { gain += missing[pair] ? 1 : 0; });
-      if (gain > most) best = c;
+      for_each_pair(all[i], [&](std::size_t pair) { gain += missing[pair] ? 1 : 0; });
+      at_most[i] = gain;
+      if (gain > most) best = all[i];
       most = std::max(most, gain);
     }
     if (most == 0) return chosen;
