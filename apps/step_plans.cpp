@@ -156,8 +156,12 @@ void plan_evaluation(const Options& options, const RunConfig& config, const Mesh
   Recording recorded(options, config, mesh, {});
   recorded.step.evaluate(recorded.samples.input);
   recorded.rank.wait_for_parameters();
-  recording.plans.evaluate =
-      plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(config, recording.searches));
+  const auto plan = [&](bool searches) {
+    recording.plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(config, searches));
+  };
+  plan(false);
+  // Its memory is the training step's.
+  if (recording.searches && recording.plans.evaluate.peak_bytes > recording.plans.train.peak_bytes) plan(true);
 }
 
 // A step whose weights are gathered beside the next one's forward: the second of two.
