@@ -4,7 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <future>
-#include <thread>
+#include <system_error>
 #include <tuple>
 
 #include "apps/dispatcher_choice.h"
@@ -63,7 +63,7 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
-// By as many threads as there are processors. Of several errors the first stage's.
+// Some of them side by side: each takes up to half a GiB meanwhile. Of several errors the first stage's.
 std::vector<StageForecast> look_at_all(const std::vector<int>& stages,
                                        const std::function<StageForecast(int stage)>& look_at) {
   std::vector<std::packaged_task<StageForecast()>> tasks;
@@ -73,9 +73,12 @@ std::vector<StageForecast> look_at_all(const std::vector<int>& stages,
     for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
   };
   std::vector<std::future<void>> threads;
-  const auto processors = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
-  for (std::size_t i = 1; i < std::min(processors, tasks.size()); ++i)
-    threads.push_back(std::async(std::launch::async, work));
+  constexpr std::size_t kTogether = 4;
+  try {
+    for (std::size_t i = 1; i < std::min(kTogether, tasks.size()); ++i)
+      threads.push_back(std::async(std::launch::async, work));
+  } catch (const std::system_error&) {  // no more threads to be had
+  }
   work();
   threads.clear();  // have ended
   std::vector<StageForecast> all;

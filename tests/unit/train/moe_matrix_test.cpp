@@ -121,9 +121,9 @@ class MoeMatrix : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
   static const RunResult& plain_run(const Case& c) {
     static std::map<Case, RunResult> runs;
-    const auto [found, is_new] = runs.try_emplace(plain(c));
-    if (is_new) found->second = test::run_eagerly(cell_of(plain(c)));
-    return found->second;
+    const Case key = plain(c);
+    if (!runs.contains(key)) runs.emplace(key, test::run_eagerly(cell_of(key)));
+    return runs.at(key);
   }
 };
 std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& test) {
