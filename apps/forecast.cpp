@@ -1,13 +1,10 @@
 #include "apps/forecast.h"
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
-#include <future>
-#include <system_error>
 #include <tuple>
 
 #include "apps/dispatcher_choice.h"
+#include "apps/side_by_side.h"
 
 namespace megalith {
 
@@ -63,29 +60,6 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
-// Some of them side by side: each takes up to half a GiB meanwhile. Of several errors the first stage's.
-std::vector<StageForecast> look_at_all(const std::vector<int>& stages,
-                                       const std::function<StageForecast(int stage)>& look_at) {
-  std::vector<std::packaged_task<StageForecast()>> tasks;
-  for (const int stage : stages) tasks.emplace_back([&look_at, stage] { return look_at(stage); });
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
-  };
-  std::vector<std::future<void>> threads;
-  constexpr std::size_t kTogether = 4;
-  try {
-    for (std::size_t i = 1; i < std::min(kTogether, tasks.size()); ++i)
-      threads.push_back(std::async(std::launch::async, work));
-  } catch (const std::system_error&) {  // no more threads to be had
-  }
-  work();
-  threads.clear();  // have ended
-  std::vector<StageForecast> all;
-  for (auto& task : tasks) all.push_back(task.get_future().get());
-  return all;
-}
-
 // GPUs of several hosts do not read each other's memory.
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
   const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
@@ -134,28 +108,31 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
                                    .length = static_cast<double>(options.model.seq_length)},
                   world);
   }
-  std::vector<int> stages = looked;
-  std::ranges::sort(stages);
-  stages.erase(std::ranges::unique(stages).begin(), stages.end());
-  const auto look_at = [&](int stage) {
-    StepRecording recording = record_step(options, forecast.config, static_cast<int>(stage * ranks_of_stage),
+  std::vector<StageForecast> stages;
+  for (int stage = 0; stage < pipeline.placement.num_stages; ++stage)
+    if (looked[static_cast<std::size_t>(stage)] == stage) stages.push_back({.stage = stage});
+  const auto is_too_large = [&](const StageForecast& stage) {
+    return spec.most_memory != 0 && stage.memory.total() > spec.most_memory;
+  };
+  const auto look_at = [&](StageForecast& out) {
+    StepRecording recording = record_step(options, forecast.config, static_cast<int>(out.stage * ranks_of_stage),
                                           {.most_microbatches = spec.most_recorded / mesh.pp,
                                            .most_memory = spec.most_memory,
                                            .searches = spec.most_memory == 0});
-    StageForecast out{.stage = stage};
     out.memory = memory_use(recording.plans);
-    if (spec.most_memory != 0 && out.memory.total() > spec.most_memory) return out;
+    if (is_too_large(out)) return;
     out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);
     if (costs) out.times = times_of(recording, *costs);
     out.plans = std::move(recording.plans);
-    return out;
   };
   if (spec.most_memory == 0) {
-    forecast.stages = look_at_all(stages, look_at);
+    side_by_side(stages.size(), [&](std::size_t i) { look_at(stages[i]); });
+    forecast.stages = std::move(stages);
   } else {
-    for (const int stage : stages) {
-      forecast.stages.push_back(look_at(stage));
-      if (forecast.stages.back().memory.total() > spec.most_memory) return forecast;
+    for (StageForecast& stage : stages) {
+      look_at(stage);
+      forecast.stages.push_back(std::move(stage));
+      if (is_too_large(forecast.stages.back())) return forecast;
     }
   }
   if (!costs) return forecast;

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <future>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "apps/flags.h"
+#include "apps/side_by_side.h"
 #include "apps/suggested_layout.h"
 #include "core/base/error.h"
 #include "core/base/take_part.h"
@@ -20,9 +20,6 @@ namespace megalith {
 namespace {
 
 constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
-
-// Layouts forecast concurrently; a constant, so that the answer is the same everywhere.
-constexpr std::size_t kTogether = 4;
 
 // Layouts kept beside those to be listed, should whole forecasts of some tell that they do not fit.
 constexpr std::size_t kSpare = 3;
@@ -150,14 +147,7 @@ class Search {
           add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
-    std::vector<std::future<void>> threads;
-    std::atomic<std::size_t> next = 0;
-    for (std::size_t thread = 0; thread < kTogether; ++thread) {
-      threads.push_back(std::async(std::launch::async, [&] {
-        for (std::size_t i = next++; i < all.size(); i = next++) all[i].least_seconds = least_seconds(all[i].layout);
-      }));
-    }
-    for (std::future<void>& thread : threads) thread.get();
+    side_by_side(all.size(), [&](std::size_t i) { all[i].least_seconds = least_seconds(all[i].layout); });
     std::stable_sort(all.begin(), all.end(),
                      [](const Candidate& a, const Candidate& b) { return a.least_seconds < b.least_seconds; });
     return all;

@@ -1,0 +1,37 @@
+// Independent work of several threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <system_error>
+#include <vector>
+
+namespace megalith {
+
+// Forecasts at once, each of which takes up to half a GiB; a constant, so that a search's answer is the same
+// everywhere.
+inline constexpr std::size_t kTogether = 4;
+
+// work(i) for each i below `count`, kTogether at a time. All have ended when it returns, or throws what the first of
+// those that failed threw.
+inline void side_by_side(std::size_t count, const std::function<void(std::size_t i)>& work) {
+  std::vector<std::packaged_task<void()>> tasks;
+  for (std::size_t i = 0; i < count; ++i) tasks.emplace_back([&work, i] { work(i); });
+  std::atomic<std::size_t> next = 0;
+  const auto take = [&] {
+    for (std::size_t i = next++; i < count; i = next++) tasks[i]();
+  };
+  std::vector<std::future<void>> threads;
+  try {
+    while (threads.size() + 1 < std::min(kTogether, count)) threads.push_back(std::async(std::launch::async, take));
+  } catch (const std::system_error&) {  // no more threads to be had
+  }
+  take();
+  threads.clear();  // have ended
+  for (auto& task : tasks) task.get_future().get();
+}
+
+}  // namespace megalith
