@@ -19,7 +19,7 @@ void enqueue_on_host(CudaStream& stream, std::function<void()> task);
 // Spins until *flag (pinned host memory) is at least `value`; gives up after ten seconds, so that a test fails instead
 // of hanging.
 void enqueue_spin(CudaStream& stream, const int* flag, int value);
-// Likewise, and takes so many multiprocessors whole meanwhile. For Hopper.
+// Likewise, and takes so many multiprocessors whole meanwhile.
 void enqueue_hold(CudaStream& stream, const int* flag, int value, int multiprocessors);
 // *flag = value, seen by spins on other streams and by the host.
 void enqueue_signal(CudaStream& stream, int* flag, int value);

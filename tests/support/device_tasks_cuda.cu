@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/fault.cuh"
+#include "core/ops/cuda_launch.cuh"
 #include "tests/support/device_tasks.h"
 
 namespace megalith::test {
@@ -20,19 +21,11 @@ __device__ long long nanoseconds() {
   return now;
 }
 
-__global__ void spin(const volatile int* flag, int value) {
+__global__ void spin(const volatile int* flag, int value, unsigned pause) {
   const long long start = nanoseconds();
-  while (*flag < value && nanoseconds() - start < kPatience) __nanosleep(500);
+  while (*flag < value && nanoseconds() - start < kPatience) __nanosleep(pause);
   __threadfence_system();
 }
-
-// Without many questions to the host's memory, which would hold up what the host launches.
-__global__ void hold(const volatile int* flag, int value) {
-  const long long start = nanoseconds();
-  while (*flag < value && nanoseconds() - start < kPatience) __nanosleep(50'000);
-}
-
-constexpr int kMostShared = 227 << 10;  // bytes of a multiprocessor that a block may have
 
 __global__ void signal(volatile int* flag, int value) {
   __threadfence_system();
@@ -62,10 +55,9 @@ void CUDART_CB run_task(void* task) { (*static_cast<std::function<void()>*>(task
 
 void load_kernels() {
   cudaFuncAttributes attributes;
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(spin), reinterpret_cast<const void*>(signal), reinterpret_cast<const void*>(add),
-        reinterpret_cast<const void*>(copy), reinterpret_cast<const void*>(nothing),
-        reinterpret_cast<const void*>(hold), reinterpret_cast<const void*>(fault_all)}) {
+  for (const void* kernel : {reinterpret_cast<const void*>(spin), reinterpret_cast<const void*>(signal),
+                             reinterpret_cast<const void*>(add), reinterpret_cast<const void*>(copy),
+                             reinterpret_cast<const void*>(nothing), reinterpret_cast<const void*>(fault_all)}) {
     MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   }
 }
@@ -79,15 +71,15 @@ void enqueue_on_host(CudaStream& stream, std::function<void()> task) {
 }
 
 void enqueue_spin(CudaStream& stream, const int* flag, int value) {
-  spin<<<1, 1, 0, stream.handle()>>>(flag, value);
+  spin<<<1, 1, 0, stream.handle()>>>(flag, value, 500);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
 void enqueue_hold(CudaStream& stream, const int* flag, int value, int multiprocessors) {
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(hold, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
-  MEGALITH_CUDA_CHECK(raised);
-  hold<<<multiprocessors, 1, kMostShared, stream.handle()>>>(flag, value);
+  const int shared = stream.keep<cuda::SharedMemory>().block;
+  cuda::allow_shared_memory<spin>(shared);
+  // Few questions to the host's memory, which would hold up what the host launches.
+  spin<<<multiprocessors, 1, shared, stream.handle()>>>(flag, value, 50'000);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
