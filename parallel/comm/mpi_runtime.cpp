@@ -73,6 +73,9 @@ void set_mpi_environment() {
   set("PMIX_MCA_gds", "hash");
   // A process without mpirun starts a daemon for spawning others, which listens on every interface.
   set("OMPI_MCA_ess_singleton_isolated", "1");
+  // It would also have one folder with all such processes of the user, which the last to end removes while the next one
+  // starts, whose MPI_Init then ends it. Under mpirun each run has its own.
+  if (std::getenv("PMIX_RANK") == nullptr) set("OMPI_MCA_orte_create_session_dirs", "0");
   if (!on_one_node(of_environment)) return;
   // Open MPI's TCP listens on every interface, also where no rank is elsewhere, and a few bytes from anyone end the
   // run.

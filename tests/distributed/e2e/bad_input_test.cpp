@@ -36,6 +36,13 @@ TEST(BadInput, Flags) {
   expect(mock({"--world-size", "2"}), "--world-size: a flag of plan, not of train; leave it out");
 }
 
+// Open MPI would have all processes without mpirun share a folder, and one that ends removes it under one that starts.
+TEST(BadInput, OneProcessNeedsNoFolderOfMpi) {
+  const Folder folder;
+  expect_error(folder, Words{"/usr/bin/env", "TMPDIR=/dev/null/none"} + test::program("train", {"--foo"}), 2,
+               "train: error: [rank 0/1] --foo: unknown flag of train; see train --help");
+}
+
 TEST(BadInput, ContradictoryFlags) {
   const Folder folder;
   const auto expect = [&](const Words& flags, const std::string& message) {
