@@ -45,11 +45,11 @@ struct TileCounter {
 };
 
 // The numbers of a block's tiles, ascending. Blocks share a counter, so that one which begins late, behind another
-// kernel on its multiprocessor, has fewer. One thread takes them, each a tile before its stages are filled; all others
-// read them in order, at most kBehind tiles later.
+// kernel on its multiprocessor, has fewer. One thread takes them, each while it fills the last stages of the tile
+// before, so that blocks end together; all others read them in order, at most kBehind tiles later.
 template <int kStages>
 struct TileNumbers {
-  static constexpr int kBehind = kStages + 3;  // a stage a tile: those, one taken ahead, two whose results are stored
+  static constexpr int kBehind = kStages + 2;  // a stage a tile: those, and two whose results are stored
   static constexpr int kCount = 8;
   static_assert(kCount > kBehind);
   int number[kCount];
@@ -60,31 +60,32 @@ struct TileNumbers {
   }
 };
 
-// All may call it; only the block's first thread acts.
+// All may call it; only the block's first thread acts. Each number is taken a while before it is handed out, which
+// waits for it.
 template <int kStages>
 class TileTaker {
  public:
+  static constexpr int kStagesAhead = 4;  // of the tile before: what an answer takes
   __device__ TileTaker(TileCounter* counter, TileNumbers<kStages>& numbers) : counter_(counter), numbers_(numbers) {
-    if (threadIdx.x == 0) take();
+    take();
+  }
+  __device__ void take() {
+    if (threadIdx.x == 0) held_ = atomicAdd(&counter_->next, 1);
   }
   __device__ void hand_out() {
     if (threadIdx.x != 0) return;
     const unsigned at = taken_++ % numbers_.kCount;
     numbers_.number[at] = held_;
     barrier_arrive(shared_address(&numbers_.known[at]));
-    take();
   }
   // After the last call: the last block leaves zeros behind.
   __device__ void end() {
-    if (threadIdx.x != 0 || held_ < 0) return;  // never negative; asking waits for the last answer
+    if (threadIdx.x != 0) return;
     __threadfence();
     if (atomicAdd(&counter_->ended_blocks, 1) == static_cast<int>(gridDim.x) - 1) *counter_ = {0, 0};
   }
 
  private:
-  // The answer is waited for when it is handed out.
-  __device__ void take() { held_ = atomicAdd(&counter_->next, 1); }
-
   TileCounter* counter_;
   TileNumbers<kStages>& numbers_;
   unsigned taken_ = 0;

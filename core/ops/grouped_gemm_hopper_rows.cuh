@@ -40,7 +40,6 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
   Ring<Form::kStages> ring;
   taker.hand_out();
   for (Tiles<Form> tiles(p, memory); tiles.found; tiles.next()) {
-    taker.hand_out();
     unsigned sources[kTimes];  // where rows start, in 16 bytes
     unsigned live = 0;
     if constexpr (Form::kGather) {
@@ -53,6 +52,7 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
       }
     }
     for (int block = 0; block < blocks; ++block, ring.next()) {
+      if (block == max(0, blocks - taker.kStagesAhead)) taker.take();
       const unsigned full = shared_address(&memory.full[ring.stage]), a = shared_address(memory.a[ring.stage]);
       barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
       if (thread == 0) {
@@ -70,6 +70,7 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
         barrier_arrive_after_copies(full);
       }
     }
+    taker.hand_out();
   }
   taker.end();
 }
@@ -87,6 +88,7 @@ __device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& 
     if (tiles.walk.live <= half * kHalf) {  // nothing of ours: only keep the stages going
       for (int block = 0; block < blocks; ++block, ring.next()) {
         barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
+        __syncwarp();
         if (lane == 0) barrier_arrive(shared_address(&memory.empty[ring.stage]));
       }
       continue;

@@ -111,7 +111,6 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
   const int across = thread % 16, down = thread / 16;
   taker.hand_out();
   for (WgradWalk<Form, kTransposed> walk(p, memory); walk.found; walk.next()) {
-    taker.hand_out();
     const int column = walk.a_first() + across * 8;
     const bool inside = walk.a_column + across * 8 < p.a_columns;
     // Lanes 0 to 15 fetch the indices of the warp's rows 2 warp, 2 warp + 1, 2 warp + 8, ...
@@ -122,6 +121,7 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
     int index = kGather ? index_of(0) : 0;
     const int blocks = ceil_div(walk.rows, kDepth);
     for (int block = 0; block < blocks; ++block, ring.next()) {
+      if (block == max(0, blocks - taker.kStagesAhead)) taker.take();
       const unsigned full = shared_address(&memory.full[ring.stage]);
       const unsigned a = shared_address(memory.a[ring.stage]), b = shared_address(memory.b[ring.stage]);
       barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
@@ -151,6 +151,7 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
         barrier_arrive_after_copies(full);
       }
     }
+    taker.hand_out();
   }
   taker.end();
 }

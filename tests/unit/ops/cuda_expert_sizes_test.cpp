@@ -176,31 +176,47 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
                                   .offsets = offsets,
                                   .c = s.output({kExperts * kWidth, kWidth}, DType::kFp32),
                                   .accumulate = false};
+  GroupedGemmWgrad together = gradient;
+  together.b = s.normal({kRows, 2 * kWidth}, dtype());
+  together.c = s.output({kExperts * kWidth, 2 * kWidth}, dtype());
   s.reset();
-  const auto median = [&](const auto& op) {
-    std::array<double, 5> seconds;
-    for (double& each : seconds) {
-      s.stream().synchronize();
-      const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < 8; ++i) launch(s.stream(), op);
-      s.stream().synchronize();
-      each = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    }
-    std::ranges::nth_element(seconds, seconds.begin() + 2);
-    return seconds[2];
+  const auto seconds = [&](const auto& op) {
+    s.stream().synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 8; ++i) launch(s.stream(), op);
+    s.stream().synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const auto medians = [&] { return std::array{median(product), median(gathered), median(gradient)}; };
-  medians();  // kernels are loaded, the clock is what it stays
-  const auto alone = medians();
+  const auto each = [&] {
+    return std::array{seconds(product), seconds(gathered), seconds(gradient), seconds(together)};
+  };
+  auto alone = each(), beside = alone;  // kernels are loaded
   const std::vector<Bytes> results = s.contents();
-  s.reset();
-  flag = 0;
-  enqueue_hold(*other.cuda(), word, 1, other.cuda()->multiprocessors() / 4);
-  const auto beside = medians();
-  flag = 1;
-  other.synchronize();
-  EXPECT_TRUE(s.contents() == results);
+  alone.fill(1);
+  beside.fill(1);
+  const auto least = [](double a, double b) { return std::min(a, b); };
+  // The least of several turns: other programs may use the GPU now and then.
+  for (int turn = 0; turn < 9; ++turn) {
+    std::ranges::transform(alone, each(), alone.begin(), least);
+    s.reset();
+    flag = 0;
+    enqueue_hold(*other.cuda(), word, 1, other.cuda()->multiprocessors() / 4);
+    std::ranges::transform(beside, each(), beside.begin(), least);
+    flag = 1;
+    other.synchronize();
+    EXPECT_TRUE(s.contents() == results) << turn;
+  }
   for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_LT(beside[i], 1.65 * alone[i]) << i;
+}
+
+// More tiles than a block's ring has numbers, in experts of few rows, each of which takes the loads least time.
+TEST_P(CudaExpertSizesTest, ManySmallTiles) {
+  const Experts experts(256, 12000, 3000, 5);
+  for (const bool gathered : {false, true}) {
+    const Shape rows{gathered ? 3000 : experts.capacity, 64};
+    forward_has_the_bits_of_its_parts(experts, rows, 768);
+    backward_has_the_bits_of_its_parts(experts, rows, 768, gathered);
+  }
 }
 
 TEST_P(CudaExpertSizesTest, AMillionRows) {
