@@ -62,6 +62,23 @@ TEST(OffloadPlan, MovesEachKindOfADenseLayer) {
   }
 }
 
+TEST(OffloadPlan, TheLeastSizeCountsElementsAsMegatronDoes) {
+  for (const Words& dtype : {Words{}, Words{"--bf16"}}) {
+    SCOPED_TRACE(dtype.size());
+    const auto kinds = [&](std::int64_t least) {
+      std::vector<std::string> names;
+      const Words flags = {"--fine-grained-activation-offloading", "--offload-modules",  "fc1", "act",
+                           "--min-offloaded-tensor-size",          std::to_string(least)};
+      for (const auto& [kind, bytes] : moving(plans_of(dtype + flags))) names.push_back(kind);
+      return names;
+    };
+    EXPECT_THAT(kinds(32 * 64), testing::ElementsAre("act", "fc1"));  // 32 tokens of width 64, of FFN 256
+    EXPECT_THAT(kinds(32 * 64 + 1), testing::ElementsAre("act"));
+    EXPECT_THAT(kinds(32 * 256), testing::ElementsAre("act"));
+    EXPECT_THAT(kinds(32 * 256 + 1), testing::IsEmpty());
+  }
+}
+
 TEST(OffloadPlan, OptingOutOneKindOfExpertsLowersBytesByItsOwn) {
   for (const Words& fused : {Words{}, Words{"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"}}) {
     SCOPED_TRACE(fused.size());
