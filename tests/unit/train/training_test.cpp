@@ -237,19 +237,25 @@ TEST(Training, ANanSkipsTheStepOnAllRanks) {
   }
 }
 
-TEST(Training, NothingIsTakenFromTheSystemAfterStepTwo) {
-  std::int64_t after_two = -1;
-  const auto watch = [&](Trainer& trainer, int rank) {
-    if (rank != 0) return;
-    Rank& own = trainer.rank();
-    own.runner.hooks(0).add(HookPoint::kPreForward, [&own, &after_two](const HookContext& context) {
-      if (context.microbatch == 0) after_two = after_two < 0 ? own.memory.pool.system_allocations() : after_two;
-    });
-  };
-  const RunResult result =
-      test::train({.flags = {"--eval-interval", "2", "--eval-iters", "1"}, .ranks = 2, .prepare = watch});
-  EXPECT_GE(after_two, 0);
-  EXPECT_EQ(result.system_allocations_after, after_two);
+TEST(Training, NothingIsTakenFromTheSystemWithinSteps) {
+  for (const std::string more : {"", "--use-distributed-optimizer", "--data-parallel-sharding-strategy optim_grads",
+                                 "--data-parallel-sharding-strategy optim_grads_params",
+                                 "--num-experts 4 --moe-ffn-hidden-size 32 --swiglu --disable-bias-linear "
+                                 "--expert-model-parallel-size 2 --data-parallel-sharding-strategy optim"}) {
+    SCOPED_TRACE(more);
+    std::int64_t at_first = -1;
+    const auto watch = [&](Trainer& trainer, int rank) {
+      if (rank != 0) return;
+      Rank& own = trainer.rank();
+      own.runner.hooks(0).add(HookPoint::kPreForward, [&own, &at_first](const HookContext& context) {
+        if (context.microbatch == 0) at_first = at_first < 0 ? own.memory.pool.system_allocations() : at_first;
+      });
+    };
+    const RunResult result =
+        test::train({.flags = test::words("--eval-interval 2 --eval-iters 1 " + more), .ranks = 2, .prepare = watch});
+    EXPECT_GE(at_first, 0);
+    EXPECT_EQ(result.system_allocations_after, at_first);
+  }
 }
 
 TEST(Training, HooksRunAroundEveryVerbInOrder) {
