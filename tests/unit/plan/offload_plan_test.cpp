@@ -8,30 +8,19 @@
 #include <iterator>
 #include <map>
 
-#include "apps/forecast.h"
 #include "apps/offload_report.h"
-#include "tests/unit/plan/plan_support.h"
+#include "tests/unit/plan/offload_support.h"
 
 namespace megalith {
 namespace {
 
+using test::kExperts;
+using test::offload;
+using test::plans_of;
 using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-Words offload(const Words& modules) {
-  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + modules;
-}
-
-const Words kExperts = {"--num-experts",         "4",  "--moe-router-topk", "2",
-                        "--moe-ffn-hidden-size", "32", "--swiglu",          "--disable-bias-linear",
-                        "--ffn-hidden-size",     "64", "--moe-layer-freq",  "1"};
-
-StepPlans plans_of(const Words& flags, int ranks = 1, int rank = 0) {
-  const Options options = test::complete(test::plan_flags() + flags, ranks);
-  return record_step(options, run_config(options, ranks), rank, {.most_microbatches = 64}).plans;
-}
 
 // Bytes of a microbatch that move, by kind.
 std::map<std::string, std::size_t> moving(const StepPlans& plans) {
@@ -266,135 +255,6 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   plans.evaluate.peak_bytes = 80 << 20;
   EXPECT_EQ(saving_of(plans).theory, 30 << 20);
   EXPECT_EQ(saving_of(plans).realised, 30 << 20);
-}
-
-// The round rates, with links of so many GB/s.
-Words rates_of_links(double gbps) {
-  const std::string file = testing::TempDir() + "/offload_rates.toml";
-  std::string text = test::round_rates();
-  for (const char* key : {"copy-to-host-gbps", "copy-from-host-gbps"}) {
-    const std::size_t at = text.find(std::string("\n") + key) + 1;
-    text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, gbps));
-  }
-  std::ofstream(file) << text;
-  return {"--rates", file};
-}
-
-// Their shares of a ring's blocks take unlike times, and they read each other's memory: one forecast decides.
-TEST(OffloadPlan, RanksOfARingMoveAlike) {
-  const Options options = test::complete(
-      test::plan_flags() + offload({"auto"}) + rates_of_links(2) + Words{"--context-parallel-size", "4"}, 4);
-  const RunConfig config = run_config(options, 4);
-  const StepPlans first = plan_steps(options, config, 0);
-  ASSERT_TRUE(first.offload.forecast);
-  for (int rank = 1; rank < 4; ++rank) {
-    const StepPlans plans = plan_steps(options, config, rank);
-    EXPECT_EQ(plans.offload.forecast->computing, first.offload.forecast->computing);
-    EXPECT_EQ(digest_of(plans.train), digest_of(first.train));
-  }
-}
-
-TEST(OffloadPlan, ByForecastMovesWhatHides) {
-  const auto plans = [](double gbps) { return plans_of(offload({"auto"}) + rates_of_links(gbps)); };
-  const StepPlans all = plans(1e9), some = plans(2), none = plans(1e-6);
-  const auto slots = [](const StepPlans& of) { return std::ssize(of.offload.points.slots); };
-  EXPECT_GT(slots(all), slots(some));
-  EXPECT_GT(slots(some), 0);
-  EXPECT_EQ(slots(none), 0);
-  EXPECT_THAT(printed_offload(none, ""), HasSubstr("stays: its copies would not hide behind computing"));
-  EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
-  EXPECT_FALSE(none.offload.forecast);
-  EXPECT_NEAR(some.offload.forecast->copies.out_seconds, some.offload.used_bytes / 2e9, 1e-9);
-  EXPECT_GT(some.offload.forecast->computing, 0);
-}
-
-TEST(OffloadPlan, ByForecastMovesWhatHidesAtTheDistanceThatWasSaid) {
-  bool some_stay = false;
-  for (const char* distance : {"0", "1", "2"}) {
-    SCOPED_TRACE(distance);
-    const Words words = offload({"auto"}) + Words{"--offload-distance", distance, "--num-layers", "8"};
-    const StepPlans free = plans_of(words + rates_of_links(1e9)), tight = plans_of(words + rates_of_links(2));
-    EXPECT_GT(std::ssize(free.offload.points.slots), std::ssize(tight.offload.points.slots));
-    some_stay |= !tight.offload.points.empty();
-    if (!tight.offload.forecast) continue;
-    EXPECT_LE(tight.offload.forecast->copies.stalls(), 0.005 * tight.offload.forecast->computing);
-    for (const OffloadSlot& slot : tight.offload.points.slots) EXPECT_LE(slot.lag, 0) << slot.name;
-    EXPECT_EQ(tight.offload.points.lag, std::max(std::stoi(distance), 1));
-  }
-  EXPECT_TRUE(some_stay);
-}
-
-TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
-  for (const char* layout : {"", "--pipeline-model-parallel-size 2", "--pipeline-schedule gpipe"}) {
-    SCOPED_TRACE(layout);
-    const Words words = offload({"auto"}) + rates_of_links(1e9) + test::words(layout);
-    Options options = test::complete(test::plan_flags() + words, 2);
-    options.checkpoint.async_save = true;  // tells what a copy of the state takes
-    const RunConfig config = run_config(options, 2);
-    const StepPlans all = plan_steps(options, config, 0);
-    options.checkpoint.async_save = false;
-    const MemoryUse kept{.persistent = all.persistent, .arena = all.offload.kept_peak_bytes};
-    const std::size_t room = all.host.peak_bytes / 2, taken = kept.total() + all.checkpoint_staging;
-    options.offload.host_share =
-        taken;  // too little on the CPU, where the step is there too, and enough for a device's
-    EXPECT_GE(plan_steps(options, config, 0).host.peak_bytes, room);
-    options.offload.host_is_device = true;
-    EXPECT_TRUE(plan_steps(options, config, 0).offload.points.empty());
-    options.offload.host_share = (taken + room) * 100 / 85;
-    const StepPlans some = plan_steps(options, config, 0);
-    EXPECT_LE(some.host.peak_bytes, room);
-    EXPECT_GT(some.host.peak_bytes, room / 2);
-    EXPECT_THAT(printed_offload(some, ""), HasSubstr("stays: no room on the host"));
-    EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
-    // What was named moves, or is refused before the run.
-    options.offload.offload_modules = {"act"};
-    const StepPlans named = plan_steps(options, config, 0);
-    options.offload.host_share = 0;
-    EXPECT_EQ(named.host.peak_bytes, plan_steps(options, config, 0).host.peak_bytes);
-  }
-}
-
-TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
-  const auto stage = [](const char* slowdown) {
-    const Words words =
-        offload({"act"}) + rates_of_links(2) + Words{"--num-layers", "8", "--offload-slowdown", slowdown};
-    const Options options = test::complete(test::plan_flags() + words, 1);
-    const Rates rates = read_rates(options.forecast.rates);
-    return make_forecast(options, 1, {.rates = &rates}).stages[0];
-  };
-  double saved = -1;
-  for (const char* slowdown : {"0", "0.1", "100"}) {
-    SCOPED_TRACE(slowdown);
-    const StageForecast forecast = stage(slowdown);
-    const OffloadSaving saving = saving_of(forecast.plans);
-    EXPECT_GT(saving.theory, saved);
-    saved = saving.theory;
-    const StepTimes& times = forecast.times;
-    double computing = 0;
-    for (const double seconds : times.action_seconds) computing += seconds;
-    EXPECT_LE(times.exposed_to_host + times.exposed_from_host, std::stod(slowdown) * 4 * computing + 1e-12);
-  }
-}
-
-TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
-  const Options options = test::complete(test::plan_flags() + offload({"act"}), 1);
-  const Rates slow = test::rates_with({"copy-to-host-gbps = 0.001", "copy-from-host-gbps = 0.002"});
-  const Forecast forecast = make_forecast(options, 1, {.rates = &slow});
-  const StageForecast& stage = forecast.stages[0];
-  const double bytes = stage.plans.offload.used_bytes * 16;
-  EXPECT_NEAR(stage.times.to_host, bytes / 1e6, 1e-6);
-  EXPECT_NEAR(stage.times.from_host, bytes / 2e6, 1e-6);
-  EXPECT_GT(stage.times.exposed_to_host, 0);
-  EXPECT_GT(forecast.step->seconds, stage.times.exposed_to_host + stage.times.exposed_from_host);
-  // Rows of experts that a kernel copies take it too.
-  const Words experts = kExperts + offload({"fused_group_mlp"}) + Words{"--expert-model-parallel-size", "2"};
-  const Rates shared = test::rates_with({"copy-to-host-together-gbps = 0.001"});
-  const StageForecast rows =
-      make_forecast(test::complete(test::plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];
-  EXPECT_NEAR(rows.times.to_host / (rows.plans.offload.used_bytes * 8 / 1e6), 1, 0.1);
-  const Rates fast = test::rates_with({"copy-to-host-gbps = 1000000", "copy-from-host-gbps = 1000000"});
-  const Forecast hidden = make_forecast(options, 1, {.rates = &fast});
-  EXPECT_LT(hidden.stages[0].times.exposed_to_host, 1e-6);
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+// What the tests of plans that move activations share.
+#pragma once
+
+#include "tests/unit/plan/plan_support.h"
+
+namespace megalith::test {
+
+inline Words offload(const Words& modules) {
+  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + modules;
+}
+
+inline const Words kExperts = {"--num-experts",         "4",  "--moe-router-topk", "2",
+                               "--moe-ffn-hidden-size", "32", "--swiglu",          "--disable-bias-linear",
+                               "--ffn-hidden-size",     "64", "--moe-layer-freq",  "1"};
+
+inline StepPlans plans_of(const Words& flags, int ranks = 1, int rank = 0) {
+  const Options options = complete(plan_flags() + flags, ranks);
+  return record_step(options, run_config(options, ranks), rank, {.most_microbatches = 64}).plans;
+}
+
+}  // namespace megalith::test
