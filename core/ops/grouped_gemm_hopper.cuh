@@ -65,12 +65,12 @@ struct TileNumbers {
 template <int kStages>
 class TileTaker {
  public:
-  static constexpr int kStagesAhead = 4;  // of the tile before: what an answer takes
   __device__ TileTaker(TileCounter* counter, TileNumbers<kStages>& numbers) : counter_(counter), numbers_(numbers) {
     take();
   }
-  __device__ void take() {
-    if (threadIdx.x == 0) held_ = atomicAdd(&counter_->next, 1);
+  // At each of the `stages` of a tile: one of the last is where its follower is taken.
+  __device__ void at(int stage, int stages) {
+    if (stage == max(0, stages - kStagesAhead)) take();
   }
   __device__ void hand_out() {
     if (threadIdx.x != 0) return;
@@ -86,6 +86,11 @@ class TileTaker {
   }
 
  private:
+  static constexpr int kStagesAhead = 4;  // what an answer takes
+  __device__ void take() {
+    if (threadIdx.x == 0) held_ = atomicAdd(&counter_->next, 1);
+  }
+
   TileCounter* counter_;
   TileNumbers<kStages>& numbers_;
   unsigned taken_ = 0;

@@ -52,7 +52,7 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
       }
     }
     for (int block = 0; block < blocks; ++block, ring.next()) {
-      if (block == max(0, blocks - taker.kStagesAhead)) taker.take();
+      taker.at(block, blocks);
       const unsigned full = shared_address(&memory.full[ring.stage]), a = shared_address(memory.a[ring.stage]);
       barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
       if (thread == 0) {

@@ -121,7 +121,7 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
     int index = kGather ? index_of(0) : 0;
     const int blocks = ceil_div(walk.rows, kDepth);
     for (int block = 0; block < blocks; ++block, ring.next()) {
-      if (block == max(0, blocks - taker.kStagesAhead)) taker.take();
+      taker.at(block, blocks);
       const unsigned full = shared_address(&memory.full[ring.stage]);
       const unsigned a = shared_address(memory.a[ring.stage]), b = shared_address(memory.b[ring.stage]);
       barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
