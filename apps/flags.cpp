@@ -311,7 +311,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   Parsed parsed;
   parsed.options.checkpoint = state.options.checkpoint;
   parsed.options.parallel = state.options.parallel;
-  parsed.options.train.skip_train = state.options.train.skip_train;
+  parsed.options.train = state.options.train;
   return parsed;
 }
 

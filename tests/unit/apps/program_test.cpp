@@ -9,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "apps/flags.h"
 #include "apps/start_watch.h"
 #include "parallel/comm/mpi_runtime.h"
 
@@ -42,6 +43,14 @@ TEST(Program, DeterministicRunsHaveNcclTakeTheSameWayInGraphs) {
     EXPECT_STREQ(value, "0");
   }
   unsetenv("NCCL_GRAPH_REGISTER");
+}
+
+// train sets both before MPI_Init, which flags are not finished before.
+TEST(Program, WhatIsReadFirstTellsDeterminismAndGraphs) {
+  FlagParser parser(App::kTrain);
+  const TrainingOptions train = parser.read({"--deterministic-mode", "--cuda-graph-impl", "local"}).options.train;
+  EXPECT_TRUE(train.deterministic_mode);
+  EXPECT_EQ(train.cuda_graph_impl, CudaGraphImpl::kLocal);
 }
 
 // But for what the user has set.
