@@ -44,7 +44,7 @@ class Insertions {
 
   void add_receive(const Message& m) {
     posts_[m.posted].push_back(message(ActionKind::kPostReceive, m.used, m.from));
-    waits_[m.used].push_back(within_block(message(ActionKind::kWaitReceive, m.used, m.from), m.used));
+    waits_[m.used].push_back(message(ActionKind::kWaitReceive, m.used, m.from));
   }
 
   void add_send(const Message& m) {
@@ -62,14 +62,8 @@ class Insertions {
     if (giver < 0 || giver == placement.num_parts() || placement.at(giver).stage != stage_) return;
     Action gives = message(ActionKind::kSend, i, kThisStage);
     gives.chunk = placement.at(giver).chunk;
-    waits_[i].push_back(within_block(gives, i));
-    waits_[i].push_back(within_block(message(ActionKind::kWaitReceive, i, kThisStage), i));
-  }
-
-  // Before an action that is not the first of its block, so that the block goes on.
-  Action within_block(Action message, std::size_t i) const {
-    message.with_next = i > 0 && actions_[i - 1].with_next;
-    return message;
+    waits_[i].push_back(gives);
+    waits_[i].push_back(message(ActionKind::kWaitReceive, i, kThisStage));
   }
 
   const Schedule& schedule_;
@@ -87,7 +81,6 @@ Schedule forwards_of(const Schedule& schedule) {
   Schedule forwards = schedule;
   for (std::vector<Action>& actions : forwards.stages) {
     std::erase_if(actions, [](const Action& a) { return a.kind != ActionKind::kForward; });
-    for (Action& action : actions) action.with_next = false;
   }
   return forwards;
 }

@@ -114,7 +114,7 @@ Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int nu
 
 Schedule delay_weights(Schedule schedule) {
   for (std::vector<Action>& actions : schedule.stages) {
-    for (Action& action : actions) action.with_next = action.with_next && action.kind != ActionKind::kBackwardData;
+    for (Action& action : actions) action.with_next = false;
   }
   return schedule;
 }

@@ -128,9 +128,8 @@ struct Action {
   int segment = -1;  // set by lowering; -1: the whole chunk
   int column = 0;    // set by lowering: which in-flight microbatch's memory
   int item = -1;     // what else it is about: ActionScope says
-  // Set by schedules: one block with the action that follows it in the list. A backward_data and its backward_weight
-  // are interleaved by segment; a forward may overlap another microbatch's backward. What a block makes for other
-  // stages leaves at its end.
+  // Set by schedules, of a backward_data: one block with its backward_weight, which follows it in the list and is
+  // interleaved with it by segment. What a block makes for other stages leaves at its end.
   bool with_next = false;
   bool gradient = false;  // of messages
   int peer = kThisStage;  // of messages: another stage, or this one, which hands a tensor from chunk to chunk

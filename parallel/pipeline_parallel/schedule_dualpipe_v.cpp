@@ -18,8 +18,7 @@ std::vector<Action> dualpipe_v(const StageShape& shape) {
     held_back.pop();
   };
   const auto pair = [&](int forward, int backward) {
-    list.forward(forward);
-    list.with_next();
+    list.forward(forward);  // its output leaves before the backward
     list.backward(backward);
   };
 

@@ -44,8 +44,9 @@ std::vector<Action> zb_v(const StageShape& shape);
 
 // DualPipe-V: DualPipe (DeepSeek-V3, arXiv:2412.19437, section 3.2.1) cut in half by Sea AI Lab, as in
 // github.com/deepseek-ai/DualPipe: two chunks a stage placed as a V, a forward of one chunk next to a backward of the
-// other, so that one's communication can hide behind the other's computation. m >= 2p. Bubble, by the table there,
-// (p - 1)(FB + (B + W) - 3W), FB being the time of such a pair: F + B + W without overlap; 2p + 1 stashes.
+// other. m >= 2p. Bubble, by the table there, (p - 1)(FB + (B + W) - 3W), FB being the time of such a pair. Here it is
+// (p - 1)(F + B - W) at W <= F = B: the two run one after the other, and the forward's output leaves before the
+// backward. 2p + 1 stashes.
 std::vector<Action> dualpipe_v(const StageShape& shape);
 
 }  // namespace megalith

@@ -16,11 +16,9 @@ class StageList {
   void backward_weight(int chunk) { add(ActionKind::kBackwardWeight, chunk); }
   void backward(int chunk) {  // both, as one block
     backward_data(chunk);
-    with_next();
+    actions_.back().with_next = true;
     backward_weight(chunk);
   }
-  // The last action and the one to come are one block.
-  void with_next() { actions_.back().with_next = true; }
   // How many times a verb of the chunk was added.
   int count(ActionKind kind, int chunk) const {
     const auto found = next_.find({kind, chunk});

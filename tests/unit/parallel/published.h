@@ -19,7 +19,7 @@ inline double published_bubble(const Schedule& schedule, const PartDurations& pa
     case ScheduleKind::kInterleaved: return others * (f + b + w);
     case ScheduleKind::kZbH1: return others * (f + b - w);
     case ScheduleKind::kZbV: return others * f;
-    case ScheduleKind::kDualPipeV: return others * ((f + b + w) + (b + w) - 3 * w);
+    case ScheduleKind::kDualPipeV: return others * (f + b - w);  // its source's less b: see schedules.h
   }
   fail({.subject = "unknown schedule"});
 }

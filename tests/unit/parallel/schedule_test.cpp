@@ -23,13 +23,13 @@ namespace {
 using enum ActionKind;
 using testing::HasSubstr;
 
-// "F0.1": chunk 0 or 1 behind the dot where there are two; B+W: one block; F&B: a pair that may overlap.
+// "F0.1": chunk 0 or 1 behind the dot where there are two; B+W: one block.
 std::string written(const Schedule& schedule, int stage) {
   std::string text;
   for (const Action& a : schedule.stages[static_cast<std::size_t>(stage)]) {
     text += fmt::format("{}{}", a.kind == kForward ? "F" : a.kind == kBackwardData ? "B" : "W", a.microbatch);
     if (schedule.placement.num_chunks > 1) text += fmt::format(".{}", a.chunk);
-    text += !a.with_next ? " " : a.kind == kForward ? "&" : "+";
+    text += a.with_next ? "+" : " ";
   }
   text.pop_back();
   return text;
@@ -186,10 +186,10 @@ TEST(Schedules, AreWrittenAsTheirSourcesDrawThem) {
   EXPECT_EQ(written(make_schedule(ScheduleKind::kZbV, 2, 2, 3), 1),
             "F0.0 F0.1 F1.0 F1.1 B0.1 W0.1 F2.0 B0.0 W0.0 F2.1 B1.1 W1.1 B1.0 B2.1 B2.0 W1.0 W2.1 W2.0");
   EXPECT_EQ(written(make_schedule(ScheduleKind::kDualPipeV, 2, 2, 4), 0),
-            "F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 F3.0&B1.1+W1.1 F2.1&B0.0+W0.0 B2.1+W2.1 F3.1&B1.0+W1.0 "
+            "F0.0 F1.0 F2.0 F0.1 B0.1 W0.1 F1.1 F3.0 B1.1+W1.1 F2.1 B0.0+W0.0 B2.1+W2.1 F3.1 B1.0+W1.0 "
             "B3.1+W3.1 B2.0 W2.0 B3.0 W3.0");
   EXPECT_EQ(written(make_schedule(ScheduleKind::kDualPipeV, 2, 2, 4), 1),
-            "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1+W0.1 F2.1&B0.0+W0.0 F3.0&B1.1+W1.1 F3.1&B1.0+W1.0 "
+            "F0.0 F0.1 F1.0 F1.1 F2.0 B0.1+W0.1 F2.1 B0.0+W0.0 F3.0 B1.1+W1.1 F3.1 B1.0+W1.0 "
             "B2.1+W2.1 B2.0+W2.0 B3.1 B3.0 W3.1 W3.0");
 }
 
