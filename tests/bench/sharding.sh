@@ -6,7 +6,8 @@
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); RANKS, one GPU each (default
 # 4); STEPS (default 10); WAYS, the strategies (default "optim optim_grads_params"); RATES, a file for the forecast
 # (default configs/rates/h200.toml); PEER, a PyTorch trainer that takes --fsdp 1, --model, --b, --t, --accum and prints
-# tokens/s; DEVICE (default cuda); ARGS, more flags for train and plan.
+# tokens/s; DEVICE (default cuda); ARGS, more flags for train and plan; TRACE=1, to trace the last step and say what of it
+# the compute streams had no op (op_sum.py).
 # Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -44,12 +45,13 @@ for name in "${@:-llama8b}"; do
       rm -f "$work/metrics"
       # shellcheck disable=SC2086
       if ! mpirun --bind-to none -np "$ranks" "$apps/train" --device "${DEVICE:-cuda}" --mock-data $shape --train-iters "$steps" --lr 1e-4 --lr-warmup-iters 0 \
-          --eval-iters 0 --metrics-jsonl "$work/metrics" >"$work/log" 2>&1; then
+          --eval-iters 0 ${TRACE:+--trace "$work/trace" --profile-step-start $((steps - 1)) --profile-step-end "$steps"} --metrics-jsonl "$work/metrics" >"$work/log" 2>&1; then
         printf '%-14s %-20s %s\n' "$case" "$way" "$(grep -m 1 -E 'error|rank' "$work/log" || tail -n 1 "$work/log")"
         continue
       fi
       printf '%-14s %-20s %14.0f %10.1f %10.1f  %s\n' "$case" "$way" "$(awk -v t="$(median "$work/metrics" tokens_per_second +4)" -v n="$ranks" 'BEGIN {print t / n}')" \
         "$(median "$work/metrics" step_ms +4)" "$(awk -v b="$(median "$work/metrics" memory_peak_bytes +4)" 'BEGIN {print b / 2^30}')" "$forecast"
+      [ -z "${TRACE:-}" ] || python3 tests/bench/op_sum.py "$work/trace"
     done
     # shellcheck disable=SC2086
     [ -z "${PEER:-}" ] || [ -z "$peer" ] || "${PYTHON:-python3}" -m torch.distributed.run --nproc-per-node "$ranks" "$PEER" --fsdp 1 $peer 2>&1 | tail -n 1
