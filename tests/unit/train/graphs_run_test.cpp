@@ -55,7 +55,13 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   const RunResult eager = test::train({.flags = flags, .prepare = poison(82, 86)});
   EXPECT_EQ(eager.skipped_steps, 1);
   GraphedRunner::Stats stats;
+  std::map<Phase, int> phases;  // of the first attention's forwards
   const RunResult first = test::train({.flags = flags + kGraphs + saves + Words{"--exit-interval", "120"},
+                                       .customize =
+                                           [&](Rank& rank) {
+                                             rank.runner.hooks(1).add(HookPoint::kPreForward,
+                                                                      [&](const HookContext& c) { ++phases[c.phase]; });
+                                           },
                                        .prepare = poison(82, 86),
                                        .finish = [&](Trainer& t, int) { stats = t.rank().graphs->stats(); }});
   EXPECT_EQ(first.code, ExitCode::kStoppedOnRequest);
@@ -66,6 +72,12 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
       test::train({.flags = flags + kGraphs + Words{"--save", scratch.path("kept"), "--load", scratch.path("kept")}});
   EXPECT_EQ(joined(first.losses, second.losses), eager.losses);
   EXPECT_EQ(joined(first.grad_norms, second.grad_norms), eager.grad_norms);
+  EXPECT_EQ(joined(first.validation_losses, second.validation_losses), eager.validation_losses);
+  // Two microbatches of each step and evaluation, of one column. Eagerly run evaluations, three steps under the trace
+  // and the one that is searched for the NaN; the one behind that is replayed twice.
+  EXPECT_THAT(phases, testing::UnorderedElementsAre(std::pair(Phase::kWarmUp, 2), std::pair(Phase::kCapture, 1),
+                                                    std::pair(Phase::kReplay, 2 * (120 - 1 - 3 + 1) - 1),
+                                                    std::pair(Phase::kEager, 2 * (24 + 3 + 1))));
   EXPECT_TRUE(second.weights == eager.weights);
   std::stringstream trace;
   trace << std::ifstream(scratch.path("trace.json")).rdbuf();

@@ -124,12 +124,13 @@ const std::vector<Layout> kLayouts = {{.tensor = 2},
 const std::vector<int> kSharings = {0, 1, 2, 3, 5, 6};  // as Layout has them; the last one of the full tier
 
 Cell cell_of(const Case& c) {
+  const bool is_quick = test::one_of(2) > 1;
   Cell cell{.modules = at(kModuleSets, c, kModules),
             .layout = at(kLayouts, c, kLayout),
             .recompute = at(kRecomputed, c, kRecompute),
             .more = {"--check-hazards"},
-            .steps = 4,
-            .eval_interval = 2};
+            .steps = is_quick ? 4 : 20,
+            .eval_interval = is_quick ? 2 : 5};
   Layout& layout = cell.layout;
   layout.schedule = at(test::schedules(), c, kSchedule);
   layout.sharing = at(kSharings, c, kSharing);
