@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Steps that move activations to the host against steps that keep or recompute them, on GPUs: ms a step, memory, and
+# what the run itself measured of its copies.
+#   tests/bench/offload.sh [CASE ...]     cases: llama1b, qwen3 (1 GPU), llama8b-49k, llama8b-512k (4), qwen3-pipeline
+#                                         (4, dp2 ep2 pp2 vpp2), mixed (the same, every other layer
+#                                         dense), mixed8 (8, dp4 ep4 pp2 vpp2); default: the first
+# Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 12); RATES, a file
+# (default configs/rates/h200.toml; `rates --only copies` measures the link's rates, which must be this machine's); ONLY, a
+# regular expression of the names of ways; DEVICE (default cuda); ARGS, more flags for train.
+# Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third, of fewer than seven of those
+# after the first.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. tests/bench/metrics.sh
+apps=${APPS:-build/cuda-release/apps}
+steps=${STEPS:-12}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+moves="--rates ${RATES:-configs/rates/h200.toml} --fine-grained-activation-offloading --offload-modules"
+full="--recompute-granularity full --recompute-method uniform"
+lean="--recompute-granularity selective --recompute-modules mlp_act layernorm"
+zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+sharded="--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce --overlap-param-gather"
+llama8b="--config configs/llama3_8b.toml --vocab-size 128255 --micro-batch-size 1 $sharded"
+qwen3="--config configs/qwen3_8_layers.toml --vocab-size 151935 --moe-router-force-load-balancing --cuda-graph-impl local"
+pipeline="--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2 --cuda-graph-modules attn moe_router moe_preprocess $zero"
+mixed="--moe-layer-freq [0,1,0,1,0,1,0,1]"
+kinds="attn_norm qkv_linear core_attn attn_proj mlp_norm fc1 act fc2 expert_fc1 moe_act"
+# case: ranks | flags | ways, each NAME FLAGS, apart by semicolons; the first is what the others are compared with
+declare -A cases=(
+  [llama1b]="1|--config configs/llama_1b.toml --vocab-size 128255 --seq-length 4096 --micro-batch-size 8 --global-batch-size 32|\
+kept; attention $moves core_attn attn_proj; auto $moves auto; act $moves act; act-whole $moves act --offload-slowdown 1"
+  [qwen3]="1|$qwen3 --cuda-graph-modules attn moe|kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
+  [llama8b-49k]="4|$llama8b --seq-length 49152 --max-position-embeddings 49152 --global-batch-size 4|recomputed $full; auto $lean $moves auto"
+  [llama8b-512k]="4|$llama8b --seq-length 524288 --max-position-embeddings 524288 --context-parallel-size 4 --global-batch-size 1|\
+recomputed $full; auto $lean $moves auto"
+  [qwen3-pipeline]="4|$qwen3 $pipeline --expert-model-parallel-size 2 --global-batch-size 16|\
+kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
+  [mixed]="4|$qwen3 $pipeline $mixed --expert-model-parallel-size 2 --global-batch-size 16|\
+kept; expert_fc1 $moves expert_fc1; all $moves $kinds"
+  [mixed8]="8|$qwen3 $pipeline $mixed --expert-model-parallel-size 4 --global-batch-size 32|\
+kept; expert_fc1 $moves expert_fc1; all $moves $kinds"
+)
+
+printf '%-16s %-12s %10s %8s %8s\n' case way 'ms a step' ratio GiB
+for name in "${@:-llama1b}"; do
+  for case in $name; do
+    IFS='|' read -r ranks flags ways <<<"${cases[$case]}"
+    base=
+    while read -r -d ';' way more; do
+      [[ $way =~ ${ONLY:-} ]] || continue
+      rm -f "$work/metrics"
+      # shellcheck disable=SC2086
+      if ! mpirun --bind-to none -np "$ranks" "$apps/train" --device "${DEVICE:-cuda}" --mock-data --tokenizer-type null $flags $more --train-iters "$steps" \
+          --lr 1e-4 --lr-warmup-iters 0 --eval-iters 0 ${ARGS:-} --metrics-jsonl "$work/metrics" >"$work/log" 2>&1; then
+        printf '%-16s %-12s %s\n' "$case" "$way" "$(grep -m 1 -E 'error|rank' "$work/log" || tail -n 1 "$work/log")"
+        continue
+      fi
+      ms=$(median "$work/metrics" step_ms +$((steps < 7 ? 2 : 4)))
+      base=${base:-$ms}
+      printf '%-16s %-12s %10.1f %8.3f %8.1f\n' "$case" "$way" "$ms" "$(awk -v a="$ms" -v b="$base" 'BEGIN {print a / b}')" \
+        "$(awk -v b="$(median "$work/metrics" memory_peak_bytes 1)" 'BEGIN {print b / 2^30}')"
+      grep -E "offload .*in step $steps" "$work/log" | sed 's/^\[megalith\]/ /' || true
+    done <<<"$ways;"
+  done
+done
