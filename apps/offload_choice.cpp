@@ -31,6 +31,13 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
   return bytes * std::min(1.0, mean / room);
 }
 
+// Of the rows of experts that are expected nine tenths leave and come back by copy engines, whether in use or not: the
+// kernel for the others takes multiprocessors. On the CPU there is no such engine.
+void set_sure_rows(OffloadSlot& slot, double used, DeviceType device) {
+  constexpr double kSure = 0.9;
+  if (slot.bounded && device == DeviceType::kCuda) slot.sure = kSure * used / static_cast<double>(slot.bytes);
+}
+
 // Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, the process itself needs some,
 // and a checkpoint is written from a copy there. On the CPU what a step takes without moving is there too.
 double host_room(const Rank& plain, const StepRecording& recording) {
@@ -187,6 +194,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     add_row(candidates[i], choices[i], chosen.rows);
     if (!choices[i].moves) continue;
+    set_sure_rows(chosen.points.slots[moved.size()], bytes[i], options.train.device);
     moved.push_back(bytes[i]);
     chosen.used_bytes += bytes[i];
   }

@@ -19,6 +19,10 @@ Tensor moved(Tensor tensor, void* to) {
   return tensor;
 }
 
+std::size_t bytes_of_rows(const Tensor& tensor, std::int64_t rows) {
+  return rows == 0 ? 0 : tensor.bytes() / static_cast<std::size_t>(tensor.size(0)) * static_cast<std::size_t>(rows);
+}
+
 }  // namespace
 
 ActivationTransfer::ActivationTransfer(const Context& ctx, SegmentRunner& runner, const Streams& streams, Arena& host,
@@ -106,7 +110,12 @@ void ActivationTransfer::offload(const Action& action) {
   flight.rows = rows_in_use(action, flight.device);
   flight.timed = clock_.start(CopyClock::Way::kOut, streams_.out);
   if (flight.rows) {
-    launch(streams_.out, CopyRows{.src = flight.rows, .dst = moved(flight.rows, flight.host), .counted = count_of(0)});
+    flight.sure = static_cast<std::int64_t>(slot(action).sure * static_cast<double>(flight.rows.size(0)));
+    copy_to_host(streams_.out, flight.host, flight.device.address, bytes_of_rows(flight.rows, flight.sure));
+    launch(
+        streams_.out,
+        CopyRows{
+            .src = flight.rows, .dst = moved(flight.rows, flight.host), .first = flight.sure, .counted = count_of(0)});
     stats_.bounded_out += static_cast<std::int64_t>(flight.device.bytes);
   } else {
     copy_to_host(streams_.out, flight.host, flight.device.address, flight.device.bytes);
@@ -143,8 +152,10 @@ void ActivationTransfer::reload(const Action& action) {
   streams_.back.wait(flight.room);
   flight.timed = clock_.start(CopyClock::Way::kBack, streams_.back);
   if (flight.rows) {
+    copy_from_host(streams_.back, flight.target, flight.host, bytes_of_rows(flight.rows, flight.sure));
     launch(streams_.back, CopyRows{.src = moved(flight.rows, flight.host),
                                    .dst = moved(flight.rows, flight.target),
+                                   .first = flight.sure,
                                    .counted = count_of(1)});
     stats_.bounded_back += static_cast<std::int64_t>(flight.device.bytes);
   } else {

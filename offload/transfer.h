@@ -57,7 +57,7 @@ class ActivationTransfer {
   struct Stats {
     std::int64_t offloads = 0, reloads = 0;
     std::int64_t bytes_out = 0, bytes_back = 0;      // whole slots
-    std::int64_t bounded_out = 0, bounded_back = 0;  // of them those of which only rows in use moved: count_into()
+    std::int64_t bounded_out = 0, bounded_back = 0;  // of them those of which count_into() tells what moved
     friend bool operator==(const Stats&, const Stats&) = default;
   };
   const Stats& stats() const { return stats_; }
@@ -70,6 +70,7 @@ class ActivationTransfer {
     bool in_graph = false;  // records `written`
     Arena::Place device;    // forward's
     Tensor rows;            // of it, as many as their bound says; absent: all of it
+    std::int64_t sure = 0;  // of them those that a copy engine takes; a kernel those behind them
     void* host = nullptr;
     void* target = nullptr;
     CopyClock::Span* timed = nullptr;  // the copy under way, or the last one

@@ -1,5 +1,5 @@
-// Rows between the device and pinned memory of the host, as many as a number on the device says: dst[r] = src[r] for
-// r < rows, byte for byte. The host does not know the number; a copy engine would take them all.
+// Rows between the device and pinned memory of the host, up to a number that the device knows: dst[r] = src[r] for
+// first <= r < rows, byte for byte. The host does not know the number; a copy engine would take them all.
 #pragma once
 
 #include "core/ops/op.h"
@@ -9,9 +9,10 @@ namespace megalith {
 
 struct CopyRows {
   static constexpr const char* kName = "copy_rows";
-  Tensor src;           // [R, ...] any dtype; its bound, if it has one, is the number of rows
-  Tensor dst;           // out, like src, its bound too; rows beyond it stay as they are
-  Tensor counted = {};  // [1] int64, in and out: the bytes of these rows are added; may be absent
+  Tensor src;              // [R, ...] any dtype; its bound, if it has one, is the number of rows
+  Tensor dst;              // out, like src, its bound too; rows beyond it stay as they are
+  std::int64_t first = 0;  // those before it were copied otherwise, however many are in use
+  Tensor counted = {};     // [1] int64, in and out: the bytes of max(first, rows) rows are added; may be absent
 };
 
 void fields(const CopyRows& op, Fields& f);

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <future>
 #include <optional>
 
+#include "core/device/copy.h"
 #include "core/device/hazard_checker.h"
 #include "core/ops/elementwise.h"
 #include "offload/transfer.h"
@@ -26,6 +29,7 @@ const std::vector<int> kColumnsInFlight = {4, 9};
 
 // What segment 0 keeps and reads in backward; segment 1 keeps a buffer of the same size.
 struct World {
+  const std::int32_t* bound = nullptr;               // of the rows, which are then kept alone
   Tensor rows, statistics;                           // what is kept
   std::map<int, Tensor> rows_read, statistics_read;  // in backward, by column
   std::map<int, Tensor> other_read;
@@ -46,6 +50,12 @@ class Keeper : public Segment {
     const Tensor statistics(storage.as<std::byte>() + kRowBytes, DType::kFp32, {kRows});
     launch(ctx.compute, Copy{.src = world_.rows, .dst = rows});
     launch(ctx.compute, Copy{.src = world_.statistics, .dst = statistics});
+    if (world_.bound != nullptr) {
+      Tensor bounded = rows;
+      bounded.bound = world_.bound;
+      stash.save(2, SlotKind::kAct, bounded);
+      return inputs;
+    }
     stash.save(2, SlotKind::kAct, rows.slice(1, kFirst, kColumns));
     stash.child(1).save(3, SlotKind::kAct, statistics);
     return inputs;
@@ -55,6 +65,12 @@ class Keeper : public Segment {
     const auto column = static_cast<int>(mb.sequences);
     if (is_other_) {
       launch(ctx.compute, Copy{.src = stash.at(0, "other"), .dst = world_.other_read.at(column)});
+      return gradients;
+    }
+    if (world_.bound != nullptr) {
+      Tensor rows = stash.at(2, "rows");
+      rows.bound = nullptr;
+      launch(ctx.compute, Copy{.src = rows.slice(1, kFirst, kColumns), .dst = world_.rows_read.at(column)});
       return gradients;
     }
     launch(ctx.compute, Copy{.src = stash.at(2, "rows"), .dst = world_.rows_read.at(column)});
@@ -68,10 +84,12 @@ class Keeper : public Segment {
   bool is_other_;
 };
 
-OffloadPoints points() {
+OffloadPoints points(double sure = -1) {  // 0 or more: of a bounded slot
   return {.slots = {{.segment = 0,
                      .verb = static_cast<int>(Verb::kForward),
                      .kind = SlotKind::kAct,
+                     .bounded = sure >= 0,
+                     .sure = sure,
                      .last_writer = {.segment = 0},
                      .last_forward_reader = {.segment = 0},
                      .first_backward_reader = {.kind = Kind::kBackwardData, .segment = 0},
@@ -80,8 +98,9 @@ OffloadPoints points() {
 }
 
 struct Bench {
-  Bench(DeviceType device, const Instruments& instruments)
-      : pool(device),
+  Bench(DeviceType device, const Instruments& instruments, double sure_share = -1)
+      : sure(sure_share),
+        pool(device),
         host_pool(device, 0, MemoryPool::Place::kHost),
         arena(pool, mode(device)),
         host(host_pool, mode(device), Arena::kOfHost),
@@ -136,6 +155,7 @@ struct Bench {
     compute.synchronize();
   }
 
+  const double sure;
   MemoryPool pool, host_pool;
   Arena arena, host;
   Stream compute, out, back;
@@ -143,7 +163,7 @@ struct Bench {
   World world;
   Keeper keeper{world, false}, other{world, true};
   SegmentRunner runner{ctx, {{.name = "keeper", .segment = &keeper}, {.name = "other", .segment = &other}}};
-  ActivationTransfer transfer{ctx, runner, {.out = out, .back = back}, host, points(), true};
+  ActivationTransfer transfer{ctx, runner, {.out = out, .back = back}, host, points(sure), true};
 };
 
 struct Plans {
@@ -222,6 +242,44 @@ TEST_P(OffloadTransfer, MemoryThatIsGivenUpBecomesNan) {
   bench.run(Kind::kWaitOffload, 4);
   EXPECT_THAT(download(bench.compute, memory), Each(IsNan()));
   bench.synchronize();
+}
+
+// A copy engine takes half of the rows whether in use or not, a kernel those in use behind them.
+TEST_P(OffloadTransfer, RowsInUseMove) {
+  const Plans plans = record();
+  for (const double sure : {0.0, 0.5}) {
+    for (const std::int32_t used : {0, 2, 5}) {
+      Bench bench(device(), {}, sure);
+      prepare(bench, plans);
+      const Tensor bound(bench.pool.allocate(4, MemoryCategory::kOther, "bound"), DType::kInt32, {1});
+      const Tensor counted(bench.pool.allocate(16, MemoryCategory::kOther, "counted"), DType::kInt64, {2});
+      std::array<std::int64_t, 2> bytes{};
+      copy_from_host(bench.compute, bound.data, &used, sizeof(used));
+      copy_from_host(bench.compute, counted.data, bytes.data(), sizeof(bytes));
+      bench.world.bound = bound.as<const std::int32_t>();
+      bench.transfer.count_into(counted);
+      bench.step();
+      bench.synchronize();
+      const std::int64_t moved = std::max(static_cast<std::int64_t>(sure * kRows), std::int64_t{used});
+      const std::vector<float> rows = download(bench.compute, bench.world.rows);
+      for (const int column : kColumnsInFlight) {
+        const std::vector<float> read = download(bench.compute, bench.world.rows_read[column]);
+        for (std::int64_t i = 0; i < kRows * kColumns; ++i) {
+          const std::int64_t row = i / kColumns, column_at = kFirst + i % kColumns;
+          const float value = read[static_cast<std::size_t>(i)];
+          if (row < moved) {
+            EXPECT_EQ(value, rows[static_cast<std::size_t>(row * kWidth + column_at)]);
+          } else if (column_at % 2 == 1) {  // the upper half of a NaN in fp32
+            EXPECT_TRUE(std::isnan(value)) << row;
+          }
+        }
+      }
+      copy_to_host(bench.compute, bytes.data(), counted.data, sizeof(bytes));
+      bench.compute.synchronize();
+      EXPECT_THAT(bytes, Each(2 * moved * kWidth * 2));  // of both columns
+      EXPECT_EQ(bench.transfer.stats().bounded_out, 2 * 256);
+    }
+  }
 }
 
 // Everything is enqueued while the copies of one direction cannot start.

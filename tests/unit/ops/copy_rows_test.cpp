@@ -31,6 +31,26 @@ TEST_P(CopyRowsTest, RowsInUse) {
   }
 }
 
+// Those before the first were copied otherwise, and count as bytes that moved.
+TEST_P(CopyRowsTest, RowsInUseBehindTheFirst) {
+  for (const std::int32_t used : {-1, 0, 2, 3, 4, 9}) {
+    for (const std::int64_t width : {3, 16}) {
+      constexpr std::int64_t kFirst = 3;
+      Tensor src = input({5, width}), dst = output({5, width});
+      src.bound = dst.bound = device_struct(used);
+      const Tensor counted = inout({1}, DType::kInt64, {7});
+      run(CopyRows{.src = src, .dst = dst, .first = kFirst, .counted = counted},
+          used <= kFirst ? Idles{{src.data, "no rows"}, {src.bound, "fewer than the first"}} : Idles{});
+      src.bound = dst.bound = nullptr;
+      const std::int64_t end = std::clamp<std::int64_t>(used, kFirst, 5);
+      EXPECT_EQ(values(dst.slice(0, kFirst, end - kFirst)), values(src.slice(0, kFirst, end - kFirst)));
+      expect_untouched(dst.slice(0, 0, kFirst));
+      expect_untouched(dst.slice(0, end, 5 - end));
+      EXPECT_EQ(values(counted)[0], 7 + static_cast<double>(end * width) * static_cast<double>(size_of(dtype())));
+    }
+  }
+}
+
 // Of copies one after the other, into one number.
 TEST_P(CopyRowsTest, CountsTheBytesOfRowsInUse) {
   for (const std::int32_t used : {0, 3}) {
