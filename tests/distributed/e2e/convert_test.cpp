@@ -53,6 +53,22 @@ TEST_P(TrainedModels, GoThereAndBack) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
+// Of the strategies that add gradients alike; shards of the one are on two ranks.
+TEST(Convert, AShardedRunGivesTheModelOfAWholeOne) {
+  const Folder folder;
+  const auto model_of = [&](const std::string& name, const Words& strategy) {
+    const Words flags =
+        test::tiny_mock() + test::llama() + strategy + Words{"--untie-embeddings-and-output-weights", "--save", name};
+    EXPECT_EQ(test::run(test::program_on(2, "train", flags), folder).code, 0);
+    expect_converted(folder, {"--to", "hf", "--load", name, "--save", name + "_hf"});
+    return folder.read(name + "_hf/model.safetensors");
+  };
+  const std::string whole = model_of("whole", {});
+  EXPECT_GT(whole.size(), 10'000u);
+  EXPECT_TRUE(model_of("sharded", test::words("--data-parallel-sharding-strategy optim_grads_params "
+                                              "--fsdp-reduce-grads last --fsdp-embedding-and-head sharded")) == whole);
+}
+
 TEST(Convert, TrainingStartsFromIt) {
   const Folder folder;
   expect_converted(folder, {"--from", "hf", "--load", kGolden + "gpt2", "--save", "native"});
