@@ -114,7 +114,9 @@ class Player {
         calls_(calls_of(recording)),
         graph_of_(graph_of_each(recording.actions, recording.runs)),
         lanes_(recording.timeline.lanes().size()),
-        carries_rows_(lanes_.size()) {
+        carries_rows_(lanes_.size()),
+        slowed_(lanes_.size()),
+        caught_up_(lanes_.size()) {
     times_.action_seconds.resize(recording.actions.size());
     for (const Action& action : recording.actions) {
       if (is_of_microbatch(action.kind))
@@ -153,13 +155,20 @@ class Player {
   void play(const Timeline::Entry& entry, std::size_t index, std::optional<std::size_t> action) {
     double& clock = lanes_[static_cast<std::size_t>(entry.lane)];
     switch (entry.kind) {
-      case Timeline::Kind::kRecord: events_[entry.event] = {.at = clock, .lane = entry.lane}; return;
+      case Timeline::Kind::kRecord: {
+        const auto lane = static_cast<std::size_t>(entry.lane);
+        events_[entry.event] = {.at = clock + caught_up_[lane], .lane = lane};
+        return;
+      }
       case Timeline::Kind::kWait: {
         const auto event = events_.find(entry.event);
-        if (event == events_.end() || event->second.at <= clock) return;
-        if (entry.lane == 0 && action && carries_rows_[static_cast<std::size_t>(event->second.lane)])
-          times_.exposed_rows += event->second.at - clock;
-        clock = event->second.at;
+        if (event == events_.end()) return;
+        const std::size_t lane = event->second.lane;
+        if (event->second.at - caught_up_[lane] <= clock) return;
+        if (entry.lane == 0) catch_up(lane, event->second.at - caught_up_[lane] - clock);
+        const double at = event->second.at - caught_up_[lane];
+        if (entry.lane == 0 && action && carries_rows_[lane]) times_.exposed_rows += at - clock;
+        clock = at;
         return;
       }
       case Timeline::Kind::kOp: break;
@@ -177,7 +186,7 @@ class Player {
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
     } else if (is_of_replicas(*call->second) && entry.lane != 0) {
-      play_replicas(*call->second, clock, action);
+      play_replicas(*call->second, static_cast<std::size_t>(entry.lane), action);
     } else {
       const double seconds = costs_.seconds(*call->second);
       clock += seconds;
@@ -189,7 +198,16 @@ class Player {
     }
   }
 
-  void play_replicas(const PlannedCall& call, double& clock, std::optional<std::size_t> action) {
+  // While the compute stream waits, the lane's collectives have the link's whole rate.
+  void catch_up(std::size_t lane, double seconds) {
+    const double gained = seconds * slowed_[lane];
+    lanes_[lane] -= gained;
+    caught_up_[lane] += gained;
+    collective_seconds_ -= gained;
+  }
+
+  void play_replicas(const PlannedCall& call, std::size_t lane, std::optional<std::size_t> action) {
+    double& clock = lanes_[lane];
     const bool within = costs_.is_within_host(call);
     const double times = action ? static_cast<double>(recording_.stands_for[*action]) : 0;
     // Of the step before, whose actions are not known, what is ahead of this one.
@@ -199,6 +217,7 @@ class Player {
       seconds = costs_.unit_seconds(call);
     } else {
       seconds.link = costs_.seconds(call, !action || is_beside(*action));
+      slowed_[lane] = 1 - costs_.seconds(call) / seconds.link;
     }
     clock = (within ? host_link_ : network_).end_of(clock, seconds.link) + seconds.sum;
     if (is_unit && within) {
@@ -259,9 +278,11 @@ class Player {
   std::vector<int> graph_of_;       // of each action; -1: none
   std::vector<double> lanes_;       // clock of each stream; 0 is the compute stream's
   std::vector<bool> carries_rows_;  // of experts, likewise
+  std::vector<double> slowed_;      // likewise: of the last collective's time what products beside it cost
+  std::vector<double> caught_up_;   // of that, so far
   struct Recorded {
-    double at = 0;
-    int lane = 0;
+    double at = 0;  // without what its lane has caught up
+    std::size_t lane = 0;
   };
   std::unordered_map<std::uint64_t, Recorded> events_;
   bool norm_begun_ = false;

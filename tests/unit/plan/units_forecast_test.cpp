@@ -113,6 +113,19 @@ TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerBesideProducts) {
   EXPECT_EQ(seconds({}, "host-link-busy-gbps = 50"), seconds({}, "host-link-busy-gbps = 100"));
 }
 
+TEST(ForecastUnits, GradientsThatAreWaitedForHaveTheWholeLink) {
+  const auto seconds = [](const char* link, const char* busy) {
+    const Rates rates = test::rates_with({link, busy, "overlap-share = 1"});
+    const Words flags = plan_flags() + Words{"--global-batch-size", "8", "--use-distributed-optimizer",
+                                             "--overlap-grad-reduce", "--overlap-param-gather"};
+    return make_forecast(complete(flags, 4), 4, {.rates = &rates}).step->seconds;
+  };
+  // All but what is hidden behind computing, which is next to nothing.
+  const char* const kBusy = "host-link-busy-gbps = 0.01";
+  EXPECT_NEAR(seconds("host-link-gbps = 0.1", kBusy), 0.1 * seconds("host-link-gbps = 0.01", kBusy),
+              0.01 * seconds("host-link-gbps = 0.01", kBusy));
+}
+
 // A ring of 4 sends 3/4 of a unit; all of its parts are read again, and the shard is read and written.
 TEST(ForecastUnits, CopiesAreSummedInOnePass) {
   const Rates rates = test::rates_with({"unit-copies-gbps = 60", "peer-us = 3"});
