@@ -171,11 +171,12 @@ class Search {
   void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
     for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
       layout.micro_batch_size = micro;
-      for (const ShardingStrategy sharding :
-           {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
+      for (const ShardingStrategy sharding : {ShardingStrategy::kOptim, ShardingStrategy::kNoShard,
+                                              ShardingStrategy::kOptimGrads, ShardingStrategy::kOptimGradsParams}) {
         if (sharding != ShardingStrategy::kNoShard && !has_replicas(options_.model, world_, layout)) continue;
         layout.sharding = sharding;
-        if (sharding == ShardingStrategy::kOptimGradsParams && !asks_for_memory(layout)) continue;
+        const bool each_microbatch = sharding != ShardingStrategy::kNoShard && sharding != ShardingStrategy::kOptim;
+        if (each_microbatch && !asks_for_memory(layout)) continue;
         const auto add = [&](std::int64_t chunks, bool zero_bubble) {
           layout.chunks = chunks;
           layout.zero_bubble = zero_bubble;
@@ -204,8 +205,8 @@ class Search {
     }
   }
 
-  // Sharded weights are gathered in each microbatch: worth a look where shards of the optimizer's state leave less than
-  // half of the memory to activations.
+  // Sharded weights are gathered, and sharded gradients reduced, in each microbatch: worth a look where shards of the
+  // optimizer's state leave less than half of the memory to activations.
   bool asks_for_memory(SuggestedLayout layout) const {
     layout.sharding = ShardingStrategy::kOptim;
     return 2 * bounds_.states(layout) > static_cast<double>(spec_.most_memory);

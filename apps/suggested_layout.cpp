@@ -8,6 +8,10 @@ namespace {
 
 constexpr std::int64_t kRecorded = 4;  // microbatches, of which the first is cheaper: its gradients are not added
 
+bool shards_gradients(const SuggestedLayout& layout) {
+  return layout.sharding == ShardingStrategy::kOptimGrads || layout.sharding == ShardingStrategy::kOptimGradsParams;
+}
+
 }  // namespace
 
 bool has_replicas(const ModelConfig& model, std::int64_t world, const SuggestedLayout& layout) {
@@ -26,8 +30,7 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   if (layout.zero_bubble) parallel.pipeline_schedule = PipelineSchedule::kZbH1;
   parallel.overlap_grad_reduce = has_replicas(options.model, parallel.world_size, layout);
   parallel.use_distributed_optimizer = layout.sharding == ShardingStrategy::kOptim;
-  if (layout.sharding == ShardingStrategy::kOptimGradsParams)
-    parallel.data_parallel_sharding_strategy = layout.sharding;
+  if (shards_gradients(layout)) parallel.data_parallel_sharding_strategy = layout.sharding;
   parallel.expert_data_parallel_sharding_strategy = ShardingStrategy::kAuto;
   parallel.overlap_param_gather = layout.sharding != ShardingStrategy::kNoShard;
   TrainingOptions& train = options.train;
@@ -50,7 +53,7 @@ double LayoutBounds::microbatches(const SuggestedLayout& layout) const {
 }
 
 LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranularity recompute) {
-  const bool sharded = layout.sharding == ShardingStrategy::kOptimGradsParams;  // gradients start anew
+  const bool sharded = shards_gradients(layout);  // they start anew
   const std::int64_t recorded = std::min<std::int64_t>(kRecorded, static_cast<std::int64_t>(microbatches(layout)));
   std::shared_future<LayerCosts> found;
   {
@@ -61,7 +64,7 @@ LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranulari
       SuggestedLayout alone = layout;
       alone.pp = alone.chunks = 1;
       alone.zero_bubble = false;
-      if (!sharded) alone.sharding = ShardingStrategy::kNoShard;
+      alone.sharding = sharded ? ShardingStrategy::kOptimGradsParams : ShardingStrategy::kNoShard;
       known = std::async(std::launch::deferred, [this, alone, recompute, recorded] {
                 Options options = with_layout(options_, alone, recompute);
                 options.train.global_batch_size = recorded * alone.micro_batch_size * (world_ / alone.tp);
@@ -73,11 +76,11 @@ LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranulari
   return found.get();  // of those that ask at once one works it out
 }
 
-// Sharded weights are gathered for each microbatch's forward and backward, and their gradients reduced; those of a few
-// layers may stay, and those of the ends.
+// Sharded weights are gathered for each microbatch's forward and backward, and sharded gradients reduced; those of a
+// few layers may stay, and those of the ends.
 double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   constexpr double kKept = 3;
-  if (layout.sharding != ShardingStrategy::kOptimGradsParams) return 0;
+  if (!shards_gradients(layout)) return 0;
   const double stages = static_cast<double>(layout.pp);
   const double share = std::max(0.0, 1 - kKept * stages / static_cast<double>(options_.model.num_layers));
   const ParameterCount count = count_parameters(options_.model);
@@ -86,8 +89,9 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
     const double ranks = static_cast<double>(world_ / parts);
     return static_cast<double>(parameters / parts) * (ranks - 1) / ranks;
   };
-  const double bytes =
-      static_cast<double>(2 * size_of(options_.model.params_dtype) + size_of(options_.train.main_grads_dtype));
+  const std::size_t gathered = layout.sharding == ShardingStrategy::kOptimGradsParams ? 2 : 0;
+  const auto bytes =
+      static_cast<double>(gathered * size_of(options_.model.params_dtype) + size_of(options_.train.main_grads_dtype));
   return microbatches(layout) * share * bytes *
          (sent(dense, layout.tp * layout.pp) + sent(count.routed_experts, layout.ep * layout.pp)) /
          rates_.host.bandwidth;
@@ -110,13 +114,15 @@ double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity
 
 double LayoutBounds::states(const SuggestedLayout& layout) const {
   const TrainingOptions& train = options_.train;
-  const auto units = static_cast<double>(size_of(options_.model.params_dtype) + size_of(train.main_grads_dtype));
+  const auto weights = static_cast<double>(size_of(options_.model.params_dtype));
+  const auto gradients = static_cast<double>(size_of(train.main_grads_dtype));
   const std::size_t main = options_.model.params_dtype == DType::kFp32 ? 0 : size_of(DType::kFp32);
   const auto moments = static_cast<double>(main + size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype));
   const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // split into so many parts, each with copies
     const auto copies = static_cast<double>(world_ / parts);
     return static_cast<double>(parameters) / static_cast<double>(parts) *
-           (units / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
+           (weights / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
+            gradients / (shards_gradients(layout) ? copies : 1) +
             moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : copies));
   };
   const ParameterCount count = count_parameters(options_.model);

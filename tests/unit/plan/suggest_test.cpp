@@ -96,8 +96,8 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
     ++looked_at;
   };
   for (const auto& [tp, pp, ep] : {std::array{1, 1, 1}, {2, 1, 1}, {1, 1, 4}, {1, 2, 2}, {2, 2, 1}, {1, 4, 1}}) {
-    for (const ShardingStrategy sharding :
-         {ShardingStrategy::kOptim, ShardingStrategy::kNoShard, ShardingStrategy::kOptimGradsParams}) {
+    for (const ShardingStrategy sharding : {ShardingStrategy::kOptim, ShardingStrategy::kNoShard,
+                                            ShardingStrategy::kOptimGrads, ShardingStrategy::kOptimGradsParams}) {
       SuggestedLayout layout{.tp = tp, .pp = pp, .ep = ep, .micro_batch_size = 2, .sharding = sharding};
       if (sharding != ShardingStrategy::kNoShard && !has_replicas(options.model, kRanks, layout)) continue;
       for (const RecomputeGranularity recompute :

@@ -152,21 +152,22 @@ TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
   const auto suggest = [&](std::size_t memory) {
     return suggest_layouts(options, 4, {.rates = &rates, .most_memory = memory, .count = 1000});
   };
-  const auto shards_weights = [](const Suggestion& one) {
-    return std::ranges::find(one.flags, "optim_grads_params") != one.flags.end();
+  const auto is_of = [](const char* strategy) {
+    return [=](const Suggestion& one) { return std::ranges::find(one.flags, strategy) != one.flags.end(); };
   };
+  const auto shards_weights = is_of("optim_grads_params"), shards_gradients = is_of("optim_grads");
   const Suggestions plenty = suggest(std::size_t{1} << 40);
   EXPECT_TRUE(std::ranges::none_of(plenty.best, shards_weights));
+  EXPECT_TRUE(std::ranges::none_of(plenty.best, shards_gradients));
   const auto parameters = static_cast<std::size_t>(count_parameters(options.model).total);
   const Suggestions few = suggest(11 * parameters);  // a replica's weights, gradients and shards take 10 bytes each
   ASSERT_FALSE(few.best.empty());
-  EXPECT_TRUE(std::ranges::any_of(few.best, shards_weights));
-  for (const Suggestion& one : few.best) {
-    if (!shards_weights(one)) continue;
-    const Forecast again = make_forecast(complete(flags + one.flags, 4), 4, {.rates = &rates});
-    EXPECT_NEAR(again.step->seconds, one.step.seconds, 1e-9 * one.step.seconds);
-    test::expect_memory_of_suggestion(again.step->most_memory, one.step.most_memory);
-    break;
+  for (const char* const strategy : {"optim_grads", "optim_grads_params"}) {
+    const auto one = std::ranges::find_if(few.best, is_of(strategy));
+    ASSERT_NE(one, few.best.end()) << strategy;
+    const Forecast again = make_forecast(complete(flags + one->flags, 4), 4, {.rates = &rates});
+    EXPECT_NEAR(again.step->seconds, one->step.seconds, 1e-9 * one->step.seconds);
+    test::expect_memory_of_suggestion(again.step->most_memory, one->step.most_memory);
   }
 }
 
