@@ -217,7 +217,7 @@ class Player {
       seconds = costs_.unit_seconds(call);
     } else {
       seconds.link = costs_.seconds(call, !action || is_beside(*action));
-      slowed_[lane] = 1 - costs_.seconds(call) / seconds.link;
+      slowed_[lane] = seconds.link > 0 ? 1 - costs_.seconds(call) / seconds.link : 0;
     }
     clock = (within ? host_link_ : network_).end_of(clock, seconds.link) + seconds.sum;
     if (is_unit && within) {
