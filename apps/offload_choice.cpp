@@ -21,21 +21,25 @@ namespace megalith {
 
 namespace {
 
+// Of a bounded slot, whose rows are of experts or of the tokens that arrived.
+double expected_rows(const OffloadSlot& slot, const ExpertRows& rows) {
+  return slot.kind == SlotKind::kExpertFc1 ? rows.mean.arrived : rows.mean.rows;
+}
+
 // Of rows that experts got room for those that are expected.
 double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows) {
   const auto bytes = static_cast<double>(slot.bytes);
   if (!slot.bounded || !rows) return bytes;
-  const bool arrived = slot.kind == SlotKind::kExpertFc1;
-  const double mean = arrived ? rows->mean.arrived : rows->mean.rows;
-  const auto room = static_cast<double>(arrived ? rows->room.arrived : rows->room.rows);
-  return bytes * std::min(1.0, mean / room);
+  const std::int64_t room = slot.kind == SlotKind::kExpertFc1 ? rows->room.arrived : rows->room.rows;
+  return bytes * std::min(1.0, expected_rows(slot, *rows) / static_cast<double>(room));
 }
 
 // Of the rows of experts that are expected nine tenths leave and come back by copy engines, whether in use or not: the
 // kernel for the others takes multiprocessors. On the CPU there is no such engine.
-void set_sure_rows(OffloadSlot& slot, double used, DeviceType device) {
+void set_sure_rows(OffloadSlot& slot, const std::optional<ExpertRows>& rows, DeviceType device) {
   constexpr double kSure = 0.9;
-  if (slot.bounded && device == DeviceType::kCuda) slot.sure = kSure * used / static_cast<double>(slot.bytes);
+  if (slot.bounded && rows && device == DeviceType::kCuda)
+    slot.sure_rows = static_cast<std::int64_t>(kSure * expected_rows(slot, *rows));
 }
 
 // Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, the process itself needs some,
@@ -194,7 +198,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     add_row(candidates[i], choices[i], chosen.rows);
     if (!choices[i].moves) continue;
-    set_sure_rows(chosen.points.slots[moved.size()], bytes[i], options.train.device);
+    set_sure_rows(chosen.points.slots[moved.size()], rows, options.train.device);
     moved.push_back(bytes[i]);
     chosen.used_bytes += bytes[i];
   }

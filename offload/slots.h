@@ -32,7 +32,7 @@ struct OffloadSlot {
   std::vector<SlotKind> kinds = {};  // of all its views
   std::int64_t layer = -1;           // of the whole model
   bool bounded = false;              // some of its views are: rows of experts
-  double sure = 0;                   // the share of a bounded one's rows that a copy engine takes, in use or not
+  std::int64_t sure_rows = 0;        // of a bounded one's those that a copy engine takes, in use or not
   // Verbs of this chunk; no other action but the send of the chunk's output, behind its last verb, touches it. The
   // writer is the last one that writes it, which none does in backward; who saves a view of it counts as a reader.
   SlotVerb last_writer, last_forward_reader, first_backward_reader;

@@ -110,7 +110,7 @@ void ActivationTransfer::offload(const Action& action) {
   flight.rows = rows_in_use(action, flight.device);
   flight.timed = clock_.start(CopyClock::Way::kOut, streams_.out);
   if (flight.rows) {
-    flight.sure = static_cast<std::int64_t>(slot(action).sure * static_cast<double>(flight.rows.size(0)));
+    flight.sure = std::min(slot(action).sure_rows, flight.rows.size(0));
     copy_to_host(streams_.out, flight.host, flight.device.address, bytes_of_rows(flight.rows, flight.sure));
     launch(
         streams_.out,

@@ -54,7 +54,7 @@ for name in "${@:-llama1b}"; do
       rm -f "$work/metrics"
       # shellcheck disable=SC2086
       if ! mpirun --bind-to none -np "$ranks" "$apps/train" --device "${DEVICE:-cuda}" --mock-data --tokenizer-type null $flags $more --train-iters "$steps" \
-          --lr 1e-4 --lr-warmup-iters 0 --eval-iters 0 ${ARGS:-} --metrics-jsonl "$work/metrics" >"$work/log" 2>&1; then
+          --lr 1e-4 --lr-warmup-iters 0 --eval-iters 0 ${ARGS:-} --metrics-jsonl "$work/metrics" >"$work/log" 2>&1 </dev/null; then
         printf '%-16s %-12s %s\n' "$case" "$way" "$(grep -m 1 -E 'error|rank' "$work/log" || tail -n 1 "$work/log")"
         continue
       fi

@@ -84,12 +84,12 @@ class Keeper : public Segment {
   bool is_other_;
 };
 
-OffloadPoints points(double sure = -1) {  // 0 or more: of a bounded slot
+OffloadPoints points(std::int64_t sure = -1) {  // 0 or more: of a bounded slot
   return {.slots = {{.segment = 0,
                      .verb = static_cast<int>(Verb::kForward),
                      .kind = SlotKind::kAct,
                      .bounded = sure >= 0,
-                     .sure = sure,
+                     .sure_rows = sure,
                      .last_writer = {.segment = 0},
                      .last_forward_reader = {.segment = 0},
                      .first_backward_reader = {.kind = Kind::kBackwardData, .segment = 0},
@@ -98,8 +98,8 @@ OffloadPoints points(double sure = -1) {  // 0 or more: of a bounded slot
 }
 
 struct Bench {
-  Bench(DeviceType device, const Instruments& instruments, double sure_share = -1)
-      : sure(sure_share),
+  Bench(DeviceType device, const Instruments& instruments, std::int64_t sure_rows = -1)
+      : sure(sure_rows),
         pool(device),
         host_pool(device, 0, MemoryPool::Place::kHost),
         arena(pool, mode(device)),
@@ -155,7 +155,7 @@ struct Bench {
     compute.synchronize();
   }
 
-  const double sure;
+  const std::int64_t sure;
   MemoryPool pool, host_pool;
   Arena arena, host;
   Stream compute, out, back;
@@ -244,10 +244,10 @@ TEST_P(OffloadTransfer, MemoryThatIsGivenUpBecomesNan) {
   bench.synchronize();
 }
 
-// A copy engine takes half of the rows whether in use or not, a kernel those in use behind them.
+// A copy engine takes the first rows whether in use or not, but no more than there are, a kernel those behind them.
 TEST_P(OffloadTransfer, RowsInUseMove) {
   const Plans plans = record();
-  for (const double sure : {0.0, 0.5}) {
+  for (const std::int64_t sure : {0, 3, 9}) {
     for (const std::int32_t used : {0, 2, 5}) {
       Bench bench(device(), {}, sure);
       prepare(bench, plans);
@@ -260,7 +260,7 @@ TEST_P(OffloadTransfer, RowsInUseMove) {
       bench.transfer.count_into(counted);
       bench.step();
       bench.synchronize();
-      const std::int64_t moved = std::max(static_cast<std::int64_t>(sure * kRows), std::int64_t{used});
+      const std::int64_t moved = std::max(std::min(sure, kRows), std::int64_t{used});
       const std::vector<float> rows = download(bench.compute, bench.world.rows);
       for (const int column : kColumnsInFlight) {
         const std::vector<float> read = download(bench.compute, bench.world.rows_read[column]);
