@@ -26,7 +26,7 @@ struct Message {
 std::vector<Message> messages_of(const Schedule& schedule, int receive_ahead);
 
 // Enough that no schedule comes to a stop even where a sender waits until its receiver has posted: interleaved and
-// dualpipe-v need 1, zb-v needs 2, the others 0.
+// dualpipe-v need 1, zb-v needs 2, dualpipe-v whose weight gradients are all put off too, the others 0.
 inline constexpr int kReceiveAhead = 2;
 
 }  // namespace megalith
