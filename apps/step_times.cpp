@@ -1,7 +1,6 @@
 #include "apps/step_times.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <unordered_map>
 
@@ -80,30 +79,53 @@ class SharedLink {
  public:
   explicit SharedLink(double left) : left_(left) {}  // of one's rate
 
-  double end_of(double begin, double seconds) {
+  // `slowed`: the share of the seconds that products beside it cost.
+  double end_of(double begin, double seconds, std::size_t lane, double slowed) {
     double at = begin;
-    for (const auto& [first, last] : busy_) {
-      if (last <= at) continue;
-      if (at + seconds <= first) break;
-      if (first > at) {
-        seconds -= first - at;
-        at = first;
+    for (const Span& span : spans_) {
+      if (span.end <= at) continue;
+      if (at + seconds <= span.begin) break;
+      if (span.begin > at) {
+        seconds -= span.begin - at;
+        at = span.begin;
       }
-      if (seconds < left_ * (last - at)) return take(begin, at + seconds / left_);
-      seconds -= left_ * (last - at);
-      at = last;
+      const bool ends_first = seconds < left_ * (span.end - at);
+      if (ends_first) {
+        seconds /= left_;
+        break;
+      }
+      seconds -= left_ * (span.end - at);
+      at = span.end;
     }
-    return take(begin, at + seconds);
+    const Span mine{.begin = begin, .end = at + seconds, .lane = lane, .slowed = slowed};
+    spans_.insert(std::ranges::upper_bound(spans_, begin, {}, &Span::begin), mine);
+    return mine.end;
+  }
+
+  // Nothing is computed from `from` to `to`: a lane's transfers have the link's whole rate then. How much sooner the
+  // last one of the lane ends.
+  double catch_up(std::size_t lane, double from, double to) {
+    double gained = 0;
+    for (Span& span : spans_) {
+      if (span.lane != lane || span.end <= from) continue;
+      const double meanwhile = std::max(0.0, std::min(span.end, to) - std::max(span.begin, from));
+      if (span.begin > from) span.begin -= gained;
+      gained += meanwhile * span.slowed;
+      span.end -= gained;
+    }
+    if (gained > 0) std::ranges::stable_sort(spans_, {}, &Span::begin);
+    return gained;
   }
 
  private:
-  double take(double begin, double end) {
-    busy_.emplace(begin, end);
-    return end;
-  }
+  struct Span {
+    double begin = 0, end = 0;
+    std::size_t lane = 0;
+    double slowed = 0;
+  };
 
   double left_;
-  std::multimap<double, double> busy_;  // begin, end
+  std::vector<Span> spans_;  // by begin
 };
 
 class Player {
@@ -115,7 +137,6 @@ class Player {
         graph_of_(graph_of_each(recording.actions, recording.runs)),
         lanes_(recording.timeline.lanes().size()),
         carries_rows_(lanes_.size()),
-        slowed_(lanes_.size()),
         caught_up_(lanes_.size()) {
     times_.action_seconds.resize(recording.actions.size());
     for (const Action& action : recording.actions) {
@@ -165,7 +186,7 @@ class Player {
         if (event == events_.end()) return;
         const std::size_t lane = event->second.lane;
         if (event->second.at - caught_up_[lane] <= clock) return;
-        if (entry.lane == 0) catch_up(lane, event->second.at - caught_up_[lane] - clock);
+        if (entry.lane == 0) catch_up(lane, clock, event->second.at - caught_up_[lane]);
         const double at = event->second.at - caught_up_[lane];
         if (entry.lane == 0 && action && carries_rows_[lane]) times_.exposed_rows += at - clock;
         clock = at;
@@ -198,9 +219,9 @@ class Player {
     }
   }
 
-  // While the compute stream waits, the lane's collectives have the link's whole rate.
-  void catch_up(std::size_t lane, double seconds) {
-    const double gained = seconds * slowed_[lane];
+  // The compute stream waits for the lane.
+  void catch_up(std::size_t lane, double from, double to) {
+    const double gained = host_link_.catch_up(lane, from, to) + network_.catch_up(lane, from, to);
     lanes_[lane] -= gained;
     caught_up_[lane] += gained;
     collective_seconds_ -= gained;
@@ -217,9 +238,10 @@ class Player {
       seconds = costs_.unit_seconds(call);
     } else {
       seconds.link = costs_.seconds(call, !action || is_beside(*action));
-      slowed_[lane] = seconds.link > 0 ? 1 - costs_.seconds(call) / seconds.link : 0;
     }
-    clock = (within ? host_link_ : network_).end_of(clock, seconds.link) + seconds.sum;
+    const double alone = is_unit && within ? seconds.link : costs_.seconds(call);
+    const double slowed = seconds.link > 0 ? 1 - alone / seconds.link : 0;
+    clock = (within ? host_link_ : network_).end_of(clock, seconds.link, lane, slowed) + seconds.sum;
     if (is_unit && within) {
       copies_units_ = true;
       times_.before_norm += seconds.sum * times;
@@ -278,8 +300,7 @@ class Player {
   std::vector<int> graph_of_;       // of each action; -1: none
   std::vector<double> lanes_;       // clock of each stream; 0 is the compute stream's
   std::vector<bool> carries_rows_;  // of experts, likewise
-  std::vector<double> slowed_;      // likewise: of the last collective's time what products beside it cost
-  std::vector<double> caught_up_;   // of that, so far
+  std::vector<double> caught_up_;   // likewise: how much sooner its collectives ended while the compute stream waited
   struct Recorded {
     double at = 0;  // without what its lane has caught up
     std::size_t lane = 0;
