@@ -180,7 +180,10 @@ class Search {
         const auto add = [&](std::int64_t chunks, bool zero_bubble) {
           layout.chunks = chunks;
           layout.zero_bubble = zero_bubble;
-          add_if_legal(all, layout);
+          for (const std::int64_t instances : instances_of(layout)) {
+            layout.instances = instances;
+            add_if_legal(all, layout);
+          }
         };
         add(1, false);
         if (layout.pp == 1) continue;
@@ -189,6 +192,13 @@ class Search {
           add(chunks, false);
       }
     }
+  }
+
+  // One, and where replicas are on several hosts one of each host, so that only sums of shares cross the network.
+  std::vector<std::int64_t> instances_of(const SuggestedLayout& layout) const {
+    const std::int64_t ranks = world_ / layout.pp, of_host = spec_.rates->host_ranks;
+    if (layout.sharding == ShardingStrategy::kNoShard || ranks <= of_host || ranks % of_host != 0) return {1};
+    return {1, ranks / of_host};
   }
 
   void add_if_legal(std::vector<Candidate>& all, const SuggestedLayout& layout) {

@@ -1,7 +1,8 @@
 // The layouts of a model over a number of ranks that a machine steps through fastest: every tensor-, pipeline- and
 // expert-parallel size, schedule, number of chunks, micro batch, sharding strategy and amount of recomputation is
-// forecast, unless it cannot be among the best or does not fit. Weights are sharded only where memory is short. None
-// with context parallelism; tensor and expert parallelism stay within a host, experts whole.
+// forecast, unless it cannot be among the best or does not fit. Gradients and weights are sharded only where memory is
+// short, over all replicas or those of a host. None with context parallelism; tensor and expert parallelism stay within
+// a host, experts whole.
 #pragma once
 
 #include <cstdint>

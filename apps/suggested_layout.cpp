@@ -31,6 +31,7 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   parallel.overlap_grad_reduce = has_replicas(options.model, parallel.world_size, layout);
   parallel.use_distributed_optimizer = layout.sharding == ShardingStrategy::kOptim;
   if (shards_gradients(layout)) parallel.data_parallel_sharding_strategy = layout.sharding;
+  parallel.num_distributed_optimizer_instances = layout.instances;
   parallel.expert_data_parallel_sharding_strategy = ShardingStrategy::kAuto;
   parallel.overlap_param_gather = layout.sharding != ShardingStrategy::kNoShard;
   TrainingOptions& train = options.train;
@@ -64,6 +65,7 @@ LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranulari
       SuggestedLayout alone = layout;
       alone.pp = alone.chunks = 1;
       alone.zero_bubble = false;
+      alone.instances = 1;
       alone.sharding = sharded ? ShardingStrategy::kOptimGradsParams : ShardingStrategy::kNoShard;
       known = std::async(std::launch::deferred, [this, alone, recompute, recorded] {
                 Options options = with_layout(options_, alone, recompute);
@@ -86,7 +88,7 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   const ParameterCount count = count_parameters(options_.model);
   const std::int64_t dense = count.total - count.routed_experts - count.embedding - count.output;
   const auto sent = [&](std::int64_t parameters, std::int64_t parts) {  // of all of them once, by a rank
-    const double ranks = static_cast<double>(world_ / parts);
+    const double ranks = static_cast<double>(world_ / parts / layout.instances);
     return static_cast<double>(parameters / parts) * (ranks - 1) / ranks;
   };
   const std::size_t gathered = layout.sharding == ShardingStrategy::kOptimGradsParams ? 2 : 0;
@@ -119,7 +121,7 @@ double LayoutBounds::states(const SuggestedLayout& layout) const {
   const std::size_t main = options_.model.params_dtype == DType::kFp32 ? 0 : size_of(DType::kFp32);
   const auto moments = static_cast<double>(main + size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype));
   const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // split into so many parts, each with copies
-    const auto copies = static_cast<double>(world_ / parts);
+    const auto copies = static_cast<double>(world_ / parts / layout.instances);  // of an instance
     return static_cast<double>(parameters) / static_cast<double>(parts) *
            (weights / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
             gradients / (shards_gradients(layout) ? copies : 1) +

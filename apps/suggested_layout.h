@@ -21,7 +21,8 @@ struct SuggestedLayout {
   bool zero_bubble = false;
   std::int64_t micro_batch_size = 1;
   ShardingStrategy sharding = ShardingStrategy::kNoShard;
-  bool overlaps = false;  // tensor-parallel collectives with products
+  std::int64_t instances = 1;  // groups of neighbouring replicas, each of which shares all of it out
+  bool overlaps = false;       // tensor-parallel collectives with products
 };
 
 // Whether ranks hold copies of anything, as tensor-parallel ones may of experts.

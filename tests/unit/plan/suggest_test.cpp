@@ -85,9 +85,10 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
   double closest = 0;
   int looked_at = 0;
   const auto look_at = [&](const SuggestedLayout& layout, RecomputeGranularity recompute) {
-    SCOPED_TRACE(fmt::format("tp {} pp {} ep {} chunks {} zero bubble {} micro {} sharding {} recompute {}", layout.tp,
-                             layout.pp, layout.ep, layout.chunks, layout.zero_bubble, layout.micro_batch_size,
-                             static_cast<int>(layout.sharding), static_cast<int>(recompute)));
+    SCOPED_TRACE(fmt::format("tp {} pp {} ep {} chunks {} zero bubble {} micro {} sharding {} x {} recompute {}",
+                             layout.tp, layout.pp, layout.ep, layout.chunks, layout.zero_bubble,
+                             layout.micro_batch_size, static_cast<int>(layout.sharding), layout.instances,
+                             static_cast<int>(recompute)));
     const Forecast forecast =
         make_forecast(with_layout(options, layout, recompute), kRanks, {.rates = &rates, .one_of_alike = true});
     EXPECT_LE(bounds.seconds(layout, recompute), forecast.step->seconds);
@@ -103,6 +104,11 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
       for (const RecomputeGranularity recompute :
            {RecomputeGranularity::kNone, RecomputeGranularity::kSelective, RecomputeGranularity::kFull})
         look_at(layout, recompute);
+      if (tp * pp * ep == 1 && sharding != ShardingStrategy::kNoShard) {
+        layout.instances = 2;
+        look_at(layout, RecomputeGranularity::kNone);
+        layout.instances = 1;
+      }
       if (pp == 1) continue;
       layout.zero_bubble = true;
       look_at(layout, RecomputeGranularity::kNone);
@@ -113,6 +119,28 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
   }
   EXPECT_GT(looked_at, 40);
   EXPECT_GT(closest, 0.9);
+}
+
+// Two hosts of four ranks: shards that stay within a host send less over the network.
+TEST(Suggest, HostsWithASlowNetworkHoldAllSharesEach) {
+  const Rates rates = test::rates_with({"network-gbps = 1"});
+  const Suggestions found = suggest(rates, kPlenty, 8, 1000);
+  int pairs = 0;
+  double best = 1;
+  for (const Suggestion& suggestion : found.best) {
+    Words one = suggestion.flags;  // the same of one instance
+    const auto flag = std::ranges::find(one, "--num-distributed-optimizer-instances");
+    if (flag == one.end()) continue;
+    EXPECT_EQ(*(flag + 1), "2");
+    one.erase(flag, flag + 2);
+    const auto twin = std::ranges::find(found.best, one, &Suggestion::flags);
+    ASSERT_NE(twin, found.best.end());
+    EXPECT_LE(suggestion.step.seconds, 1.0001 * twin->step.seconds);
+    best = std::min(best, suggestion.step.seconds / twin->step.seconds);
+    ++pairs;
+  }
+  EXPECT_GT(pairs, 3);
+  EXPECT_LT(best, 0.8);
 }
 
 bool shards_weights(const Suggestion& suggestion) {
