@@ -180,9 +180,9 @@ class Search {
         const auto add = [&](std::int64_t chunks, bool zero_bubble) {
           layout.chunks = chunks;
           layout.zero_bubble = zero_bubble;
-          for (const std::int64_t instances : instances_of(layout)) {
-            layout.instances = instances;
-            add_if_legal(all, layout);
+          for (SuggestedLayout one = layout; const std::int64_t instances : instances_of(layout)) {
+            one.instances = instances;
+            add_if_legal(all, one);
           }
         };
         add(1, false);
