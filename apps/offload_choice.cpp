@@ -21,17 +21,17 @@ namespace megalith {
 
 namespace {
 
-// Of a bounded slot, whose rows are of experts or of the tokens that arrived.
-double expected_rows(const OffloadSlot& slot, const ExpertRows& rows) {
-  return slot.kind == SlotKind::kExpertFc1 ? rows.mean.arrived : rows.mean.rows;
+// Of a bounded slot, which holds rows of experts or tokens that arrived: MeanRows or ExpertRoom.
+template <class Rows>
+auto rows_of(const OffloadSlot& slot, const Rows& rows) {
+  return slot.kind == SlotKind::kExpertFc1 ? rows.arrived : rows.rows;
 }
 
 // Of rows that experts got room for those that are expected.
 double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows) {
   const auto bytes = static_cast<double>(slot.bytes);
   if (!slot.bounded || !rows) return bytes;
-  const std::int64_t room = slot.kind == SlotKind::kExpertFc1 ? rows->room.arrived : rows->room.rows;
-  return bytes * std::min(1.0, expected_rows(slot, *rows) / static_cast<double>(room));
+  return bytes * std::min(1.0, rows_of(slot, rows->mean) / static_cast<double>(rows_of(slot, rows->room)));
 }
 
 // Of the rows of experts that are expected nine tenths leave and come back by copy engines, whether in use or not: the
@@ -39,7 +39,7 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
 void set_sure_rows(OffloadSlot& slot, const std::optional<ExpertRows>& rows, DeviceType device) {
   constexpr double kSure = 0.9;
   if (slot.bounded && rows && device == DeviceType::kCuda)
-    slot.sure_rows = static_cast<std::int64_t>(kSure * expected_rows(slot, *rows));
+    slot.sure_rows = static_cast<std::int64_t>(kSure * rows_of(slot, rows->mean));
 }
 
 // Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, the process itself needs some,
