@@ -185,9 +185,9 @@ class Player {
         const auto event = events_.find(entry.event);
         if (event == events_.end()) return;
         const std::size_t lane = event->second.lane;
-        if (event->second.at - caught_up_[lane] <= clock) return;
-        if (entry.lane == 0) catch_up(lane, clock, event->second.at - caught_up_[lane]);
-        const double at = event->second.at - caught_up_[lane];
+        double at = event->second.at - caught_up_[lane];
+        if (at <= clock) return;
+        if (entry.lane == 0) at -= catch_up(lane, clock, at);
         if (entry.lane == 0 && action && carries_rows_[lane]) times_.exposed_rows += at - clock;
         clock = at;
         return;
@@ -219,12 +219,13 @@ class Player {
     }
   }
 
-  // The compute stream waits for the lane.
-  void catch_up(std::size_t lane, double from, double to) {
+  // The compute stream waits for the lane; by how much less than from `from` to `to`.
+  double catch_up(std::size_t lane, double from, double to) {
     const double gained = host_link_.catch_up(lane, from, to) + network_.catch_up(lane, from, to);
     lanes_[lane] -= gained;
     caught_up_[lane] += gained;
     collective_seconds_ -= gained;
+    return gained;
   }
 
   void play_replicas(const PlannedCall& call, std::size_t lane, std::optional<std::size_t> action) {
