@@ -35,6 +35,23 @@ Said said_of(const Options& options) {
   return said;
 }
 
+void check_slot_grads(const Options& options, const Said& said) {
+  const GradientDType dtype = options.train.megatron_fsdp_grad_comm_dtype;
+  if (dtype == GradientDType::kAuto) return;
+  const std::string flag =
+      fmt::format("--megatron-fsdp-grad-comm-dtype {}", dtype == GradientDType::kBf16 ? "bf16" : "fp32");
+  only_with(options.parallel.most_sharding() >= ShardingStrategy::kOptimGrads,
+            {.flag = flag, .needs = said.gradients, .got = said.got});
+  only_with(options.parallel.fsdp_reduce_grads == GradientReduction::kEach,
+            {.flag = flag, .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
+  if (dtype == GradientDType::kBf16) {
+    only_with(options.model.params_dtype == DType::kBf16, {.flag = flag, .needs = "--bf16"});
+  } else {
+    only_with(options.train.main_grads_dtype == DType::kFp32,
+              {.flag = flag, .needs = "--main-grads-dtype fp32", .got = "--main-grads-dtype bf16"});
+  }
+}
+
 void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
   const ParallelOptions defaults;
   const ShardingStrategy most = parallel.most_sharding();
@@ -110,6 +127,7 @@ void check_sharding(const Options& options) {
   const Said said = said_of(options);
   if (options.model.moe.num_experts > 0) check_reduction(parallel, said);
   check_sharded_units(parallel, said);
+  check_slot_grads(options, said);
   only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
             {.flag = "--num-distributed-optimizer-instances",
              .needs = "--use-distributed-optimizer",

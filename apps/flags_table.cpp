@@ -117,6 +117,7 @@ void add_optimizer(Table& t, TrainingOptions& o) {
     {"clip-grad", kOptimizer, kTrain, "X", real(&o.clip_grad, {0, kInfinity}), "largest global L2 norm of the gradients; 0: no clipping", ""},
     {"grad-reduce-in-bf16", kOptimizer, kShaped, "", bf16_gradients(o), "means --main-grads-dtype bf16: gradients are not only reduced but also summed over microbatches in bf16", "", kFree},
     {"main-grads-dtype", kOptimizer, kShaped, "NAME", dtype(&o.main_grads_dtype), "dtype of the gradients, summed over microbatches and ranks; bf16 requires --bf16", ""},
+    {"megatron-fsdp-grad-comm-dtype", kOptimizer, kShaped, "NAME", choice(&o.megatron_fsdp_grad_comm_dtype, {"auto", "fp32", "bf16"}), "dtype of a unit's gradients until they are reduced, with optim_grads, or optim_grads_params that reduces gradients each microbatch: bf16 halves their slots and what goes over the links, the shards stay --main-grads-dtype, and where GPUs read each other's memory the sums are not rounded either; auto: as --main-grads-dtype", ""},
     {"exp-avg-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_dtype), "dtype of Adam's first moment", ""},
     {"exp-avg-sq-dtype", kOptimizer, kShaped, "NAME", dtype(&o.exp_avg_sq_dtype), "dtype of Adam's second moment; with bf16 keep --adam-beta2 below 0.996, or the moment cannot shrink", ""},
   });

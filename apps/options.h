@@ -29,6 +29,7 @@ enum class ShardingStrategy { kAuto, kNoShard, kOptim, kOptimGrads, kOptimGradsP
 enum class OuterSharding { kNoShard, kOptim };
 enum class GradientReduction { kEach, kLast };  // with which of a step's microbatches
 enum class EndUnits { kAuto, kSharded, kWhole };
+enum class GradientDType { kAuto, kFp32, kBf16 };
 
 struct TrainingOptions {
   std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
@@ -46,6 +47,8 @@ struct TrainingOptions {
   double clip_grad = 1.0;                 // global L2 norm; 0: no clipping
   DType main_grads_dtype = DType::kFp32;  // kFp32, or with bf16 parameters kBf16
   bool grad_reduce_in_bf16 = false;       // was given: main_grads_dtype is kBf16
+  // Of whole units' gradients in slots, which ranks exchange; read slot_grads_dtype().
+  GradientDType megatron_fsdp_grad_comm_dtype = GradientDType::kAuto;
   DType exp_avg_dtype = DType::kFp32;     // kFp32 | kBf16: Adam's first moment
   DType exp_avg_sq_dtype = DType::kFp32;  // the second
 
@@ -77,6 +80,11 @@ struct TrainingOptions {
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait hidden from the hazard checker; -1: none
   DeviceType device = default_device();
+
+  DType slot_grads_dtype() const {
+    if (megatron_fsdp_grad_comm_dtype == GradientDType::kAuto) return main_grads_dtype;
+    return megatron_fsdp_grad_comm_dtype == GradientDType::kBf16 ? DType::kBf16 : DType::kFp32;
+  }
 };
 
 // Activations that are in host memory between forward and backward.

@@ -115,6 +115,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
       units,
       {.weights = static_cast<int>(slots), .gradients = static_cast<int>(of_gradients > 0 ? of_gradients : slots)},
       in_turn);
+  points.slots.gradient_dtype = options.train.slot_grads_dtype();
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
   points.sums_instances = groups.instances() != nullptr;
   points.gathers_instances = groups.shards_instances;

@@ -93,7 +93,7 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   };
   const std::size_t gathered = layout.sharding == ShardingStrategy::kOptimGradsParams ? 2 : 0;
   const auto bytes =
-      static_cast<double>(gathered * size_of(options_.model.params_dtype) + size_of(options_.train.main_grads_dtype));
+      static_cast<double>(gathered * size_of(options_.model.params_dtype) + size_of(options_.train.slot_grads_dtype()));
   return microbatches(layout) * share * bytes *
          (sent(dense, layout.tp * layout.pp) + sent(count.routed_experts, layout.ep * layout.pp)) /
          rates_.host.bandwidth;

@@ -31,10 +31,10 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
   for (const ParameterUnit& unit : parameters.units()) complete_.emplace_back("shard of " + unit.name);
   // All of a kind in one block, which peers map as one.
   const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
-                            Tensor ParameterUnit::*shard, MemoryCategory category) {
+                            Tensor ParameterUnit::*shard, std::optional<DType> given, MemoryCategory category) {
     if (elements.empty()) return;
     const auto tenant = std::ranges::find_if(of, [](int slot) { return slot != UnitSlots::kResident; }) - of.begin();
-    const DType dtype = (unit(static_cast<int>(tenant)).*shard).dtype;
+    const DType dtype = given.value_or((unit(static_cast<int>(tenant)).*shard).dtype);
     const auto aligned = [](std::int64_t count) {
       return (count + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
     };
@@ -48,9 +48,9 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
       begin += aligned(count);
     }
   };
-  allocate(weights_, slots_.weight_elements, slots_.of_weights, &ParameterUnit::weight_shard,
+  allocate(weights_, slots_.weight_elements, slots_.of_weights, &ParameterUnit::weight_shard, {},
            MemoryCategory::kParameters);
-  allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard,
+  allocate(gradients_, slots_.gradient_elements, slots_.of_gradients, &ParameterUnit::grad_shard, slots_.gradient_dtype,
            MemoryCategory::kGradients);
   const auto has_peers = [](const UnitGroups& each) { return each.reduce.size() > 1; };
   if (gradients_.empty() || sum_room == 0 || std::ranges::none_of(groups_, has_peers)) return;
@@ -242,16 +242,24 @@ void ShardedUnits::reduce_shard(int index) {
   streams_.reduce.wait(slot.ready);
   const bool is_first = !summed_[static_cast<std::size_t>(index)];
   const UnitGroups& groups = groups_of(of);
-  const bool by_copies = groups.sum_copies, sums_in_place = is_first || by_copies;
+  // Copies are summed in fp32 as they are read; others come in the gradients' dtype, and are widened afterwards.
+  const bool by_copies = groups.sum_copies, widens = whole.dtype != of.grad_shard.dtype;
+  const bool sums_into_shard = by_copies || (is_first && !widens);
   const std::int64_t round = std::int64_t{8} * std::max(groups.reduce.size() - 1, 1);
   launch(streams_.reduce,
          ReduceScatter{.group = groups.reduce,
                        .in = whole,
-                       .out = sums_in_place ? of.grad_shard : own,
+                       .out = sums_into_shard ? of.grad_shard : own,
                        .room = by_copies ? sum_room_.slice(0, 0, sum_room_.numel() / round * round) : Tensor{},
                        .add_to_out = by_copies && !is_first,
                        .label = "gradients of " + of.name});
-  if (!sums_in_place) launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
+  if (!sums_into_shard) {
+    if (widens) {
+      launch(streams_.reduce, CastRows{.x = own, .y = of.grad_shard, .accumulate = !is_first});
+    } else {
+      launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
+    }
+  }
   streams_.reduce.record(slot.free);
   slot.freed_at = ++reduce_records_;
   summed_[static_cast<std::size_t>(index)] = true;

@@ -61,7 +61,9 @@ class ShardedUnits {
 
   // Between the two every backward_weight of the unit's segments: what one op writes is not zero before.
   void bind_gradients(int unit);
-  // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order.
+  // Into the shard: its first sum since begin_sums() replaces what is there, later ones are added in their order. With
+  // gradients of a narrower dtype in the slots, the parts are summed in fp32 where GPUs read each other's memory, else
+  // as the communicator sums that dtype.
   void reduce_shard(int unit);
   void sum_instances(int unit);  // of what this rank owns, where that is less than its shard
   // Behind updated(), where a rank owns less than its shard: later gathers of the unit wait for it.

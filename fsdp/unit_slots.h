@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,8 @@ struct UnitSlots {
   std::vector<int> of_gradients;              // likewise
   std::vector<std::int64_t> weight_elements;  // of each slot, those of the largest unit in it
   std::vector<std::int64_t> gradient_elements;
-  std::vector<int> weight_family;  // of each slot of weights, which units have it
+  std::vector<int> weight_family;       // of each slot of weights, which units have it
+  std::optional<DType> gradient_dtype;  // of whole gradients; left out: that of the shards
 
   bool has_weights() const { return !weight_elements.empty(); }
   bool has_gradients() const { return !gradient_elements.empty(); }

@@ -79,6 +79,10 @@ if [ "$ranks" -gt 1 ]; then
   check dp_optim_grads - --data-parallel-sharding-strategy optim_grads
   check dp_fsdp ${whole/#dp/dp_optim_grads} $fsdp
   check dp_fsdp_last $whole $fsdp --fsdp-reduce-grads last
+  if [ -n "${BF16:-}" ]; then
+    check dp_grads_in_bf16 - --data-parallel-sharding-strategy optim_grads --megatron-fsdp-grad-comm-dtype bf16
+    check dp_fsdp_in_bf16 ${whole/#dp/dp_grads_in_bf16} $fsdp --megatron-fsdp-grad-comm-dtype bf16
+  fi
   [ -n "${EXPERTS:-}" ] || check tp - $tp "$ranks"
   check tp_sequence - $tp "$ranks" --sequence-parallel
   check tp_overlap - $tp "$ranks" --sequence-parallel --tp-comm-overlap

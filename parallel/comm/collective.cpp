@@ -72,7 +72,10 @@ void check(const AllReduce& op) {
 }
 
 void check(const ReduceScatter& op) {
-  check_ends(op);
+  check_buffer(op.in, subject(op, "in"));
+  check_buffer(op.out, subject(op, "out"));
+  const bool widens = op.room.present() && op.in.dtype == DType::kBf16 && op.out.dtype == DType::kFp32;
+  if (!widens) check_dtype(op.out, {op.in.dtype}, subject(op, "out"));
   check_reducible(op.in, subject(op, "in"));
   check_part(op, op.out, op.in, "out", "in");
   if (!op.room) return;

@@ -30,12 +30,13 @@ struct AllReduce {
 };
 
 // The sum over ranks of each rank's n elements. Of fp32 or bf16 in memory that the ranks share (memory_sharing.h), and
-// with room for copies of their parts, each rank sums what it reads of the others itself, in the order of the ranks.
+// with room for copies of their parts, each rank sums what it reads of the others itself, in the order of the ranks and
+// in fp32, into an out of bf16 or fp32.
 struct ReduceScatter {
   static constexpr const char* kName = "reduce_scatter";
   Communicator& group;
   Tensor in;                // [P * n] of a dtype of AllReduce
-  Tensor out;               // [n], written; may be in's own part
+  Tensor out;               // [n] of in's dtype, or as above, written; may be in's own part
   Tensor room = {};         // [(P - 1) m] of in's dtype, m a multiple of 8: written, m elements of each part at a time
   bool add_to_out = false;  // of shared memory alone
   std::string label = {};

@@ -190,7 +190,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void exchange(const ReduceScatter& op) {
-    require(!op.add_to_out, "reduce_scatter adds only where ranks share memory");
+    require(!op.add_to_out && op.out.dtype == op.in.dtype, "reduce_scatter adds and widens only in shared memory");
     const Tensor &in = op.in, &out = op.out;
     const std::int64_t chunk = std::max<std::int64_t>(1, chunk_elements(in.dtype) / size());
     std::int64_t begin = 0;

@@ -119,7 +119,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     if (peer_memory_ != nullptr && peer_memory_->holds(op.in) && PeerMemory::can_sum(op)) {
       return peer_memory_->reduce_scatter(stream, op);
     }
-    require(!op.add_to_out, "reduce_scatter adds only where ranks share memory");
+    require(!op.add_to_out && op.out.dtype == op.in.dtype, "reduce_scatter adds and widens only in shared memory");
     check(ncclReduceScatter(op.in.data, op.out.data, static_cast<std::size_t>(op.out.numel()), nccl_type(op.out.dtype),
                             ncclSum, comm(), stream.handle()),
           op.kName);

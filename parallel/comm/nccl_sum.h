@@ -13,7 +13,7 @@ struct PartSum {
   Tensor others;       // those of the other ranks, ascending, each from a multiple of `pitch` elements on
   std::int64_t pitch;  // >= n, a multiple of 8
   int rank, ranks;     // own's place among them
-  Tensor out;          // [n]; may be own
+  Tensor out;          // [n] as own, or fp32; may be own
   bool add_to_out;
 };
 

@@ -291,6 +291,35 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
   EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
 }
 
+// Parts of bf16 into sums of fp32, which round nothing; twice, the second added to the first.
+void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n) {
+  const int size = world.size(), rank = world.rank();
+  Rig rig(form);
+  auto memory = rig.of_rank<bf16>(rank, n * size), room = rig.empty<bf16>((size - 1) * 1024);
+  auto out = rig.empty<float>(n);
+  const std::unique_ptr<Communicator> group = world.duplicate("widened sum");
+  const AbortOnUnwind guard(world);
+  MemorySharing* const sharing = memory_sharing(*group);
+  if (sharing == nullptr || !sharing->share_memory(memory.tensor().data, memory.tensor().bytes(), 1)) return;
+  rig.run(
+      [&] {
+        ReduceScatter sum{.group = *group, .in = memory.tensor(), .out = out.tensor(), .room = room.tensor()};
+        launch(rig.stream(), sum);
+        sum.add_to_out = true;
+        launch(rig.stream(), sum);
+      },
+      memory, room, out);
+  std::vector<float> want;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::vector<float> parts;
+    for (int r = 0; r < size; ++r) parts.push_back(to_float(value<bf16>(form, r, rank * n + i)));
+    const float sum = sum_in_order(parts);
+    want.push_back(sum + sum);
+  }
+  expect_same_bits(out.values, want, label("widened sum of shared memory", DType::kBf16, n, *group));
+  sharing->unshare_memory();
+}
+
 }  // namespace
 
 // Aligned and not, in one round and in several.
@@ -299,6 +328,7 @@ void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form)
   for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1024}, std::int64_t{70'001}, std::int64_t{262'144}}) {
     sum_of_shared_memory_case<float>(world, form, n);
     sum_of_shared_memory_case<bf16>(world, form, n);
+    widened_sum_of_shared_memory_case(world, form, n);
   }
 }
 

@@ -153,6 +153,8 @@ const std::map<std::string, Words>& values_of_train() {
       {"clip-grad", {"--clip-grad", "0.3"}},
       {"main-grads-dtype", {"--main-grads-dtype", "bf16", "--bf16"}},
       {"grad-reduce-in-bf16", {"--grad-reduce-in-bf16", "--bf16"}},
+      {"megatron-fsdp-grad-comm-dtype",
+       {"--megatron-fsdp-grad-comm-dtype", "fp32", "--data-parallel-sharding-strategy", "optim_grads"}},
       {"exp-avg-dtype", {"--exp-avg-dtype", "bf16"}},
       {"exp-avg-sq-dtype", {"--exp-avg-sq-dtype", "bf16"}},
       {"data-path", {"--mock-data=false", "--data-path", "0.3", "a b", "0.7", "ä"}},

@@ -6,8 +6,10 @@
 
 #include <cmath>
 #include <functional>
+#include <optional>
 
 #include "core/base/error.h"
+#include "core/tensor/bf16.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
@@ -22,7 +24,8 @@ constexpr std::int64_t kElements = 128 * kRanks;  // of a unit
 
 // A rank with four units of one parameter, of which the first is resident; units 1 and 3 have the same slots.
 struct Rank {
-  Rank(Communicator& world, bool poison) : reduce_group(world.duplicate("reduce")), gather_group(world) {
+  Rank(Communicator& world, bool poison, std::optional<DType> gradient_dtype)
+      : reduce_group(world.duplicate("reduce")), gather_group(world) {
     for (int u = 0; u < 4; ++u) {
       parameters.begin_unit("unit " + std::to_string(u));
       parameters.add({.parts = {{.name = "weight " + std::to_string(u)}}, .shape = {kElements / 2, 2}});
@@ -33,10 +36,11 @@ struct Rank {
     parameters.allocate(pool, DType::kFp32);
     // A rank's elements tell unit and rank.
     for (int u = 1; u < 4; ++u) fill(unit(u).weight_shard, static_cast<float>(10 * u + world.rank()));
-    units = std::make_unique<ShardedUnits>(parameters, assign_slots(parameters.units(), {}),
-                                           std::vector<UnitGroups>{{.gather = gather_group, .reduce = *reduce_group}},
-                                           UnitStreams{.compute = compute, .gather = gather, .reduce = reduce}, pool, 0,
-                                           poison);
+    UnitSlots slots = assign_slots(parameters.units(), {});
+    slots.gradient_dtype = gradient_dtype;
+    units = std::make_unique<ShardedUnits>(
+        parameters, slots, std::vector<UnitGroups>{{.gather = gather_group, .reduce = *reduce_group}},
+        UnitStreams{.compute = compute, .gather = gather, .reduce = reduce}, pool, 0, poison);
   }
   ~Rank() { synchronize(); }
 
@@ -55,10 +59,10 @@ struct Rank {
   std::unique_ptr<ShardedUnits> units;
 };
 
-void on_ranks(bool poison, const std::function<void(Rank&, int)>& body) {
+void on_ranks(bool poison, const std::function<void(Rank&, int)>& body, std::optional<DType> gradient_dtype = {}) {
   ThreadWorld world(kRanks, std::chrono::seconds(30));
   world.run([&](Communicator& group) {
-    Rank rank(group, poison);
+    Rank rank(group, poison, gradient_dtype);
     const AbortOnUnwind abort(group);
     body(rank, group.rank());
   });
@@ -142,6 +146,28 @@ TEST(ShardedUnits, GradientsOfEachMicrobatchAreAddedToTheShard) {
     }
     EXPECT_EQ(rank.units->reductions(), 4);
   });
+}
+
+// bf16 has no 514: a shard of it would not see the second microbatch.
+TEST(ShardedUnits, NarrowGradientsAreAddedInTheDTypeOfTheShard) {
+  const auto body = [](Rank& rank, int) {
+    for (int step = 0; step < 2; ++step) {
+      rank.units->begin_sums();
+      for (const float value : {256.F, 1.F}) {
+        rank.units->bind_gradients(1);
+        const Tensor gradients = rank.unit(1).parameters[0]->main_grad;
+        ASSERT_EQ(gradients.dtype, DType::kBf16);
+        rank.compute.cpu()->enqueue(
+            [gradients, value] { std::fill_n(gradients.as<bf16>(), gradients.numel(), to_bf16(value)); });
+        rank.units->reduce_shard(1);
+      }
+      rank.units->finish_sums();
+      rank.synchronize();
+      ASSERT_EQ(rank.unit(1).grad_shard.dtype, DType::kFp32);
+      EXPECT_EQ(Rank::at(rank.unit(1).grad_shard, 3), kRanks * (256 + 1));
+    }
+  };
+  on_ranks(false, body, DType::kBf16);
 }
 
 TEST(ShardedUnits, AListStartsWhatItFindsMissing) {

@@ -26,6 +26,7 @@ const Words kSmall = test::words(
     "--hidden-dropout 0.1 --num-layers 4 --untie-embeddings-and-output-weights");
 Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
 const Words kWeights = strategy("optim_grads_params") + Words{"--fsdp-embedding-and-head", "sharded"};
+const Words kNarrow{"--megatron-fsdp-grad-comm-dtype", "bf16"};
 const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
 
 // A gradient of rank 1 becomes NaN in these calls of a hook of layer 0: step 2 makes the calls 5 to 8, step 3, which is
@@ -121,7 +122,9 @@ TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
                                           {kWeights + Words{"--fsdp-unit-slots", "3"}, 3},
                                           {strategy("optim_grads_params"), 2},
                                           {kLast, 2},
-                                          {strategy("optim_grads"), 2}}) {
+                                          {strategy("optim_grads"), 2},
+                                          {kWeights + kNarrow, 2},
+                                          {strategy("optim_grads") + kNarrow, 2}}) {
     SCOPED_TRACE(testing::PrintToString(flags));
     Count weights, gradients;
     std::mutex mutex;
@@ -151,12 +154,27 @@ TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
     const RunResult run = test::train({.flags = kSmall + Words{"--bf16"} + flags, .ranks = 2, .finish = count});
     for (const int rank : {0, 1}) {
       EXPECT_EQ(bytes_of(run, rank, MemoryCategory::kParameters), 2 * weights.all());
-      EXPECT_EQ(bytes_of(run, rank, MemoryCategory::kGradients), 4 * gradients.all());
+      const std::size_t of_slot = flags.back() == kNarrow.back() ? 2 : 4;
+      EXPECT_EQ(bytes_of(run, rank, MemoryCategory::kGradients),
+                4 * (gradients.shards + gradients.resident) + of_slot * gradients.slots);
       for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients})
         EXPECT_EQ(bytes_of(run, rank, category), planned[static_cast<std::size_t>(category)]);
     }
     EXPECT_GT(weights.slots + gradients.slots, 0u);
     EXPECT_TRUE(run.memory_as_planned);
+  }
+}
+
+// One class of bits of those who reduce such gradients, near that of fp32.
+TEST(FsdpRun, GradientsAreSentInBf16AndSummedInFp32) {
+  const Words flags = kSmall + Words{"--bf16", "--num-distributed-optimizer-instances", "2"};
+  const auto run = [&](const Words& more) { return test::train({.flags = flags + more, .ranks = 4}); };
+  const RunResult wide = run(strategy("optim_grads")), narrow = run(strategy("optim_grads") + kNarrow);
+  expect_same_run(run(strategy("optim_grads_params") + kNarrow), narrow);
+  EXPECT_NE(narrow.grad_norms, wide.grad_norms);
+  for (std::size_t step = 0; step < wide.losses.size(); ++step) {
+    EXPECT_NEAR(std::stod(narrow.losses[step]), std::stod(wide.losses[step]), 1e-3);
+    EXPECT_NEAR(std::stod(narrow.grad_norms[step]) / std::stod(wide.grad_norms[step]), 1, 1e-2);
   }
 }
 
