@@ -149,7 +149,7 @@ void ShardedUnits::unshard(int index) {
   if (slot.tenant >= 0) fail_call("unshard", index, "a slot that no unit is in");
   slot.tenant = index;
   states_[static_cast<std::size_t>(index)] = State::kGathered;
-  ParameterUnit& of = unit(index);
+  const ParameterUnit& of = unit(index);
   const std::int64_t complete_at = complete_at_[static_cast<std::size_t>(index)];
   wait(streams_.gather, complete_[static_cast<std::size_t>(index)], complete_at, gather_saw_sums_);
   if (updated_at_ <= slot.freed_at) {  // the later one, which the others come before
@@ -157,29 +157,14 @@ void ShardedUnits::unshard(int index) {
   } else if (complete_at == 0) {
     wait(streams_.gather, updated_, updated_at_, gather_saw_);
   }
-  gather(of, slot.place(of));
+  const UnitGroups& groups = groups_of(of);
+  launch(streams_.gather, AllGather{.group = groups.gather,
+                                    .in = of.weight_shard,
+                                    .out = slot.place(of),
+                                    .by_copies = groups.copies,
+                                    .label = "weights of " + of.name});
   streams_.gather.record(slot.ready);
   ++gathers_;
-}
-
-void ShardedUnits::gather(const ParameterUnit& of, const Tensor& whole) {
-  const std::string label = "weights of " + of.name;
-  const UnitGroups& groups = groups_of(of);
-  if (!groups.copies) {
-    launch(streams_.gather, AllGather{.group = groups.gather, .in = of.weight_shard, .out = whole, .label = label});
-    return;
-  }
-  launch(streams_.gather, Copy{.src = of.weight_shard, .dst = of.shard.of(whole)});
-  const int ranks = of.shard.ranks;
-  for (int step = 1; step < ranks; ++step) {
-    const FlatShard from{.rank = (of.shard.rank - step + ranks) % ranks, .ranks = ranks};
-    launch(streams_.gather, Shift{.group = groups.gather,
-                                  .in = of.weight_shard,
-                                  .out = from.of(whole),
-                                  .step = step,
-                                  .series = ShiftSeries::kOneInput,
-                                  .label = label});
-  }
 }
 
 void ShardedUnits::wait_unshard(int index) {

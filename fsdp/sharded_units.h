@@ -102,7 +102,6 @@ class ShardedUnits {
   const UnitGroups& groups_of(const ParameterUnit& unit) const {
     return unit.kind == UnitKind::kDense ? groups_.front() : groups_.back();
   }
-  void gather(const ParameterUnit& unit, const Tensor& whole);
   void fill_with_nan(const Tensor& whole);  // where slots are poisoned
   // Unless the stream saw that record, or a later one of the same stream.
   static void wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw);

@@ -42,11 +42,14 @@ struct ReduceScatter {
   std::string label = {};
 };
 
+// `by_copies`: in lies in memory that the ranks share, at the same place on each, and copy engines bring it to an out
+// that is elsewhere.
 struct AllGather {
   static constexpr const char* kName = "all_gather";
   Communicator& group;
   Tensor in;   // [n]; may be out's own part
   Tensor out;  // [P * n], written, in rank order
+  bool by_copies = false;
   std::string label = {};
 };
 

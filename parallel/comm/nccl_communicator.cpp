@@ -127,6 +127,11 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
 
   void exchange(CudaStream& stream, const AllGather& op) const {
     if (op.in.numel() == 0) return;
+    if (op.by_copies) {
+      require(peer_memory_ != nullptr && peer_memory_->holds(op.in),
+              "all_gather by copies of memory that is not shared");
+      return peer_memory_->all_gather(stream, op);
+    }
     check(ncclAllGather(op.in.data, op.out.data, op.in.bytes(), ncclUint8, comm(), stream.handle()), op.kName);
   }
 

@@ -82,8 +82,43 @@ PeerOffer offer_of(void* base, std::size_t bytes, std::uint64_t layout, const Sh
 
 }  // namespace
 
+class PeerMemory::Beside {
+ public:
+  static constexpr std::size_t kMarks = 2;
+
+  Beside() {
+    for (CUevent_st** event : {&begun_, &marks_[0], &marks_[1]})
+      MEGALITH_CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  }
+  ~Beside() {
+    for (CUevent_st* event : {begun_, marks_[0], marks_[1]}) log_cuda(cudaEventDestroy(event), "cudaEventDestroy");
+  }
+  Beside(const Beside&) = delete;
+  Beside& operator=(const Beside&) = delete;
+
+  // For what comes behind all that `stream` has enqueued.
+  CudaStream& behind(CudaStream& stream) {
+    MEGALITH_CUDA_CHECK(cudaEventRecord(begun_, stream.handle()));
+    MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream_.handle(), begun_, 0));
+    return stream_;
+  }
+  void mark(std::size_t which) { MEGALITH_CUDA_CHECK(cudaEventRecord(marks_[which], stream_.handle())); }
+  void wait(CudaStream& stream, std::size_t which) {
+    MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream.handle(), marks_[which], 0));
+  }
+
+ private:
+  CudaStream stream_;
+  CUevent_st* begun_ = nullptr;
+  CUevent_st* marks_[kMarks] = {};
+};
+
 PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes)
-    : rank_(rank), base_(base), bytes_(bytes), peers_(static_cast<std::size_t>(ranks)) {}
+    : rank_(rank),
+      base_(base),
+      bytes_(bytes),
+      peers_(static_cast<std::size_t>(ranks)),
+      beside_(std::make_unique<Beside>()) {}
 
 std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout) {
   std::unique_ptr<PeerMemory> memory(new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes));
@@ -212,14 +247,31 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
   meet(stream, &Flags::taken);
 }
 
+void PeerMemory::all_gather(CudaStream& stream, const AllGather& op) {
+  const int ranks = static_cast<int>(peers_.size());
+  const auto part = [&](int rank) { return op.out.slice(0, rank * op.in.numel(), op.in.numel()); };
+  beside_->behind(stream).copy(part(rank_).data, op.in.data, op.in.bytes());
+  beside_->mark(0);
+  for (int step = 1; step < ranks; ++step) {
+    shift(stream, {.group = op.group,
+                   .in = op.in,
+                   .out = part((rank_ - step + ranks) % ranks),
+                   .step = step,
+                   .series = ShiftSeries::kOneInput});
+  }
+  beside_->wait(stream, 0);
+}
+
 bool PeerMemory::can_sum(const ReduceScatter& op) {
   return op.room.present() && (op.in.dtype == DType::kFp32 || op.in.dtype == DType::kBf16);
 }
 
+// In rounds of as many elements as the room holds of each peer, in two halves: while one is summed, the next is copied.
 void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto self = static_cast<std::size_t>(rank_);
-  const std::int64_t n = op.out.numel(), most = op.room.numel() / (ranks - 1);
+  const std::int64_t n = op.out.numel(), of_peer = op.room.numel() / (ranks - 1);
+  const std::int64_t halves = of_peer >= 16 ? 2 : 1, most = of_peer / halves / 8 * 8;
   const Tensor own = op.in.slice(0, rank_ * n, n);
   const std::ptrdiff_t offset = own.as<std::byte>() - base_;
   Flags* const mine = peers_[self].flags;
@@ -228,28 +280,30 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
   };
   meet(stream, &Flags::ready);
-  for (std::int64_t first = 0; first < n; first += most) {
-    const std::int64_t count = std::min(most, n - first);
+  for (std::int64_t first = 0, round = 0; first < n; first += most, ++round) {
+    const std::int64_t count = std::min(most, n - first), half = round % halves;
+    const Tensor room = op.room.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
+    if (round >= halves) beside_->wait(stream, static_cast<std::size_t>(half));
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);
     of_peers([&](std::size_t peer) {
       const std::int64_t place = static_cast<std::int64_t>(peer) - (peer > self ? 1 : 0);
-      stream.copy(op.room.slice(0, place * most, count).data,
+      stream.copy(room.slice(0, place * most, count).data,
                   peers_[peer].base + offset + static_cast<std::size_t>(first) * size_of(op.in.dtype), bytes);
     });
-    if (first + count == n) {
-      of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].taken); });
-      words.enqueue(stream);
-    }
-    sum_parts(stream, {.own = own.slice(0, first, count),
-                       .others = op.room,
-                       .pitch = most,
-                       .rank = rank_,
-                       .ranks = ranks,
-                       .out = op.out.slice(0, first, count),
-                       .add_to_out = op.add_to_out});
+    sum_parts(beside_->behind(stream), {.own = own.slice(0, first, count),
+                                        .others = room,
+                                        .pitch = most,
+                                        .rank = rank_,
+                                        .ranks = ranks,
+                                        .out = op.out.slice(0, first, count),
+                                        .add_to_out = op.add_to_out});
+    beside_->mark(static_cast<std::size_t>(half));
+    if (first + count < n) continue;
+    of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].taken); });
+    of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].taken); });
+    words.enqueue(stream);
+    beside_->wait(stream, static_cast<std::size_t>(half));
   }
-  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].taken); });
-  words.enqueue(stream);
 }
 
 void PeerMemory::release() {

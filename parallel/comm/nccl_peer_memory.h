@@ -36,7 +36,10 @@ class PeerMemory {
   // in, which this memory holds at the same place on all ranks, goes to the rank `step` above; out is anywhere on this
   // GPU. One stream at a time.
   void shift(CudaStream& stream, const Shift& shift);
-  // Likewise of `in`. While copy engines bring the parts, no multiprocessor is taken; the sums are a kernel.
+  // Likewise of `in`. This rank's own part is copied beside the others.
+  void all_gather(CudaStream& stream, const AllGather& op);
+  // Likewise of `in`. While copy engines bring the parts, no multiprocessor is taken; the sums are a kernel, which runs
+  // beside the next copies.
   static bool can_sum(const ReduceScatter& op);
   void reduce_scatter(CudaStream& stream, const ReduceScatter& op);
   // Likewise of `in` and `index` of all ranks: the rows that are for this one, by one kernel. Throws where they lie
@@ -60,6 +63,9 @@ class PeerMemory {
     Flags* flags = nullptr;     // once the GPU may write there: by rank
   };
 
+  // A second stream within a call.
+  class Beside;
+
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
   // Sets this rank's word at all peers and waits for theirs.
   void meet(CudaStream& stream, std::uint64_t Flags::*word);
@@ -69,6 +75,7 @@ class PeerMemory {
   std::byte* base_;
   std::size_t bytes_;
   std::vector<Peer> peers_;  // by rank
+  std::unique_ptr<Beside> beside_;
 };
 
 }  // namespace megalith

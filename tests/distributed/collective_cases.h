@@ -17,8 +17,9 @@ void check_all_to_all_v(Communicator& world, const CollectiveForm& form);       
 void check_shift(Communicator& world, const CollectiveForm& form);                   // by every step
 void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form);  // one behind the other
 void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form);    // in several rounds, added to
-void check_broadcast(Communicator& world, const CollectiveForm& form);               // from every root
-void check_send_receive(Communicator& world, const CollectiveForm& form);            // around a ring, and one to one
+void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& form);
+void check_broadcast(Communicator& world, const CollectiveForm& form);     // from every root
+void check_send_receive(Communicator& world, const CollectiveForm& form);  // around a ring, and one to one
 void check_host_calls(Communicator& world, const CollectiveForm&);
 void check_split(Communicator& world,
                  const CollectiveForm& form);  // groups of several sizes and orders, one inside another

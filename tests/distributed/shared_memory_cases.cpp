@@ -1,0 +1,201 @@
+// Collectives of ranks that read each other's memory.
+#include "tests/distributed/collective_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/tensor/bf16.h"
+#include "parallel/comm/memory_sharing.h"
+#include "tests/distributed/collective_reference.h"
+
+namespace megalith::test {
+
+namespace {
+
+// What is summed is written anew behind each sum, by a shift: a rank that lags must find what it has yet to read.
+template <class T>
+void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n, std::int64_t of_peer) {
+  const int size = world.size(), rank = world.rank();
+  const std::int64_t half = n * size;
+  Rig rig(form);
+  auto memory = rig.of_rank<T>(rank, 2 * half), out = rig.empty<T>(n), room = rig.empty<T>((size - 1) * of_peer);
+  const std::unique_ptr<Communicator> group = world.duplicate("shared sum");
+  const AbortOnUnwind guard(world);
+  const Tensor all = memory.tensor(), first = all.slice(0, 0, half), second = all.slice(0, half, half);
+  MemorySharing* const sharing = memory_sharing(*group);
+  const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
+  rig.run(
+      [&] {
+        ReduceScatter sum{.group = *group, .in = first, .out = out.tensor(), .room = room.tensor()};
+        launch(rig.stream(), sum);
+        launch(rig.stream(), Shift{.group = *group, .in = second, .out = first, .step = 1});
+        sum.add_to_out = shared;
+        launch(rig.stream(), sum);
+        sum.add_to_out = false;
+        sum.out = first.slice(0, rank * n, n);
+        launch(rig.stream(), sum);
+      },
+      memory, out, room);
+  std::vector<T> want_out, want_part;
+  for (std::int64_t i = 0; i < n; ++i) {
+    // The shift passes each rank's values on by one; what is summed is in another order then.
+    std::vector<T> parts;
+    for (int r = 0; r < size; ++r) parts.push_back(value<T>(form, (r + size - 1) % size, half + rank * n + i));
+    want_part.push_back(sum_in_order(parts));
+    want_out.push_back(want_part.back());
+    if (!shared) continue;
+    const T before = reduced<T>(form, ReduceOp::kSum, size, rank * n + i);
+    want_out.back() = sum_in_order(std::vector<T>{before, want_part.back()});
+  }
+  expect_same_bits(out.values, want_out, label("sum of shared memory", kDTypeOf<T>, n, *group));
+  const T* own = memory.values.data() + rank * n;
+  expect_same_bits(std::vector<T>(own, own + n), want_part, label("the same in place", kDTypeOf<T>, n, *group));
+  if (sharing != nullptr) sharing->unshare_memory();
+  EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
+}
+
+// Parts of bf16 into sums of fp32, which round nothing; twice, the second added to the first.
+void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n) {
+  const int size = world.size(), rank = world.rank();
+  Rig rig(form);
+  auto memory = rig.of_rank<bf16>(rank, n * size), room = rig.empty<bf16>((size - 1) * 1024);
+  auto out = rig.empty<float>(n);
+  const std::unique_ptr<Communicator> group = world.duplicate("widened sum");
+  const AbortOnUnwind guard(world);
+  MemorySharing* const sharing = memory_sharing(*group);
+  if (sharing == nullptr || !sharing->share_memory(memory.tensor().data, memory.tensor().bytes(), 1)) return;
+  rig.run(
+      [&] {
+        ReduceScatter sum{.group = *group, .in = memory.tensor(), .out = out.tensor(), .room = room.tensor()};
+        launch(rig.stream(), sum);
+        sum.add_to_out = true;
+        launch(rig.stream(), sum);
+      },
+      memory, room, out);
+  std::vector<float> want;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::vector<float> parts;
+    for (int r = 0; r < size; ++r) parts.push_back(to_float(value<bf16>(form, r, rank * n + i)));
+    const float sum = sum_in_order(parts);
+    want.push_back(sum + sum);
+  }
+  expect_same_bits(out.values, want, label("widened sum of shared memory", DType::kBf16, n, *group));
+  sharing->unshare_memory();
+}
+
+}  // namespace
+
+// Aligned and not, in one round and in several.
+void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form) {
+  if (world.size() == 1) return;
+  for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1024}, std::int64_t{70'001}, std::int64_t{262'144}}) {
+    for (const std::int64_t of_peer : {8, 1024}) {  // elements in the room: no second half, and two
+      if (n > 2000 && of_peer == 8) continue;
+      sum_of_shared_memory_case<float>(world, form, n, of_peer);
+      sum_of_shared_memory_case<bf16>(world, form, n, of_peer);
+    }
+    widened_sum_of_shared_memory_case(world, form, n);
+  }
+}
+
+// What is gathered is written anew behind the gather, as above.
+void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& form) {
+  const int size = world.size(), rank = world.rank();
+  if (size == 1) return;
+  Rig rig(form);
+  constexpr std::int64_t kPart = 70'001;
+  auto memory = rig.of_rank<bf16>(rank, 2 * kPart), out = rig.empty<bf16>(2 * size * kPart);
+  const std::unique_ptr<Communicator> group = world.duplicate("shared gather");
+  const AbortOnUnwind guard(world);
+  const Tensor all = memory.tensor(), first = all.slice(0, 0, kPart), second = all.slice(0, kPart, kPart);
+  MemorySharing* const sharing = memory_sharing(*group);
+  const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
+  const auto gather = [&](int which) {
+    const Tensor to = out.tensor().slice(0, which * size * kPart, size * kPart);
+    launch(rig.stream(), AllGather{.group = *group, .in = first, .out = to, .by_copies = shared});
+  };
+  rig.run(
+      [&] {
+        gather(0);
+        launch(rig.stream(), Shift{.group = *group, .in = second, .out = first, .step = 1});
+        gather(1);
+      },
+      memory, out);
+  std::vector<bf16> want;
+  for (const bool shifted : {false, true}) {
+    for (int r = 0; r < size; ++r) {
+      for (std::int64_t i = 0; i < kPart; ++i)
+        want.push_back(value<bf16>(form, shifted ? (r + size - 1) % size : r, shifted ? kPart + i : i));
+    }
+  }
+  expect_same_bits(out.values, want, label("gather of shared memory", DType::kBf16, kPart, *group));
+  if (sharing != nullptr) sharing->unshare_memory();
+  EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
+}
+
+// A group whose ranks see each other's memory gathers with shifts alone and, in the same run, passes all that on by
+// one.
+void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form) {
+  const int size = world.size();
+  if (size == 1) return;
+  Rig rig(form);
+  constexpr std::int64_t kPart = 70'001;
+  auto memory = rig.empty<bf16>(3 * size * kPart);
+  const std::unique_ptr<Communicator> group = world.duplicate("shared");
+  const AbortOnUnwind guard(world);
+  const Tensor all = memory.tensor();
+  MemorySharing* const sharing = memory_sharing(*group);
+  const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
+  const auto part = [&](int index) { return all.slice(0, index * kPart, kPart); };
+  const auto below = [&](int step) { return (group->rank() - step + 2 * size) % size; };
+  for (std::int64_t i = 0; i < kPart; ++i) {
+    memory.values[static_cast<std::size_t>(i)] = value<bf16>(form, group->rank(), i);
+  }
+  auto want = memory.values;
+  const auto expect = [&](int index, int from) {
+    for (std::int64_t i = 0; i < kPart; ++i) {
+      want[static_cast<std::size_t>(index * kPart + i)] = value<bf16>(form, from, i);
+    }
+  };
+  for (int step = 1; step < size; ++step) expect(step, below(step));
+  for (int step = 0; step < size; ++step) expect(size + step, below(step + 1));
+  for (int step = 1; step < size; ++step) expect(2 * size + step, below(2 * step));
+  const std::int64_t calls_before = group->stats().collectives;
+  rig.run(
+      [&] {
+        for (int step = 1; step < size; ++step) {
+          launch(
+              rig.stream(),
+              Shift{.group = *group, .in = part(0), .out = part(step), .step = step, .series = ShiftSeries::kOneInput});
+        }
+        for (int step = 0; step < size; ++step)
+          launch(rig.stream(), Shift{.group = *group, .in = part(step), .out = part(size + step), .step = 1});
+        for (int step = 1; step < size; ++step) {
+          launch(rig.stream(), Shift{.group = *group,
+                                     .in = part(step),
+                                     .out = part(2 * size + step),
+                                     .step = step,
+                                     .series = ShiftSeries::kManyInputs});
+        }
+      },
+      memory);
+  expect_same_bits(memory.values, want, label("shifts", DType::kBf16, 3 * size * kPart, *group));
+  EXPECT_EQ(group->stats().collectives - calls_before, rig.runs() * (3 * size - 2));
+
+  if (sharing != nullptr) {
+    sharing->unshare_memory();
+    EXPECT_FALSE(sharing->share_memory(all.data, all.bytes(), static_cast<std::uint64_t>(group->rank())))
+        << "what lies elsewhere on every rank";
+  }
+  if (form.device == DeviceType::kCuda && !shared) GTEST_SKIP() << "these GPUs cannot read each other's memory";
+  EXPECT_EQ(shared, form.device == DeviceType::kCuda);
+}
+
+}  // namespace megalith::test
