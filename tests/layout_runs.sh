@@ -53,6 +53,7 @@ compare() {
 # check NAME TWIN|- FLAG...
 check() {
   local name=$1 twin=${2#-}
+  [ "$twin" != "$name" ] || twin=
   shift 2
   [[ $name =~ ${ONLY:-} ]] || return 0
   if ! run "$name" "$ranks" "$@"; then failed=1; return 0; fi
@@ -118,6 +119,19 @@ if [ "$ranks" -ge 4 ]; then
   check tp2_cp2 - $tp 2 --sequence-parallel $cp 2
   check tp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $zero
   check pp2_dp2_zero1 - $pp 2 $zero
+  # A strategy against itself: recomputation, slots, prefetch, schedules.
+  full="--recompute-granularity full --recompute-method uniform"
+  check dp_zero1_recompute dp_zero1 $zero $full
+  check dp_optim_grads_recompute dp_optim_grads --data-parallel-sharding-strategy optim_grads $full
+  check dp_fsdp_recompute dp_fsdp $fsdp $full
+  check dp_fsdp_slots dp_fsdp $fsdp --fsdp-unit-slots 3 --fsdp-gradient-slots 1 --fsdp-prefetch 2
+  check dp_fsdp_no_prefetch dp_fsdp $fsdp --fsdp-prefetch 0
+  check dp_fsdp_last_slots dp_fsdp_last $fsdp --fsdp-reduce-grads last --fsdp-unit-slots 4 --fsdp-prefetch 3 $full
+  for sharding in optim optim_grads optim_grads_params; do
+    for schedule in gpipe 1f1b zb-h1; do
+      check pp2_${sharding}_$schedule pp2_${sharding}_gpipe $pp 2 --pipeline-schedule $schedule --data-parallel-sharding-strategy $sharding
+    done
+  done
 fi
 if [ "$ranks" -ge 8 ]; then
   check tp2_pp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $pp 2 --pipeline-schedule zb-v $zero
