@@ -96,9 +96,11 @@ void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool de
   step.warm_up();
   // A stage has GEMMs that others have not: the first replica of each measures.
   const bool measures = groups_of_steps(rank).front()->rank() == 0;
-  const bool measured = measures && !table->pending().empty();
+  const std::vector<GemmSignature> pending = table->pending();
+  const GemmScratch scratch{rank.memory.arena.block(), rank.memory.arena.block_bytes()};
+  const bool measured = measures && !pending.empty();
   if (measured) {
-    const GemmTuning tuning = tune(*stream, *table, {rank.memory.arena.block(), rank.memory.arena.block_bytes()});
+    const GemmTuning tuning = tune(*stream, *table, scratch);
     log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
                          tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
                          tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
@@ -109,6 +111,7 @@ void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool de
   }
   if (world.host_any(measured) && main) write_cache(entries);
   table->load(entries, "the first replica");
+  if (!measured) load_gemm_kernels(*stream, *table, pending, scratch);
 }
 
 }  // namespace megalith

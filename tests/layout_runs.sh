@@ -119,6 +119,8 @@ if [ "$ranks" -ge 4 ]; then
   check tp2_cp2 - $tp 2 --sequence-parallel $cp 2
   check tp2_dp2_zero1 - $tp 2 --sequence-parallel --tp-comm-overlap $zero
   check pp2_dp2_zero1 - $pp 2 $zero
+  # GEMMs' algorithms that one replica measures, and all use from the first step on.
+  MEGALITH_CACHE=$out/cache check pp2_measured - $pp 2 --deterministic-mode=false --comm-timeout 60
   # A strategy against itself: recomputation, slots, prefetch, schedules.
   full="--recompute-granularity full --recompute-method uniform"
   check dp_zero1_recompute dp_zero1 $zero $full

@@ -168,4 +168,14 @@ GemmTuning tune(CudaStream& stream, GemmAlgorithms& table, const GemmScratch& sc
   return result;
 }
 
+void load_gemm_kernels(CudaStream& stream, GemmAlgorithms& table, std::span<const GemmSignature> signatures,
+                       const GemmScratch& scratch) {
+  for (const GemmSignature& signature : signatures) {
+    const GemmAlgorithm* const algorithm = table.find(signature);
+    require(algorithm != nullptr, "load_gemm_kernels of a GEMM that was never seen");
+    Measurement measurement(stream, signature, scratch);
+    if (measurement.fits()) measurement.time(*algorithm, 1);
+  }
+}
+
 }  // namespace megalith

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "core/device/cuda_stream.h"
 #include "core/ops/gemm_algorithms.h"
@@ -36,5 +37,9 @@ struct GemmTuning {
 // s a signature). Outside of any capture; the device should be idle otherwise. The arena between two steps serves as
 // scratch.
 GemmTuning tune(CudaStream& stream, GemmAlgorithms& table, const GemmScratch& scratch);
+// Runs the table's algorithms of `signatures`, which it has, once each, and waits for them: CUDA loads a kernel at its
+// first use, and may wait for all that the device does, such as a receive whose sender waits for this rank.
+void load_gemm_kernels(CudaStream& stream, GemmAlgorithms& table, std::span<const GemmSignature> signatures,
+                       const GemmScratch& scratch);
 
 }  // namespace megalith

@@ -34,8 +34,8 @@ declare -A cases=(
 kept; attention $moves core_attn attn_proj; auto $moves auto; act $moves act; act-whole $moves act --offload-slowdown 1"
   [qwen3]="1|$qwen3 --cuda-graph-modules attn moe|kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
   [llama8b-49k]="4|$llama8b --seq-length 49152 --max-position-embeddings 49152 --global-batch-size 4|recomputed $full; auto $lean $moves auto"
-  [llama8b-512k]="4|$llama8b --seq-length 524288 --max-position-embeddings 524288 --context-parallel-size 4 --global-batch-size 1|\
-recomputed $full; auto $lean $moves auto"
+  [llama8b-512k]="4|$llama8b --seq-length 524288 --max-position-embeddings 524288 --context-parallel-size 4 --global-batch-size 1 --loss-chunk-size 8192|\
+recomputed $full; auto ${lean/mlp_act/mlp} $moves auto"
   [qwen3-pipeline]="4|$qwen3 $pipeline --expert-model-parallel-size 2 --global-batch-size 16|\
 kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
   [mixed]="4|$qwen3 $pipeline $mixed --expert-model-parallel-size 2 --global-batch-size 16|\

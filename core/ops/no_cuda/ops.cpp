@@ -95,5 +95,8 @@ std::shared_ptr<GemmAlgorithms> make_gemm_algorithms(CudaStream&, GemmChoice) { 
 GemmAlgorithms& gemm_algorithms(CudaStream&) { refuse_cuda(); }
 void use_gemm_algorithms(CudaStream&, std::shared_ptr<GemmAlgorithms>) { refuse_cuda(); }
 GemmTuning tune(CudaStream&, GemmAlgorithms&, const GemmScratch&) { refuse_cuda(); }
+void load_gemm_kernels(CudaStream&, GemmAlgorithms&, std::span<const GemmSignature>, const GemmScratch&) {
+  refuse_cuda();
+}
 
 }  // namespace megalith

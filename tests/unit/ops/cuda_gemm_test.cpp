@@ -168,11 +168,19 @@ TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
   use_gemm_algorithms(stream, table);
   for (const Case& x : kCases) Problem(stream, x).multiply();
   const std::size_t seen = table->pending().size();
+  const auto other = make_gemm_algorithms(stream, GemmChoice::kMeasured);  // of a rank that does not measure
+  use_gemm_algorithms(stream, other);
+  for (const Case& x : kCases) Problem(stream, x).multiply();
   EXPECT_EQ(seen, std::size(kCases));
   CudaBlock scratch(stream, {64 << 20}, DType::kUint8);
   EXPECT_EQ(tune(stream, *table, {scratch.tensor().data, 4096}).too_large, static_cast<int>(seen));
   const GemmTuning tuning = tune(stream, *table, {scratch.tensor().data, scratch.tensor().bytes()});
   EXPECT_EQ(tuning.measured, static_cast<int>(seen));
+  const std::vector<GemmSignature> pending = other->pending();
+  EXPECT_EQ(other->load(table->entries(), "the first replica"), static_cast<std::int64_t>(seen));
+  load_gemm_kernels(stream, *other, pending, {scratch.tensor().data, scratch.tensor().bytes()});
+  EXPECT_TRUE(other->pending().empty());
+  EXPECT_THROW(load_gemm_kernels(stream, *make_gemm_algorithms(stream, GemmChoice::kMeasured), pending, {}), Error);
   EXPECT_LE(tuning.chosen_seconds, tuning.first_seconds);
   EXPECT_TRUE(table->pending().empty());
 
