@@ -8,7 +8,7 @@
 # (default configs/rates/h200.toml; `rates --only copies` measures the link's rates, which must be this machine's); ONLY, a
 # regular expression of the names of ways; DEVICE (default cuda); ARGS, more flags for train.
 # Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third, of fewer than seven of those
-# after the first.
+# after the first, of a single one that.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
@@ -58,7 +58,7 @@ for name in "${@:-llama1b}"; do
         printf '%-16s %-12s %s\n' "$case" "$way" "$(grep -m 1 -E 'error|rank' "$work/log" || tail -n 1 "$work/log")"
         continue
       fi
-      ms=$(median "$work/metrics" step_ms +$((steps < 7 ? 2 : 4)))
+      ms=$(median "$work/metrics" step_ms +$((steps < 2 ? 1 : steps < 7 ? 2 : 4)))
       base=${base:-$ms}
       printf '%-16s %-12s %10.1f %8.3f %8.1f\n' "$case" "$way" "$ms" "$(awk -v a="$ms" -v b="$base" 'BEGIN {print a / b}')" \
         "$(awk -v b="$(median "$work/metrics" memory_peak_bytes 1)" 'BEGIN {print b / 2^30}')"
