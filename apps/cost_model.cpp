@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/device/copy.h"
+#include "fsdp/sharded_units.h"
 
 namespace megalith {
 
@@ -92,7 +93,8 @@ CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call) const {
   if (call.kind != ReduceScatter::kName) return {.link = link};
   // All parts are read, and the shard is read and written.
   const double bytes = static_cast<double>(call.bytes) * (1 + 2 / static_cast<double>(call.ranks->size()));
-  return {.link = link, .sum = bytes / rates_.memory};
+  const double sum = bytes / rates_.memory, rounds = std::ceil(ring_bytes(call) / (kSumRoom / 2.0));
+  return {.link = link, .sum = sum, .behind = sum / std::max(rounds, 1.0)};
 }
 
 double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {

@@ -43,7 +43,8 @@ class CostModel {
   double seconds(const PlannedCall& call, bool beside = false) const;
   struct UnitSeconds {
     double link = 0;
-    double sum = 0;  // of copies, behind them: a kernel
+    double sum = 0;     // of copies: kernels, beside later ones
+    double behind = 0;  // of these, what comes after the last copy
   };
   UnitSeconds unit_seconds(const PlannedCall& call) const;  // of kUnshard or kReduceShard
   bool is_within_host(const PlannedCall& call) const { return hosts_of(*call.ranks) <= 1; }

@@ -102,9 +102,6 @@ RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, R
     : shared_gradients(layers.tensor, allocate(options, groups, model.gpt, memory.pool), memory.pool),
       adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, groups, *model.all_parameters)) {}
 
-// Room for copies of the peers' gradients: a sum waits for the product that runs at the moment, so few are better.
-constexpr std::size_t kSumRoom = std::size_t{512} << 20;
-
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
                      const PipelineLayout& pipeline, const GptModel& gpt) {
   std::vector<ParameterUnit>& units = gpt.parameters->units();

@@ -242,7 +242,7 @@ class Player {
     }
     const double alone = is_unit && within ? seconds.link : costs_.seconds(call);
     const double slowed = seconds.link > 0 ? 1 - alone / seconds.link : 0;
-    clock = (within ? host_link_ : network_).end_of(clock, seconds.link, lane, slowed) + seconds.sum;
+    clock = (within ? host_link_ : network_).end_of(clock, seconds.link, lane, slowed) + seconds.behind;
     if (is_unit && within) {
       copies_units_ = true;
       times_.before_norm += seconds.sum * times;
@@ -348,7 +348,7 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
       if (costs == nullptr) return;
       const CostModel::UnitSeconds unit = costs->unit_seconds(call);
       const bool beside = is_of_replicas(call) && entries[i].lane != 0;
-      add(each, volume.seconds, times * (is_of_unit_copy(kind) ? unit.link + unit.sum : costs->seconds(call, beside)));
+      add(each, volume.seconds, times * (is_of_unit_copy(kind) ? unit.link + unit.behind : costs->seconds(call, beside)));
     };
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
     const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;

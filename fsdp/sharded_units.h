@@ -19,6 +19,10 @@
 
 namespace megalith {
 
+// For copies of the peers' gradients, half of which are summed while the next are copied: a sum waits for the product
+// that runs at the moment, so few are better.
+inline constexpr std::size_t kSumRoom = std::size_t{512} << 20;
+
 struct UnitStreams {
   Stream& compute;
   Stream& gather;  // each with a group of its own
