@@ -348,7 +348,8 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
       if (costs == nullptr) return;
       const CostModel::UnitSeconds unit = costs->unit_seconds(call);
       const bool beside = is_of_replicas(call) && entries[i].lane != 0;
-      add(each, volume.seconds, times * (is_of_unit_copy(kind) ? unit.link + unit.behind : costs->seconds(call, beside)));
+      add(each, volume.seconds,
+          times * (is_of_unit_copy(kind) ? unit.link + unit.behind : costs->seconds(call, beside)));
     };
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
     const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;
