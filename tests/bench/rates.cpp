@@ -344,7 +344,7 @@ void print_links(Bench& bench, Communicator& world) {
       "host-link-busy-gbps = {:.4g}  # a guess: gradients' and weights' beside products\n"
       "peer-gbps = {:.4g}  # a guess: what kernels read out of other GPUs' memory\npeer-us = {:.3g}  # a guess\n"
       "unit-copies-gbps = {:.4g}  # a guess: copy engines beside products\n",
-      bandwidth * 0.45e-9, bandwidth * 1e-9, latency * 0.5e6, bandwidth * 0.65e-9);
+      bandwidth * 0.45e-9, bandwidth * 0.75e-9, latency * 0.5e6, bandwidth * 0.65e-9);
   fmt::print("network-gbps = {:.4g}  # a guess: write what a rank has between hosts\nnetwork-us = 20  # a guess\n",
              bandwidth * 0.1e-9);
   fmt::print("overlap-share = 0.9  # a guess: cuda_all_reduce_speed measures it\n");
