@@ -193,23 +193,25 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
                      const StepRecording& recording) {
   using Verb = std::pair<ActionKind, int>;  // of a segment
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
-  std::map<Verb, std::int64_t> ops_of_verb, nodes_of_verb;
+  struct Ops {
+    std::vector<std::string_view> names;
+    std::int64_t nodes = 0;
+  };
+  std::map<Verb, Ops> ops_of_verb;
   StepGraphs graphs;
   for (std::size_t a = 0; a < recording.actions.size(); ++a) {
     const Action& action = recording.actions[a];
     const auto entry_of = [&](std::size_t i) {
       return static_cast<std::ptrdiff_t>(i < recording.entries.size() ? recording.entries[i] : entries.size());
     };
-    std::int64_t ops = 0, nodes = 0;
+    Ops own;
     for (auto entry = entries.begin() + entry_of(a); entry != entries.begin() + entry_of(a + 1); ++entry) {
       if (entry->kind != Timeline::Kind::kOp) continue;
-      ++ops;
-      nodes += nodes_of(entry->access.name(), options.train.device);
+      own.names.push_back(entry->access.name());
+      own.nodes += nodes_of(own.names.back(), options.train.device);
     }
-    if (action.segment >= 0) {
-      ops_of_verb[{action.kind, action.segment}] = ops;
-      nodes_of_verb[{action.kind, action.segment}] = nodes;
-    }
+    const std::int64_t ops = std::ssize(own.names);
+    if (action.segment >= 0) ops_of_verb[{action.kind, action.segment}] = std::move(own);
     graphs.eager_ops += is_of_microbatch(action.kind) ? ops * config.microbatches
                                                       : ops * recording.microbatches * recording.stands_for[a];
   }
@@ -220,15 +222,19 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
   const std::vector<Action> actions = step_actions(rank).train;
   for (const RunPlan plan = graph_runs(rank, actions); const Run& run : plan.runs) {
     std::int64_t ops = 0, nodes = 0;
+    std::uint64_t digest = kEmptyDigest;
     for (std::size_t a = run.first; a < run.first + run.count; ++a) {
-      ops += ops_of_verb.at({actions[a].kind, actions[a].segment});
-      nodes += nodes_of_verb.at({actions[a].kind, actions[a].segment});
+      const Ops& of_verb = ops_of_verb.at({actions[a].kind, actions[a].segment});
+      ops += std::ssize(of_verb.names);
+      nodes += of_verb.nodes;
+      for (const std::string_view name : of_verb.names) fold(digest, name);
     }
     ++graphs.replays;
     graphs.eager_ops -= ops;
     if (run.graph != graphs.graphs) continue;  // numbered by their first runs
     ++graphs.graphs;
     graphs.captured_ops += ops;
+    fold(graphs.digest_of_ops, digest);
     graphs.nodes += nodes;
   }
   return graphs;

@@ -12,6 +12,7 @@
 
 #include "apps/offload_chosen.h"
 #include "apps/run_config.h"
+#include "core/base/digest.h"
 #include "core/device/arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/timeline.h"
@@ -23,12 +24,13 @@ namespace megalith {
 
 // How a training step runs with --cuda-graph-impl; without graphs all of its ops are eager.
 struct StepGraphs {
-  int graphs = 0;                 // that a rank captures
-  std::int64_t captured_ops = 0;  // in them
-  std::int64_t nodes = 0;         // likewise, as Graph::num_nodes counts: of a GPU about as many
-  std::int64_t replays = 0;       // a step
-  std::int64_t eager_ops = 0;     // a step, outside of graphs
-  std::size_t bytes() const;      // of the device, as expected, which the driver takes beside MemoryUse
+  int graphs = 0;                              // that a rank captures
+  std::int64_t captured_ops = 0;               // in them
+  std::uint64_t digest_of_ops = kEmptyDigest;  // as GraphedRunner::Stats
+  std::int64_t nodes = 0;                      // likewise, as Graph::num_nodes counts: of a GPU about as many
+  std::int64_t replays = 0;                    // a step
+  std::int64_t eager_ops = 0;                  // a step, outside of graphs
+  std::size_t bytes() const;                   // of the device, as expected, which the driver takes beside MemoryUse
   friend bool operator==(const StepGraphs&, const StepGraphs&) = default;
 };
 

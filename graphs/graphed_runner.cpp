@@ -159,6 +159,7 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
   held = std::move(taken);
   ++stats_.graphs;
   stats_.ops += graph.num_ops();
+  fold(stats_.digest_of_ops, graph.digest_of_ops());
   stats_.nodes += static_cast<std::int64_t>(graph.num_nodes());
   stats_.device_bytes += graph.device_bytes();
   stats_.capture_seconds += seconds_since(start);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/digest.h"
 #include "core/device/graph.h"
 #include "graphs/run.h"
 #include "graphs/signature.h"
@@ -38,6 +39,7 @@ class GraphedRunner {
   struct Stats {  // of the graphs that are held; replays since construction
     int graphs = 0;
     std::int64_t ops = 0;
+    std::uint64_t digest_of_ops = kEmptyDigest;  // of the graphs' digests, in the order of their captures
     std::int64_t nodes = 0;
     std::size_t device_bytes = 0;  // of a GPU (Graph::device_bytes)
     double capture_seconds = 0;

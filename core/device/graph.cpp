@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/digest.h"
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
 #include "core/device/capture_notes.h"
@@ -234,6 +235,14 @@ void Graph::abort_capture() {
 int Graph::num_ops() const {
   return static_cast<int>(
       std::count_if(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.kind == Kind::kOp; }));
+}
+
+std::uint64_t Graph::digest_of_ops() const {
+  std::uint64_t digest = kEmptyDigest;
+  for (const Node& node : nodes_) {
+    if (node.kind == Kind::kOp) fold(digest, node.access.name());
+  }
+  return digest;
 }
 
 std::size_t Graph::num_nodes() const {

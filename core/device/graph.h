@@ -54,7 +54,8 @@ class Graph {
   void replay_beside(Stream& main, Stream& side, Event& resume);
 
   const std::string& name() const { return name_; }
-  int num_ops() const;  // captured ops, without event nodes
+  int num_ops() const;                  // captured ops, without event nodes
+  std::uint64_t digest_of_ops() const;  // of their names, in the order of the capture
   // What a replay makes the device do: on CUDA kernels, copies, fills and external events; on the CPU the ops.
   std::size_t num_nodes() const;
   // Memory of the GPU that the driver took for the graph at the end of its capture: it takes more than it needs at

@@ -60,6 +60,7 @@ void expect_replayed(const Cell& cell, const Books& books) {
     EXPECT_EQ(stats.graphs, plan.graphs);
     EXPECT_EQ(stats.graphs, books.planned.at(rank).graphs);
     EXPECT_EQ(stats.ops, books.planned.at(rank).captured_ops);
+    EXPECT_EQ(stats.digest_of_ops, books.planned.at(rank).digest_of_ops) << "other ops than the plan's, by name";
     EXPECT_EQ(std::ssize(plan.runs), books.planned.at(rank).replays);
     EXPECT_GT(stats.ops, stats.graphs);
     EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
