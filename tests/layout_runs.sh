@@ -110,6 +110,12 @@ if [ "$ranks" -ge 4 ] && [ -n "${EXPERTS:-}" ]; then
   check ep2_fsdp - $ep 2 $fsdp
   check pp2_ep2 - $pp 2 $ep 2
   check tp2_ep2_zero1 - $tp 2 --sequence-parallel $ep 2 $zero
+  # Activations on the host; ARGS="--moe-layer-freq [0,1,0,1,0,1,0,1]" makes every other layer dense.
+  half="$pp 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2 $ep 2 $zero"
+  moves="--fine-grained-activation-offloading --min-offload-bytes 1 --offload-modules"
+  check pp2_vpp2_ep2_kept - $half
+  check pp2_vpp2_ep2_rows_moved pp2_vpp2_ep2_kept $half $moves expert_fc1
+  check pp2_vpp2_ep2_moved pp2_vpp2_ep2_kept $half $moves attn_norm qkv_linear core_attn attn_proj mlp_norm expert_fc1 moe_act $([[ ${ARGS:-} != *moe-layer-freq* ]] || echo fc1 act)
 fi
 if [ "$ranks" -ge 4 ]; then
   check dp_hsdp2 - $zero --num-distributed-optimizer-instances 2
