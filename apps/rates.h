@@ -55,8 +55,8 @@ struct Rates {
   Copies together;     // of each, while all of them copy both ways
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 
-  // Share of its rate that a unit's copy has beside another: what the link has left.
-  double left_beside_copies() const { return std::clamp(peer.bandwidth / units - 1, 0.0, 1.0); }
+  // Share of its rate that a unit's copy has beside another: what the host's link has left.
+  double left_beside_copies() const { return std::clamp(host.bandwidth / units - 1, 0.0, 1.0); }
   const Copies& copies(int ranks) const { return ranks > 1 ? together : alone; }
   // Between measured sizes linear in their logarithms, beyond them as the nearest.
   double gemm_rate(double size) const;
