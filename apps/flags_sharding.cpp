@@ -40,13 +40,17 @@ void check_slot_grads(const Options& options, const Said& said) {
   if (dtype == GradientDType::kAuto) return;
   const std::string flag =
       fmt::format("--megatron-fsdp-grad-comm-dtype {}", dtype == GradientDType::kBf16 ? "bf16" : "fp32");
-  only_with(options.parallel.most_sharding() >= ShardingStrategy::kOptimGrads,
+  only_with(options.parallel.most_sharding() >= ShardingStrategy::kOptimGrads || options.forecast.suggest,
             {.flag = flag, .needs = said.gradients, .got = said.got});
   only_with(options.parallel.fsdp_reduce_grads == GradientReduction::kEach,
             {.flag = flag, .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
   if (dtype == GradientDType::kBf16) {
     only_with(options.model.params_dtype == DType::kBf16, {.flag = flag, .needs = "--bf16"});
   } else {
+    if (options.train.grad_reduce_in_bf16) {
+      refuse_usage("--grad-reduce-in-bf16 and " + flag,
+                   {.expected = "one of them", .got = "both", .remedy = "remove one"});
+    }
     only_with(options.train.main_grads_dtype == DType::kFp32,
               {.flag = flag, .needs = "--main-grads-dtype fp32", .got = "--main-grads-dtype bf16"});
   }

@@ -111,7 +111,7 @@ void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool de
   }
   if (world.host_any(measured) && main) write_cache(entries);
   table->load(entries, "the first replica");
-  if (!measured) load_gemm_kernels(*stream, *table, pending, scratch);
+  load_gemm_kernels(*stream, *table, pending, scratch);
 }
 
 }  // namespace megalith

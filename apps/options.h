@@ -81,6 +81,7 @@ struct TrainingOptions {
   std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait hidden from the hazard checker; -1: none
   DeviceType device = default_device();
 
+  bool evaluates() const { return eval_iters > 0 && (eval_interval > 0 || skip_train); }
   DType slot_grads_dtype() const {
     if (megatron_fsdp_grad_comm_dtype == GradientDType::kAuto) return main_grads_dtype;
     return megatron_fsdp_grad_comm_dtype == GradientDType::kBf16 ? DType::kBf16 : DType::kFp32;

@@ -74,10 +74,10 @@ class Step {
   // No step may be pending.
   void repeat(const StepInput& input, const std::function<void(const Action&)>& before);
 
-  // Runs the first microbatch's forward and backward, and its forward in evaluation, on tokens of no meaning and waits,
-  // so that libraries load their kernels and GEMMs are known before the first step; with graphs and several ranks once
-  // more the way that captured collectives go. Stages send each other nothing.
-  // Changes nothing that a step reads. Hooks see Phase::kWarmUp, as in the first --cuda-graph-warmup-steps.
+  // Runs the first microbatch's forward and backward, and its forward in evaluation if the run has any, on tokens of no
+  // meaning and waits, so that libraries load their kernels and GEMMs are known before the first step; with graphs and
+  // several ranks once more the way that captured collectives go. Stages send each other nothing. Changes nothing that
+  // a step reads. Hooks see Phase::kWarmUp, as in the first --cuda-graph-warmup-steps.
   void warm_up();
   // At the end of a run, which may come before the first step with graphs: the hooks behind all warm-up are called, if
   // there was any and they were not.

@@ -49,7 +49,7 @@ void Step::warm_up() {
   pass_warm_up(false);
   rank_.transfer.rehearse(true);
   run_first_microbatch(Mode::kTrain, actions_.train);
-  if (rank_.options.train.eval_iters > 0) run_first_microbatch(Mode::kEval, actions_.evaluate);
+  if (rank_.options.train.evaluates()) run_first_microbatch(Mode::kEval, actions_.evaluate);
   const std::vector<Communicator*> groups = groups_of_verbs(rank_);
   bool rehearses = false;
   for (Communicator* group : groups) rehearses = (rank_.graphs && group->rehearse_captures(true)) || rehearses;

@@ -147,7 +147,7 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
   std::map<std::pair<ActionKind, int>, std::int64_t> more;  // than were recorded
   for (const Action& action : step_actions(rank).train) more[{action.kind, action.item}] += is_units(action) ? 1 : 0;
   for (const Action& action : recorded) more[{action.kind, action.item}] -= is_units(action) ? 1 : 0;
-  // The last of each: a unit's first reduction of a step has an op less.
+  // The last of each: a unit's first reduction of a step may have an op less.
   for (std::size_t i = recorded.size(); i-- > 0;)
     recording.stands_for[i] += std::exchange(more[{recorded[i].kind, recorded[i].item}], 0);
 }

@@ -169,6 +169,7 @@ class Search {
 
   // Of these sizes.
   void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
+    const bool asks_for_slots = options_.train.megatron_fsdp_grad_comm_dtype != GradientDType::kAuto;
     for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
       layout.micro_batch_size = micro;
       for (const ShardingStrategy sharding : {ShardingStrategy::kOptim, ShardingStrategy::kNoShard,
@@ -176,7 +177,7 @@ class Search {
         if (sharding != ShardingStrategy::kNoShard && !has_replicas(options_.model, world_, layout)) continue;
         layout.sharding = sharding;
         const bool each_microbatch = sharding != ShardingStrategy::kNoShard && sharding != ShardingStrategy::kOptim;
-        if (each_microbatch && !asks_for_memory(layout)) continue;
+        if (each_microbatch ? !asks_for_slots && !asks_for_memory(layout) : asks_for_slots) continue;
         const auto add = [&](std::int64_t chunks, bool zero_bubble) {
           layout.chunks = chunks;
           layout.zero_bubble = zero_bubble;

@@ -267,7 +267,7 @@ ExitCode Trainer::step_loop() {
     if (!last) samples_->read_ahead(state_);
     const bool asked = should_stop();
     bool stops = asked && (!last || failure_.data);
-    const bool evaluates = train.eval_iters > 0 && train.eval_interval > 0 && (last || is_due(train.eval_interval));
+    const bool evaluates = train.evaluates() && (last || is_due(train.eval_interval));
     const bool compares = is_due(train.check_weight_hash_interval);
     // The result of a step is read while the next one is computed, unless something waits for it.
     const int may_run = saves || evaluates || stops || compares ? 0 : 1;

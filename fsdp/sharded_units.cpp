@@ -227,7 +227,7 @@ void ShardedUnits::reduce_shard(int index) {
   streams_.reduce.wait(slot.ready);
   const bool is_first = !summed_[static_cast<std::size_t>(index)];
   const UnitGroups& groups = groups_of(of);
-  // Copies are summed in fp32 as they are read; others come in the gradients' dtype, and are widened afterwards.
+  // Copies are summed in fp32; others in the gradients' dtype, and what comes of it is widened.
   const bool by_copies = groups.sum_copies, widens = whole.dtype != of.grad_shard.dtype;
   const bool sums_into_shard = by_copies || (is_first && !widens);
   const std::int64_t round = std::int64_t{8} * std::max(groups.reduce.size() - 1, 1);

@@ -38,7 +38,8 @@ struct GemmTuning {
 // scratch.
 GemmTuning tune(CudaStream& stream, GemmAlgorithms& table, const GemmScratch& scratch);
 // Runs the table's algorithms of `signatures`, which it has, once each, and waits for them: CUDA loads a kernel at its
-// first use, and may wait for all that the device does, such as a receive whose sender waits for this rank.
+// first use, and may wait for all that the device does, such as a receive whose sender waits for this rank. Leaves out
+// those whose matrices do not fit the scratch.
 void load_gemm_kernels(CudaStream& stream, GemmAlgorithms& table, std::span<const GemmSignature> signatures,
                        const GemmScratch& scratch);
 

@@ -94,6 +94,7 @@ void check(const ReduceScatter& op) {
 
 void check(const AllGather& op) {
   check_ends(op);
+  if (op.by_copies) check_no_overlap(op.in, "in", op.out, subject(op, "out"));
   check_part(op, op.in, op.out, "in", "out");
 }
 

@@ -47,7 +47,7 @@ struct ReduceScatter {
 struct AllGather {
   static constexpr const char* kName = "all_gather";
   Communicator& group;
-  Tensor in;   // [n]; may be out's own part
+  Tensor in;   // [n]; may be out's own part, but by copies
   Tensor out;  // [P * n], written, in rank order
   bool by_copies = false;
   std::string label = {};

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/device/cuda/allow_under_capture.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
@@ -114,11 +115,16 @@ class PeerMemory::Beside {
 };
 
 PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes)
-    : rank_(rank),
-      base_(base),
-      bytes_(bytes),
-      peers_(static_cast<std::size_t>(ranks)),
-      beside_(std::make_unique<Beside>()) {}
+    : rank_(rank), base_(base), bytes_(bytes), peers_(static_cast<std::size_t>(ranks)) {}
+
+// Made at its first use: groups that never copy here take none of the GPU's queues.
+PeerMemory::Beside& PeerMemory::beside() {
+  if (beside_ == nullptr) {
+    const AllowUnderCapture allow;
+    beside_ = std::make_unique<Beside>();
+  }
+  return *beside_;
+}
 
 std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout) {
   std::unique_ptr<PeerMemory> memory(new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes));
@@ -250,8 +256,9 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
 void PeerMemory::all_gather(CudaStream& stream, const AllGather& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto part = [&](int rank) { return op.out.slice(0, rank * op.in.numel(), op.in.numel()); };
-  beside_->behind(stream).copy(part(rank_).data, op.in.data, op.in.bytes());
-  beside_->mark(0);
+  Beside& beside = this->beside();
+  beside.behind(stream).copy(part(rank_).data, op.in.data, op.in.bytes());
+  beside.mark(0);
   for (int step = 1; step < ranks; ++step) {
     shift(stream, {.group = op.group,
                    .in = op.in,
@@ -259,22 +266,25 @@ void PeerMemory::all_gather(CudaStream& stream, const AllGather& op) {
                    .step = step,
                    .series = ShiftSeries::kOneInput});
   }
-  beside_->wait(stream, 0);
+  beside.wait(stream, 0);
 }
 
 bool PeerMemory::can_sum(const ReduceScatter& op) {
   return op.room.present() && (op.in.dtype == DType::kFp32 || op.in.dtype == DType::kBf16);
 }
 
-// In rounds of as many elements as the room holds of each peer, in two halves: while one is summed, the next is copied.
+// In rounds of as many elements of each peer as half of the room holds, two at least: while one is summed, the next is
+// copied.
 void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto self = static_cast<std::size_t>(rank_);
   const std::int64_t n = op.out.numel(), of_peer = op.room.numel() / (ranks - 1);
-  const std::int64_t halves = of_peer >= 16 ? 2 : 1, most = of_peer / halves / 8 * 8;
+  const std::int64_t halves = of_peer >= 16 ? 2 : 1, half_of_n = (n + 15) / 16 * 8;
+  const std::int64_t most = std::min(of_peer / halves / 8 * 8, half_of_n);
   const Tensor own = op.in.slice(0, rank_ * n, n);
   const std::ptrdiff_t offset = own.as<std::byte>() - base_;
   Flags* const mine = peers_[self].flags;
+  Beside& beside = this->beside();
   FrontEnd words;
   const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
@@ -283,26 +293,26 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   for (std::int64_t first = 0, round = 0; first < n; first += most, ++round) {
     const std::int64_t count = std::min(most, n - first), half = round % halves;
     const Tensor room = op.room.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
-    if (round >= halves) beside_->wait(stream, static_cast<std::size_t>(half));
+    if (round >= halves) beside.wait(stream, static_cast<std::size_t>(half));
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);
     of_peers([&](std::size_t peer) {
       const std::int64_t place = static_cast<std::int64_t>(peer) - (peer > self ? 1 : 0);
       stream.copy(room.slice(0, place * most, count).data,
                   peers_[peer].base + offset + static_cast<std::size_t>(first) * size_of(op.in.dtype), bytes);
     });
-    sum_parts(beside_->behind(stream), {.own = own.slice(0, first, count),
-                                        .others = room,
-                                        .pitch = most,
-                                        .rank = rank_,
-                                        .ranks = ranks,
-                                        .out = op.out.slice(0, first, count),
-                                        .add_to_out = op.add_to_out});
-    beside_->mark(static_cast<std::size_t>(half));
+    sum_parts(beside.behind(stream), {.own = own.slice(0, first, count),
+                                      .others = room,
+                                      .pitch = most,
+                                      .rank = rank_,
+                                      .ranks = ranks,
+                                      .out = op.out.slice(0, first, count),
+                                      .add_to_out = op.add_to_out});
+    beside.mark(static_cast<std::size_t>(half));
     if (first + count < n) continue;
     of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].taken); });
     of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].taken); });
     words.enqueue(stream);
-    beside_->wait(stream, static_cast<std::size_t>(half));
+    beside.wait(stream, static_cast<std::size_t>(half));
   }
 }
 

@@ -67,6 +67,7 @@ class PeerMemory {
   class Beside;
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
+  Beside& beside();
   // Sets this rank's word at all peers and waits for theirs.
   void meet(CudaStream& stream, std::uint64_t Flags::*word);
   bool map(int rank, std::uint64_t layout, const PeerOffer& offer);
@@ -74,8 +75,8 @@ class PeerMemory {
   int rank_;
   std::byte* base_;
   std::size_t bytes_;
-  std::vector<Peer> peers_;  // by rank
-  std::unique_ptr<Beside> beside_;
+  std::vector<Peer> peers_;         // by rank
+  std::unique_ptr<Beside> beside_;  // null before its first use
 };
 
 }  // namespace megalith

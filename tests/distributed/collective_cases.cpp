@@ -11,7 +11,6 @@
 
 #include "core/base/error.h"
 #include "core/tensor/bf16.h"
-#include "parallel/comm/memory_sharing.h"
 #include "tests/distributed/collective_reference.h"
 
 namespace megalith::test {

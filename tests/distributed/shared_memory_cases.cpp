@@ -3,11 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <numeric>
-#include <string>
 #include <vector>
 
 #include "core/base/error.h"

@@ -93,7 +93,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void exchange(const ReduceScatter& op) {
-    require(!op.add_to_out, "reduce_scatter adds only where ranks share memory");
+    require(!op.add_to_out && op.out.dtype == op.in.dtype, "reduce_scatter adds and widens only in shared memory");
     const Tensor& out = op.out;
     begin("reduce_scatter", op.in);
     reduce_into(ReduceOp::kSum, out, [&](int r) { return peer(r).slice(0, rank() * out.numel(), out.numel()); });

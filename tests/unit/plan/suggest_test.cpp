@@ -172,6 +172,20 @@ TEST(Suggest, KeepsWithinTheMemory) {
   EXPECT_GT(none.dropped.at("need more memory, even where all layers are recomputed"), 0);
 }
 
+TEST(Suggest, GradientsOfSlotsAskForASlot) {
+  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Words sent{"--bf16", "--megatron-fsdp-grad-comm-dtype", "bf16"};
+  Options options = complete(plan_flags() + sent + Words{"--suggest", "--rates", "rates.toml"}, 1);
+  options.parallel.world_size = 4;
+  const Suggestions found = suggest_layouts(options, 4, {.rates = &rates, .most_memory = kPlenty, .count = 5});
+  EXPECT_EQ(found.best.size(), 5u);
+  for (const Suggestion& suggestion : found.best) {
+    SCOPED_TRACE(testing::PrintToString(suggestion.flags));
+    const Options run = complete(plan_flags() + sent + suggestion.flags, 4);
+    EXPECT_GE(run.parallel.most_sharding(), ShardingStrategy::kOptimGrads);
+  }
+}
+
 TEST(Suggest, OfOneRankHasNoParallelFlags) {
   const Rates rates = parse_rates(test::round_rates(), "rates.toml");
   for (const Suggestion& suggestion : suggest(rates, kPlenty, 1).best)
