@@ -23,7 +23,7 @@ constexpr Names kNames[] = {
      "cross-entropy-loss-fusion cross-entropy-fusion-impl disable-jit-fuser use-te-activation-func DDP-impl "
      "use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp"},
     {"--main-grads-dtype fp32 is the default: leave it out", "accumulate-allreduce-grads-in-fp32 fp32-allreduce"},
-    {"main parameters are always fp32: leave it out", "main-params-dtype"},
+    {"main parameters are always fp32: leave it out", "main-params-dtype megatron-fsdp-main-params-dtype"},
     {"--main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype act without it: leave it out",
      "use-precision-aware-optimizer"},
     {"use --bf16", "fp16"},
@@ -55,6 +55,7 @@ constexpr Names kNames[] = {
      "delta-offload-bytes-across-pp-ranks"},
     {"use --cuda-graph-impl local", "enable-cuda-graph external-cuda-graph"},
     {"use --data-parallel-sharding-strategy optim_grads_params", "use-custom-fsdp use-torch-fsdp2"},
+    {"use --main-grads-dtype", "megatron-fsdp-main-grads-dtype"},
     {"a unit is a layer: leave it out", "suggested-communication-unit-size"},
     {"buffers are planned before the first step and used again: leave it out", "fsdp-db-use-persist-buf-on-alloc-fail"},
     {"use --check-weight-hash-interval", "check-weight-hash-across-dp-replicas-interval"},
@@ -101,7 +102,7 @@ constexpr Names kNames[] = {
      "dist-ckpt- dsa- enable- encoder- error-injection- exit-signal- fault-injector- fim- "
      "flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
      "high-priority- hybrid- ict- img- "
-     "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp- mhc- "
+     "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp-use- mhc- "
      "moe-apply- moe-deepep- moe-enable- moe-extended- moe-flex- moe-hybridep- moe-input- moe-latent- "
      "moe-layer-recompute moe-ncclep- moe-pad-experts- moe-paged- moe-per-layer- moe-permute- moe-router-force-biased "
      "moe-router-fusion moe-router-padding- moe-router-topk-limited-devices "
