@@ -5,7 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 python=${PYTHON:-python3}
 
 cmake --preset cpu-release -DMEGALITH_BENCH=ON >/dev/null
@@ -14,8 +13,7 @@ for bench in build/cpu-release/tests/bench/*_bench build/cpu-release/tests/*_ben
   [ ! -x "$bench" ] || "$bench" --benchmark_min_time=0.2
 done
 
-metrics=$(mktemp)
-trap 'rm -f "$metrics"' EXIT
+metrics=$work/metrics
 # Median tokens/s of the steps after the third.
 mpirun -np 2 build/cpu-release/apps/train --config configs/quickstart.toml --mock-data --train-iters 24 --micro-batch-size 8 --global-batch-size 16 --overlap-grad-reduce \
   --lr-warmup-iters 2 --eval-interval 0 --save-interval 0 --metrics-jsonl "$metrics" >/dev/null 2>&1

@@ -13,9 +13,6 @@ cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 ranks=${RANKS:-2} forced=${STEPS:-16} natural=${NATURAL:-200}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 "$apps/prepare" --input configs/text/*.txt --document-start Chapter --append-eod --output-prefix "$work/text" >/dev/null
 
 common="--device ${DEVICE:-cuda} --data-path $work/text --lr-warmup-iters 0 --eval-iters 0 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather

@@ -12,9 +12,7 @@ apps=${APPS:-build/cuda-release/apps}
 python=${PYTHON:-python3}
 ranks=${RANKS:-1}
 steps=${STEPS:-20}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-metrics=$(mktemp)
-trap 'rm -f "$metrics" "$metrics".*' EXIT
+metrics=$work/metrics
 
 # case: configuration, sequences and microbatches per step and rank, vocabulary, flags | the peer's arguments
 declare -A ours=(

@@ -9,9 +9,6 @@ cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 steps=${STEPS:-40}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-metrics=$(mktemp -d)
-trap 'rm -rf "$metrics"' EXIT
 
 tiny="--num-layers 12 --hidden-size 256 --num-attention-heads 4 --bf16"
 gpt2="--config configs/gpt2_124m.toml"
@@ -33,30 +30,30 @@ run() {  # name, flags
   local ranks micro length many vocabulary flags
   IFS='|' read -r sizes flags <<<"${cases[$1]}"
   read -r ranks micro length many vocabulary <<<"$sizes"
-  rm -f "$metrics/now"
+  rm -f "$work/now"
   # shellcheck disable=SC2086
   mpirun --bind-to none -np "$ranks" "$apps/train" $flags --seq-length "$length" --device cuda --mock-data --tokenizer-type null \
     --vocab-size "$vocabulary" --micro-batch-size "$micro" --global-batch-size $((micro * many)) --train-iters "$steps" \
-    --lr-warmup-iters 0 --eval-iters 0 --lr 1e-4 $2 ${ARGS:-} --metrics-jsonl "$metrics/now" >"$metrics/log" 2>&1 || { tail -n 3 "$metrics/log"; return 1; }
+    --lr-warmup-iters 0 --eval-iters 0 --lr 1e-4 $2 ${ARGS:-} --metrics-jsonl "$work/now" >"$work/log" 2>&1 || { tail -n 3 "$work/log"; return 1; }
   local counted=+$((steps / 4 + 1))
-  printf '%s %s\n' "$(median "$metrics/now" tokens_per_second $counted)" "$(median "$metrics/now" enqueue_ms $counted)"
+  printf '%s %s\n' "$(median "$work/now" tokens_per_second $counted)" "$(median "$work/now" enqueue_ms $counted)"
 }
 
 printf '%-14s %12s %12s %6s %18s  %s\n' case eager graphs ratio 'enqueue_ms' 'tokens/s by turn'
 for name in "${@:-tiny gpt2-256 gpt2-1024 gpt2-64 llama1b-1024 llama1b-8}"; do
   for case in $name; do
-    : >"$metrics/eager"
-    : >"$metrics/graphs"
+    : >"$work/eager"
+    : >"$work/graphs"
     for ((turn = 0; turn < ${TURNS:-2}; ++turn)); do
       # shellcheck disable=SC2086
-      run "$case" "" >>"$metrics/eager" || { cat "$metrics/eager"; continue 2; }
-      run "$case" "--cuda-graph-impl local --cuda-graph-modules ${MODULES:-layer}" >>"$metrics/graphs" || { cat "$metrics/graphs"; continue 2; }
+      run "$case" "" >>"$work/eager" || { cat "$work/eager"; continue 2; }
+      run "$case" "--cuda-graph-impl local --cuda-graph-modules ${MODULES:-layer}" >>"$work/graphs" || { cat "$work/graphs"; continue 2; }
     done
-    best() { sort -g "$metrics/$1" | awk '{t[NR]=$1; e[NR]=$2} END {print t[int((NR+1)/2)], e[int((NR+1)/2)]}'; }
+    best() { sort -g "$work/$1" | awk '{t[NR]=$1; e[NR]=$2} END {print t[int((NR+1)/2)], e[int((NR+1)/2)]}'; }
     read -r before before_enqueue <<<"$(best eager)"
     read -r after after_enqueue <<<"$(best graphs)"
     awk -v n="$case" -v b="$before" -v a="$after" -v be="$before_enqueue" -v ae="$after_enqueue" \
-      -v t="$(cut -d' ' -f1 "$metrics/eager" "$metrics/graphs" | awk '{printf "%.0f ", $1}')" \
+      -v t="$(cut -d' ' -f1 "$work/eager" "$work/graphs" | awk '{printf "%.0f ", $1}')" \
       'BEGIN {printf "%-14s %12.0f %12.0f %6.3f %8.2f %9.2f  %s\n", n, b, a, a / b, be, ae, t}'
   done
 done

@@ -1,4 +1,9 @@
-# For the scripts beside it. median FILE KEY LINES: of a number in the metrics of train, over what tail -n LINES leaves.
+# What the scripts beside it share: mpirun as root, and a folder $work that goes with them.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# median FILE KEY LINES: of a number in the metrics of train, over what tail -n LINES leaves.
 median() {
   sed -n "s/.*\"$2\": *\([0-9.e+]*\).*/\1/p" "$1" | tail -n "$3" | sort -g | awk '{v[NR]=$1} END {printf "%s", v[int((NR+1)/2)]}'
 }

@@ -14,9 +14,6 @@ cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 steps=${STEPS:-12}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 moves="--rates ${RATES:-configs/rates/h200.toml} --fine-grained-activation-offloading --offload-modules"
 full="--recompute-granularity full --recompute-method uniform"

@@ -14,9 +14,6 @@ cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
 apps=${APPS:-build/cuda-release/apps}
 ranks=${RANKS:-4} steps=${STEPS:-10}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 lean="--recompute-granularity selective --recompute-modules mlp_act layernorm"
 qwen="--num-layers 48 --hidden-size 5120 --ffn-hidden-size 13824 --num-attention-heads 40 --group-query-attention --num-query-groups 8 --position-embedding-type rope \
