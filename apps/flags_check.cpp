@@ -24,11 +24,6 @@ void want(bool present, const char* flag, const char* remedy) {
   if (!present) refuse_usage(fmt::format("{}: missing", flag), {.remedy = remedy});
 }
 
-void not_both(bool both, const char* one, const char* other, const char* remedy) {
-  if (both)
-    refuse_usage(fmt::format("{} and {}", one, other), {.expected = "one of them", .got = "both", .remedy = remedy});
-}
-
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   only_with(!parallel.tp_comm_overlap || parallel.sequence_parallel,

@@ -14,4 +14,10 @@ void only_with(bool holds, const Companion& pair) {
                 .remedy = fmt::format("use {}, or remove {}", pair.needs, pair.flag)});
 }
 
+void not_both(bool both, std::string_view one, std::string_view other, std::string_view remedy) {
+  if (!both) return;
+  refuse_usage(fmt::format("{} and {}", one, other),
+               {.expected = "one of them", .got = "both", .remedy = std::string(remedy)});
+}
+
 }  // namespace megalith

@@ -1,7 +1,8 @@
-// Flags that go only with others. For the files of apps/flags* only.
+// Flags that go only with others, or not with others. For the files of apps/flags* only.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace megalith {
 
@@ -13,5 +14,7 @@ struct Companion {
 };
 
 void only_with(bool holds, const Companion& pair);
+// Two that are given, each with its value where the value is the reason.
+void not_both(bool both, std::string_view one, std::string_view other, std::string_view remedy = "remove one");
 
 }  // namespace megalith

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "apps/flags_binding.h"
+#include "apps/flags_companion.h"
 #include "apps/layer_offload.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
@@ -161,9 +162,8 @@ void check_offload(const Options& options) {
     refuse_usage(kFlag, {.expected = fmt::format("names of what to move: {}", alternatives(kind_names())),
                          .got = "none",
                          .remedy = "such as --offload-modules core_attn attn_proj"});
-  if (offload.min_offload_bytes != defaults.min_offload_bytes && offload.min_offloaded_tensor_size != 0)
-    refuse_usage("--min-offload-bytes and --min-offloaded-tensor-size",
-                 {.expected = "one of them", .got = "both", .remedy = "remove one"});
+  not_both(offload.min_offload_bytes != defaults.min_offload_bytes && offload.min_offloaded_tensor_size != 0,
+           "--min-offload-bytes", "--min-offloaded-tensor-size");
   check_form(options);
   if (!offloads_by_forecast(options)) return check_kinds(options);
   if (options.forecast.rates.empty())

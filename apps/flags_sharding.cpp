@@ -47,10 +47,7 @@ void check_slot_grads(const Options& options, const Said& said) {
   if (dtype == GradientDType::kBf16) {
     only_with(options.model.params_dtype == DType::kBf16, {.flag = flag, .needs = "--bf16"});
   } else {
-    if (options.train.grad_reduce_in_bf16) {
-      refuse_usage("--grad-reduce-in-bf16 and " + flag,
-                   {.expected = "one of them", .got = "both", .remedy = "remove one"});
-    }
+    not_both(options.train.grad_reduce_in_bf16, "--grad-reduce-in-bf16", flag);
     only_with(options.train.main_grads_dtype == DType::kFp32,
               {.flag = flag, .needs = "--main-grads-dtype fp32", .got = "--main-grads-dtype bf16"});
   }
@@ -118,12 +115,9 @@ void check_sharding_of_experts(const Options& options) {
 
 void check_sharding(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  if (parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard) {
-    refuse_usage("--use-distributed-optimizer and --data-parallel-sharding-strategy no_shard",
-                 {.expected = "one of them",
-                  .got = "both",
-                  .remedy = "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim"});
-  }
+  not_both(parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard,
+           "--use-distributed-optimizer", "--data-parallel-sharding-strategy no_shard",
+           "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim");
   only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
             {.flag = "--overlap-param-gather", .needs = "--use-distributed-optimizer"});
   only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,

@@ -19,10 +19,6 @@ Tensor moved(Tensor tensor, void* to) {
   return tensor;
 }
 
-std::size_t bytes_of_rows(const Tensor& tensor, std::int64_t rows) {
-  return rows == 0 ? 0 : tensor.bytes() / static_cast<std::size_t>(tensor.size(0)) * static_cast<std::size_t>(rows);
-}
-
 }  // namespace
 
 ActivationTransfer::ActivationTransfer(const Context& ctx, SegmentRunner& runner, const Streams& streams, Arena& host,

@@ -6,9 +6,7 @@ namespace megalith {
 
 void fields(const CopyRows& op, Fields& f) {
   const std::int64_t rows = op.src.rank() == 0 ? 0 : op.src.size(0);
-  const std::int64_t left = std::clamp<std::int64_t>(rows - op.first, 0, rows);
-  const std::size_t moved =
-      rows == 0 ? 0 : op.src.bytes() / static_cast<std::size_t>(rows) * static_cast<std::size_t>(left);
+  const std::size_t moved = bytes_of_rows(op.src, std::clamp<std::int64_t>(rows - op.first, 0, rows));
   f.in(op.src, "op.src").any_dtype().rank(1, kMaxDims).bounded().moves(moved);
   f.out(op.dst, "op.dst").like(op.src).moves(moved);
   f.range(static_cast<double>(op.first), 0, static_cast<double>(rows), "op.first");

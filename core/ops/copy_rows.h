@@ -15,6 +15,11 @@ struct CopyRows {
   Tensor counted = {};     // [1] int64, in and out: the bytes of max(first, rows) rows are added; may be absent
 };
 
+// Of the first `rows` of a tensor, which may be bounded.
+inline std::size_t bytes_of_rows(const Tensor& x, std::int64_t rows) {
+  return rows == 0 ? 0 : x.bytes() / static_cast<std::size_t>(x.size(0)) * static_cast<std::size_t>(rows);
+}
+
 void fields(const CopyRows& op, Fields& f);
 void compute(const CopyRows& op);
 void run(CudaStream& stream, const CopyRows& op);

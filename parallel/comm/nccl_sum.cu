@@ -51,21 +51,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class Kernel>
-bool is_loaded(Kernel* kernel) {
-  cudaFuncAttributes attributes{};
-  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  return true;
-}
-
 template <class T, class Out, int kCount>
 void launch_sum(CudaStream& stream, const PartSum& sum) {
   const std::int64_t n = sum.own.numel(), packs = (n + kCount - 1) / kCount;
   const auto blocks =
       static_cast<unsigned>(std::min<std::int64_t>((packs + kThreads - 1) / kThreads, 4 * stream.multiprocessors()));
   // The form that adds first runs in the midst of a step, where to load it might wait for what waits for this rank.
-  static const bool loaded = is_loaded(sum_parts_kernel<T, Out, kCount, true>);
-  require(loaded, "sum_parts without its kernel");
+  static const cudaError_t loaded = [] {
+    cudaFuncAttributes attributes{};
+    return cudaFuncGetAttributes(&attributes, sum_parts_kernel<T, Out, kCount, true>);
+  }();
+  MEGALITH_CUDA_CHECK(loaded);
   const auto kernel = sum.add_to_out ? sum_parts_kernel<T, Out, kCount, true> : sum_parts_kernel<T, Out, kCount, false>;
   kernel<<<blocks, kThreads, 0, stream.handle()>>>(sum.own.as<const T>(), sum.others.as<const T>(), sum.pitch, sum.rank,
                                                    sum.ranks, sum.out.as<Out>(), n);
