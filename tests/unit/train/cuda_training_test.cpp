@@ -21,6 +21,7 @@ const Words kShape = {"--hidden-size", "128", "--num-attention-heads", "2", "--s
 const Words kLlama = test::llama_flags() + Words{"--num-query-groups", "1"};
 const Words kDropout = {"--hidden-dropout", "0.1"};
 const Words kDeterministic = {"--deterministic-mode"};
+const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
 const std::vector<Words> kDtypes = {{}, {"--bf16"}};
 
 Words cpu(const Words& flags) { return kShape + flags; }
@@ -156,8 +157,7 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
             if (context.microbatch == 0 && ++calls == 3) after_two = rank.memory.pool.system_allocations();
           });
     };
-    const RunResult result = test::train(
-        {.flags = cuda(mode + Words{"--bf16", "--eval-interval", "2", "--eval-iters", "1"}), .prepare = watch});
+    const RunResult result = test::train({.flags = cuda(mode + kEvaluations + Words{"--bf16"}), .prepare = watch});
     EXPECT_EQ(result.arena_touched, result.arena_planned);
     EXPECT_EQ(result.pool_peak, result.planned_total);
     EXPECT_LE(static_cast<double>(result.pool_reserved), 1.03 * static_cast<double>(result.pool_peak));
@@ -167,15 +167,15 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
 }
 
 TEST_F(CudaTraining, HasNoHazards) {
-  const RunResult result = test::train({.flags = cuda({"--bf16", "--check-hazards", "--eval-interval", "2",
-                                                       "--eval-iters", "1", "--train-iters", "4"})});
+  const RunResult result =
+      test::train({.flags = cuda(kEvaluations + Words{"--bf16", "--check-hazards", "--train-iters", "4"})});
   EXPECT_EQ(result.hazards, 0);
   EXPECT_EQ(result.code, ExitCode::kOk);
   EXPECT_EQ(result.losses.size(), 4u);
 }
 
 // A hook enqueues work of its own: it poisons one gradient of the first microbatch of step 2, and once more when that
-// step is run again, after step 3 was dropped.
+// step is run again, after step 3 was dropped. Activations on the host between their passes change nothing of that.
 TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
   const auto poison = [](Trainer& trainer, int) {
     Rank& rank = trainer.rank();
@@ -187,6 +187,13 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
     });
   };
   const Words flags = cuda(kDeterministic + Words{"--lr-decay-style", "constant"});
+  const Words moved = flags + Words{"--fine-grained-activation-offloading",
+                                    "--min-offload-bytes",
+                                    "0",
+                                    "--offload-modules",
+                                    "attn_norm",
+                                    "fc1",
+                                    "act"};
   testing::internal::CaptureStderr();
   const RunResult poisoned = test::train({.flags = flags, .prepare = poison});
   const std::string told = testing::internal::GetCapturedStderr();
@@ -194,7 +201,11 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
                            ", backward_weight, microbatch 0: fill wrote nan to \"gradient"})
     EXPECT_NE(told.find(part), std::string::npos) << part << " is not in: " << told;
   const RunResult clean = test::train({.flags = flags});
+  const RunResult on_host = test::train({.flags = moved, .prepare = poison});
   EXPECT_EQ(poisoned.skipped_steps, 1);
+  EXPECT_EQ(on_host.skipped_steps, 1);
+  EXPECT_GT(on_host.ranks.at(0).slot_bytes, 0);
+  expect_same_run(on_host, poisoned);
   ASSERT_EQ(poisoned.losses.size(), 6u);
   EXPECT_EQ(poisoned.grad_norms[1], "nan");
   EXPECT_EQ(poisoned.losses[1], clean.losses[1]);
