@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 
 #include "core/device/cuda_device.h"
 #include "core/ops/gemm_algorithms_cuda.h"
@@ -164,33 +165,39 @@ TEST_F(CudaGemm, FirstCallUnderCapture) {
 
 TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
   CudaStream stream;
-  const auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
-  use_gemm_algorithms(stream, table);
-  for (const Case& x : kCases) Problem(stream, x).multiply();
+  std::deque<Problem> problems;
+  for (const Case& x : kCases) problems.emplace_back(stream, x);
+  const auto table_of_calls = [&] {
+    auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
+    use_gemm_algorithms(stream, table);
+    for (Problem& p : problems) p.multiply();
+    return table;
+  };
+  const auto other = table_of_calls();  // of a rank that does not measure
+  const auto table = table_of_calls();
   const std::size_t seen = table->pending().size();
-  const auto other = make_gemm_algorithms(stream, GemmChoice::kMeasured);  // of a rank that does not measure
-  use_gemm_algorithms(stream, other);
-  for (const Case& x : kCases) Problem(stream, x).multiply();
   EXPECT_EQ(seen, std::size(kCases));
   CudaBlock scratch(stream, {64 << 20}, DType::kUint8);
+  const GemmScratch all{scratch.tensor().data, scratch.tensor().bytes()};
   EXPECT_EQ(tune(stream, *table, {scratch.tensor().data, 4096}).too_large, static_cast<int>(seen));
-  const GemmTuning tuning = tune(stream, *table, {scratch.tensor().data, scratch.tensor().bytes()});
+  const GemmTuning tuning = tune(stream, *table, all);
   EXPECT_EQ(tuning.measured, static_cast<int>(seen));
-  const std::vector<GemmSignature> pending = other->pending();
-  EXPECT_EQ(other->load(table->entries(), "the first replica"), static_cast<std::int64_t>(seen));
-  load_gemm_kernels(stream, *other, pending, {scratch.tensor().data, scratch.tensor().bytes()});
-  EXPECT_TRUE(other->pending().empty());
-  EXPECT_THROW(load_gemm_kernels(stream, *make_gemm_algorithms(stream, GemmChoice::kMeasured), pending, {}), Error);
   EXPECT_LE(tuning.chosen_seconds, tuning.first_seconds);
   EXPECT_TRUE(table->pending().empty());
+  const std::vector<GemmSignature> pending = other->pending();
+  EXPECT_EQ(other->load(table->entries(), "the first replica"), static_cast<std::int64_t>(seen));
+  load_gemm_kernels(stream, *other, pending, all);
+  EXPECT_TRUE(other->pending().empty());
+  EXPECT_THROW(load_gemm_kernels(stream, *make_gemm_algorithms(stream, GemmChoice::kMeasured), pending, {}), Error);
 
   CudaStream restored;
   const auto copy = make_gemm_algorithms(restored, GemmChoice::kMeasured);
   EXPECT_EQ(copy->load(table->entries(), "a checkpoint"), static_cast<std::int64_t>(seen));
   use_gemm_algorithms(restored, copy);
-  for (const Case& x : kCases) {
-    SCOPED_TRACE(name_of_case(x));
-    Problem p(stream, x), q(restored, x);
+  for (Problem& p : problems) {
+    SCOPED_TRACE(name_of_case(p.sizes));
+    Problem q(restored, p.sizes);
+    p.reset();
     p.multiply();
     p.expect_right();
     q.multiply();
