@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "core/base/error.h"
 #include "core/device/cuda/allow_under_capture.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
+#include "core/device/cuda_memory.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/nccl_pull.h"
@@ -136,8 +138,22 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
   for (int r = 0; r < host.size() && all_mapped; ++r) {
     all_mapped = memory->map(r, layout, offers[static_cast<std::size_t>(r)]);
   }
-  if (host.host_any(!all_mapped)) return nullptr;
+  if (host.host_any(!(all_mapped && memory->prepare_pulls()))) return nullptr;
   return memory;
+}
+
+bool PeerMemory::prepare_pulls() {
+  const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
+  if (std::ssize(peers_) > kMostPullRanks) return true;  // of which a pull tells
+  meeting_.state = static_cast<PullMeeting::State*>(cuda_allocate(sizeof(PullMeeting::State)));
+  if (meeting_.state == nullptr) return false;
+  MEGALITH_CUDA_CHECK(cudaMemset(meeting_.state, 0, sizeof(PullMeeting::State)));
+  MEGALITH_CUDA_CHECK(cudaDeviceSynchronize());
+  for (std::size_t r = 0; r < ranks; ++r) {
+    meeting_.here[r] = &peers_[self].flags[r].rows;
+    meeting_.there[r] = &peers_[r].flags[self].rows;
+  }
+  return true;
 }
 
 bool PeerMemory::can_share(Communicator& host, std::span<const int> ranks) {
@@ -186,6 +202,7 @@ bool PeerMemory::map(int rank, std::uint64_t layout, const PeerOffer& offer) {
 }
 
 PeerMemory::~PeerMemory() {
+  if (meeting_.state != nullptr) cuda_free(meeting_.state);
   for (const Peer& peer : peers_) {
     if (peer.mapped != nullptr) log_cuda(cudaIpcCloseMemHandle(peer.mapped), "cudaIpcCloseMemHandle");
     if (peer.flags != nullptr) log_cuda(cudaHostUnregister(peer.flags), "cudaHostUnregister");
@@ -224,15 +241,6 @@ void PeerMemory::shift(CudaStream& stream, const Shift& shift) {
   words.enqueue(stream);
 }
 
-void PeerMemory::meet(CudaStream& stream, std::uint64_t Flags::*word) {
-  const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
-  FrontEnd words;
-  for (std::size_t step = 1; step < ranks; ++step) words.set(peers_[(self + step) % ranks].flags[self].*word);
-  for (std::size_t step = 1; step < ranks; ++step)
-    words.wait_and_clear(peers_[self].flags[(self + step) % ranks].*word);
-  words.enqueue(stream);
-}
-
 void PeerMemory::check_holds(const ExchangeRows& op) const {
   const auto check = [&](const Tensor& tensor, const char* argument) {
     if (!tensor || tensor.bytes() == 0 || holds(tensor)) return;
@@ -248,9 +256,7 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
   std::vector<const std::byte*> bases;
   for (const Peer& peer : peers_) bases.push_back(peer.base);
   bases[static_cast<std::size_t>(rank_)] = base_;
-  meet(stream, &Flags::ready);
-  pull_rows(stream, op, bases);
-  meet(stream, &Flags::taken);
+  pull_rows(stream, op, bases, meeting_);
 }
 
 void PeerMemory::all_gather(CudaStream& stream, const AllGather& op) {
@@ -289,7 +295,9 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
   };
-  meet(stream, &Flags::ready);
+  of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].ready); });
+  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].ready); });
+  words.enqueue(stream);
   for (std::int64_t first = 0, round = 0; first < n; first += most, ++round) {
     const std::int64_t count = std::min(most, n - first), half = round % halves;
     const Tensor room = op.room.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
@@ -321,6 +329,8 @@ void PeerMemory::release() {
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     std::atomic_ref(mine[r].ready).store(1);
     std::atomic_ref(mine[r].taken).store(1);
+    for (std::uint64_t* const word : {&mine[r].rows.offered, &mine[r].rows.taken})
+      std::atomic_ref(*word).store(std::numeric_limits<std::uint64_t>::max());
   }
 }
 

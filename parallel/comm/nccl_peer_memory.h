@@ -1,8 +1,8 @@
 // GPU memory of the ranks of one host, mapped into each of them by CUDA's inter-process handles. A shift between two
 // such buffers is a copy that a copy engine of the receiving GPU makes, between words in host memory that the streams'
 // front ends write and wait for: it takes no multiprocessor from the products it runs beside, nor waits for one, and is
-// legal under capture. Rows whose numbers only the device knows are read by a kernel between such words. Needs no CUDA
-// header.
+// legal under capture. Rows whose numbers only the device knows are read by a kernel, which meets those of the others.
+// Needs no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/nccl_pull.h"
 
 namespace megalith {
 
@@ -51,10 +52,12 @@ class PeerMemory {
   void release();
 
  private:
-  // What a rank's stream waits for, of each peer: not 0 once that peer's message is there; once it has this rank's.
+  // What a rank's stream waits for, of each peer: not 0 once that peer's message is there; once it has this rank's. And
+  // what its pulls wait for.
   struct Flags {
     std::uint64_t ready;
     std::uint64_t taken;
+    PullMeeting::Words rows;
   };
   struct Peer {
     std::byte* base = nullptr;  // of its memory, as mapped here
@@ -68,14 +71,14 @@ class PeerMemory {
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
   Beside& beside();
-  // Sets this rank's word at all peers and waits for theirs.
-  void meet(CudaStream& stream, std::uint64_t Flags::*word);
+  bool prepare_pulls();  // false: the GPU has no memory for it
   bool map(int rank, std::uint64_t layout, const PeerOffer& offer);
 
   int rank_;
   std::byte* base_;
   std::size_t bytes_;
-  std::vector<Peer> peers_;         // by rank
+  std::vector<Peer> peers_;  // by rank
+  PullMeeting meeting_;
   std::unique_ptr<Beside> beside_;  // null before its first use
 };
 

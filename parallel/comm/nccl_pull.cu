@@ -6,6 +6,7 @@
 #include "core/device/cuda/bulk_copy.cuh"
 #include "core/device/cuda/check.h"
 #include "parallel/comm/nccl_pull.h"
+#include "parallel/comm/pull_meeting.cuh"
 #include "parallel/comm/row_moves.cuh"
 
 namespace megalith {
@@ -84,10 +85,12 @@ template <Way kWay>
 __global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
   __shared__ RowPiece pieces[kMostRanks];
   find_pieces<kWay>(moves, pieces);
+  if constexpr (kWay == Way::kPull) offer_rows(moves.meeting, moves.rank, moves.counts.ranks);
   const Worker worker = worker_of(static_cast<int>(threadIdx.x) / 32, kWarps);
   for_rows<kWay>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
     move_tensors<kWay>(moves, ends, from, to, worker.lane);
   });
+  if constexpr (kWay == Way::kPull) take_rows(moves.meeting, moves.rank, moves.counts.ranks);
 }
 
 // Slots in shared memory, of one warp: each holds a part of a row of the first tensor, the last part with the row of
@@ -129,20 +132,13 @@ __device__ void pull_by_lanes(const RowMoves& moves, int first_tensor, const Row
   });
 }
 
-// kPull through shared memory, by bulk copies of Hopper: rows in units of 16 bytes. One lane of a warp starts them: its
-// slots have loads under way, but for kStoring that are stored or free. That keeps one and a half times as many bytes
-// in flight as registers do, and no warp waits for its own stores.
-__global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
-    pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
+// Rows in units of 16 bytes through shared memory, by bulk copies of Hopper. One lane of a warp starts them: its slots
+// have loads under way, but for kStoring that are stored or free. That keeps one and a half times as many bytes in
+// flight as registers do, and no warp waits for its own stores.
+__device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowPiece* pieces, int warp) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte memory[];
-  __shared__ RowPiece pieces[kMostPullRanks];
   __shared__ std::uint64_t barriers[kRingWarps][kMostSlots];
-  find_pieces<Way::kPull>(moves, pieces);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp >= kRingWarps) {
-    return pull_by_lanes(moves, ring.tensors, pieces, worker_of(warp - kRingWarps, kLaneWarps));
-  }
   const Worker worker = worker_of(warp, kRingWarps);
   const int lane = worker.lane;
   const bool starts = lane == 0;
@@ -153,6 +149,7 @@ __global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
   if (starts) {
     for (int slot = 0; slot < ring.slots; ++slot) cuda::barrier_init(barrier_at(slot), 1);
     cuda::barrier_init_fence();
+    cuda::fence_async_global();
   }
 
   // f(tensor, byte of its row, bytes, byte of the slot) of what a part holds.
@@ -210,6 +207,20 @@ __global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
   while (loading > 0) store_oldest();
   if (starts) cuda::bulk_wait<0>();
 #endif
+}
+
+__global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
+    pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
+  __shared__ RowPiece pieces[kMostPullRanks];
+  find_pieces<Way::kPull>(moves, pieces);
+  offer_rows(moves.meeting, moves.rank, moves.counts.ranks);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < kRingWarps) {
+    pull_by_ring(moves, ring, pieces, warp);
+  } else {
+    pull_by_lanes(moves, ring.tensors, pieces, worker_of(warp - kRingWarps, kLaneWarps));
+  }
+  take_rows(moves.meeting, moves.rank, moves.counts.ranks);
 }
 
 bool fits(int unit, std::int64_t number) { return number % unit == 0; }
@@ -306,8 +317,10 @@ Ring ring_of(const RowMoves& moves) {
 
 }  // namespace
 
-void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases) {
+void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
+               const PullMeeting& meeting) {
   RowMoves moves = moves_of(op);
+  moves.meeting = meeting;
   require(static_cast<int>(bases.size()) == moves.counts.ranks, "pull_rows: a base of each rank");
   require(moves.counts.ranks <= kMostPullRanks, "exchange_rows among more than 64 GPUs that share memory");
   for (std::size_t r = 0; r < bases.size(); ++r) {

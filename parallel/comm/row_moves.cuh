@@ -32,6 +32,7 @@ struct RowMoves {
   RowTensor of[kMostTensors];  // the one with the longest rows first
   std::int64_t part_bytes;
   std::int64_t shift[kMostPullRanks];  // kPull: from this rank's memory to that of each
+  PullMeeting meeting;                 // kPull
 };
 
 // Past the L1, which has no use for what is read once.
