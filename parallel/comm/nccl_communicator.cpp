@@ -217,8 +217,9 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   bool rehearses_ = false;
   WriteValue write_value_ = nullptr;
   void* staging_ = nullptr;  // kStagedKeys of int32
-  std::uint64_t ids_ = 0;    // of calls that were enqueued or captured
-  std::uint64_t base_ = 0;   // what the streams have written last, or will
+  PullMeeting::State* pulls_ = nullptr;
+  std::uint64_t ids_ = 0;   // of calls that were enqueued or captured
+  std::uint64_t base_ = 0;  // what the streams have written last, or will
 };
 
 NcclCommunicator::NcclCommunicator(const std::string& name, std::unique_ptr<Communicator> host,
@@ -243,7 +244,8 @@ void NcclCommunicator::start() {
   }
   watched_->progress = static_cast<WatchedGroup::Progress*>(cuda_allocate_host(sizeof(WatchedGroup::Progress)));
   staging_ = cuda_allocate(static_cast<std::size_t>(kStagedKeys) * sizeof(std::int32_t));
-  if (watched_->progress == nullptr || staging_ == nullptr) {
+  pulls_ = static_cast<PullMeeting::State*>(cuda_allocate(sizeof(*pulls_)));
+  if (watched_->progress == nullptr || staging_ == nullptr || pulls_ == nullptr) {
     fail({.code = ExitCode::kOutOfMemory, .subject = "buffers of group " + name()});
   }
   *watched_->progress = {};
@@ -310,6 +312,7 @@ NcclCommunicator::~NcclCommunicator() {
   for (ncclComm* comm : {watched_->graph_comm.load(), watched_->comm.load()})
     if (comm != nullptr) static_cast<void>(ncclCommDestroy(comm));
   cuda_free(staging_);
+  cuda_free(pulls_);
   cuda_free_host(watched_->progress);
 }
 
@@ -340,7 +343,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   process_->throw_if_aborted();
   const auto* const rows = std::get_if<ExchangeRows>(&collective);
   if (size() == 1) {
-    if (rows != nullptr) return pull_rows(cuda, *rows, std::array<const std::byte*, 1>{});
+    if (rows != nullptr) return pull_rows(cuda, *rows, std::array<const std::byte*, 1>{}, {});
     return copy_alone(collective,
                       [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
   }
@@ -362,7 +365,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
 bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::uint64_t layout) {
   if (size() == 1) return false;
   require(peer_memory_ == nullptr, "a group shares one range of memory");
-  peer_memory_ = PeerMemory::share(*host_, base, bytes, layout);
+  peer_memory_ = PeerMemory::share(*host_, base, bytes, layout, pulls_);
   if (peer_memory_ == nullptr) return false;
   const std::lock_guard lock(watched_->calls);
   watched_->peer_memory = peer_memory_.get();

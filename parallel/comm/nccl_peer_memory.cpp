@@ -15,7 +15,6 @@
 #include "core/device/cuda/allow_under_capture.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
-#include "core/device/cuda_memory.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/nccl_pull.h"
@@ -128,7 +127,8 @@ PeerMemory::Beside& PeerMemory::beside() {
   return *beside_;
 }
 
-std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout) {
+std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
+                                              PullMeeting::State* state) {
   std::unique_ptr<PeerMemory> memory(new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes));
   SharedMemory& flags = memory->peers_[static_cast<std::size_t>(host.rank())].shared;
   flags = SharedMemory::create(memory->peers_.size() * sizeof(Flags));
@@ -138,22 +138,22 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
   for (int r = 0; r < host.size() && all_mapped; ++r) {
     all_mapped = memory->map(r, layout, offers[static_cast<std::size_t>(r)]);
   }
-  if (host.host_any(!(all_mapped && memory->prepare_pulls()))) return nullptr;
+  if (host.host_any(!all_mapped)) return nullptr;
+  memory->prepare_pulls(state);
   return memory;
 }
 
-bool PeerMemory::prepare_pulls() {
+void PeerMemory::prepare_pulls(PullMeeting::State* state) {
   const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
-  if (std::ssize(peers_) > kMostPullRanks) return true;  // of which a pull tells
-  meeting_.state = static_cast<PullMeeting::State*>(cuda_allocate(sizeof(PullMeeting::State)));
-  if (meeting_.state == nullptr) return false;
-  MEGALITH_CUDA_CHECK(cudaMemset(meeting_.state, 0, sizeof(PullMeeting::State)));
+  if (std::ssize(peers_) > kMostPullRanks) return;  // of which a pull tells
+  load_pull_kernels();
+  MEGALITH_CUDA_CHECK(cudaMemset(state, 0, sizeof(*state)));
   MEGALITH_CUDA_CHECK(cudaDeviceSynchronize());
+  meeting_.state = state;
   for (std::size_t r = 0; r < ranks; ++r) {
     meeting_.here[r] = &peers_[self].flags[r].rows;
     meeting_.there[r] = &peers_[r].flags[self].rows;
   }
-  return true;
 }
 
 bool PeerMemory::can_share(Communicator& host, std::span<const int> ranks) {
@@ -202,7 +202,6 @@ bool PeerMemory::map(int rank, std::uint64_t layout, const PeerOffer& offer) {
 }
 
 PeerMemory::~PeerMemory() {
-  if (meeting_.state != nullptr) cuda_free(meeting_.state);
   for (const Peer& peer : peers_) {
     if (peer.mapped != nullptr) log_cuda(cudaIpcCloseMemHandle(peer.mapped), "cudaIpcCloseMemHandle");
     if (peer.flags != nullptr) log_cuda(cudaHostUnregister(peer.flags), "cudaHostUnregister");

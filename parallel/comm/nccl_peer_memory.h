@@ -26,7 +26,9 @@ class PeerMemory {
  public:
   // Collective over `host`, of which only the host's calls are used. Null on every rank if one of them cannot map the
   // others' memory: another host, no path between two GPUs, or another size or layout than elsewhere.
-  static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout);
+  // `state` is of this GPU's memory, for the pulls, and outlives it.
+  static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
+                                           PullMeeting::State* state);
   // As can_share_memory() of nccl_communicator.h.
   static bool can_share(Communicator& host, std::span<const int> ranks);
   ~PeerMemory();
@@ -71,7 +73,7 @@ class PeerMemory {
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
   Beside& beside();
-  bool prepare_pulls();  // false: the GPU has no memory for it
+  void prepare_pulls(PullMeeting::State* state);
   bool map(int rank, std::uint64_t layout, const PeerOffer& offer);
 
   int rank_;

@@ -26,6 +26,7 @@ constexpr int kMostSlots = 32;
 constexpr int kStoring = 2;  // slots of a warp whose stores may be under way
 constexpr int kLaneWarps = 4;
 constexpr int kLaneBytes = 32;  // of a row that one lane moves, at most
+static_assert(kMostPullRanks <= kThreads && kMostPullRanks <= kRingWarps * 32);  // who meets
 static_assert(1 + 31 / kHalf < kMostTensors);
 
 template <class Unit>
@@ -85,7 +86,6 @@ template <Way kWay>
 __global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
   __shared__ RowPiece pieces[kMostRanks];
   find_pieces<kWay>(moves, pieces);
-  if constexpr (kWay == Way::kPull) offer_rows(moves.meeting, moves.rank, moves.counts.ranks);
   const Worker worker = worker_of(static_cast<int>(threadIdx.x) / 32, kWarps);
   for_rows<kWay>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {
     move_tensors<kWay>(moves, ends, from, to, worker.lane);
@@ -149,7 +149,6 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
   if (starts) {
     for (int slot = 0; slot < ring.slots; ++slot) cuda::barrier_init(barrier_at(slot), 1);
     cuda::barrier_init_fence();
-    cuda::fence_async_global();
   }
 
   // f(tensor, byte of its row, bytes, byte of the slot) of what a part holds.
@@ -213,7 +212,6 @@ __global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
     pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
   __shared__ RowPiece pieces[kMostPullRanks];
   find_pieces<Way::kPull>(moves, pieces);
-  offer_rows(moves.meeting, moves.rank, moves.counts.ranks);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kRingWarps) {
     pull_by_ring(moves, ring, pieces, warp);
@@ -317,6 +315,13 @@ Ring ring_of(const RowMoves& moves) {
 
 }  // namespace
 
+void load_pull_kernels() {
+  cudaFuncAttributes attributes{};
+  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, offer_rows_kernel));
+  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, exchange_rows_kernel<Way::kPull>));
+  has_bulk_copies();
+}
+
 void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
                const PullMeeting& meeting) {
   RowMoves moves = moves_of(op);
@@ -329,6 +334,11 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
                                   reinterpret_cast<std::intptr_t>(bases[static_cast<std::size_t>(moves.rank)]));
   }
   for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts = nullptr;
+  if (moves.tensors == 0) return;
+  if (meeting.state != nullptr) {
+    offer_rows_kernel<<<1, kMostPullRanks, 0, stream.handle()>>>(meeting, moves.rank, moves.counts.ranks);
+    MEGALITH_CUDA_CHECK(cudaGetLastError());
+  }
   find_units<Way::kPull>(moves);
   const Ring ring = ring_of(moves);
   if (ring.slots == 0) return launch<Way::kPull>(stream, moves, kPullBlocks);

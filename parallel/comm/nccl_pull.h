@@ -15,8 +15,8 @@ namespace megalith {
 inline constexpr int kMostPullRanks = 64;
 inline constexpr unsigned kPullBlocks = 16;  // at most, of a multiprocessor each
 
-// Where the GPUs of a group meet before and behind a pull: its kernel itself writes and reads the words, which takes a
-// few microseconds, where the streams' front ends take tens. Rounds count a group's pulls, from 1.
+// Where the GPUs of a group meet before and behind a pull: its kernels write and read the words themselves, which takes
+// a few microseconds; the streams' front ends take twenty. Rounds count a group's pulls, from 1.
 struct PullMeeting {
   // What one rank has told another, in memory of the host that both GPUs reach: the last round whose rows it has ready,
   // and the last one of which it has its own.
@@ -24,20 +24,24 @@ struct PullMeeting {
     std::uint64_t offered;
     std::uint64_t taken;
   };
-  struct State {  // in this GPU's memory, 0 at first
-    std::uint64_t ended;
-    std::uint64_t begun;
+  struct State {            // in this GPU's memory, 0 at first
+    std::uint64_t ended;    // rounds
     unsigned blocks_ended;  // of this round
+    unsigned released;      // not 0: the run failed, and a word here was set to the largest number
   };
   State* state = nullptr;          // null: none meet
   Words* here[kMostPullRanks]{};   // by the rank that writes them
   Words* there[kMostPullRanks]{};  // this rank's, by the rank that reads them
 };
 
+// CUDA loads a kernel at its first launch, which may wait for all that runs: one that waits for a rank that waits for
+// this one. So they are loaded before.
+void load_pull_kernels();
+
 // This rank's rows, out of the memory of those who hold them: where each rank's memory begins as this GPU sees it, by
 // rank, this one too. `in` and `index` are this rank's; they lie equally far behind each base.
 void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
-               const PullMeeting& meeting = {});
+               const PullMeeting& meeting);
 
 // The same through op.room: fills the parts for the other ranks and moves the rows that stay; once the others' parts
 // are there, moves their rows to out.

@@ -1,4 +1,4 @@
-// How the blocks of a pull wait for the other GPUs: see PullMeeting.
+// How the kernels of a pull meet those of the other GPUs: see PullMeeting.
 #pragma once
 
 #include <cstdint>
@@ -7,47 +7,34 @@
 
 namespace megalith {
 
-// Whoever reads the value may read what came before it.
-__device__ inline void tell_all(std::uint64_t* word, std::uint64_t value) {
-  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-__device__ inline void tell_gpu(std::uint64_t* word, std::uint64_t value) {
-  asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-__device__ inline void wait_for_all(const std::uint64_t* word, std::uint64_t least) {
-  std::uint64_t value = 0;
-  do {
-    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  } while (value < least);
-}
-__device__ inline void wait_for_gpu(const std::uint64_t* word, std::uint64_t least) {
-  std::uint64_t value = 0;
-  do {
-    asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  } while (value < least);
-}
+inline constexpr std::uint64_t kReleased = ~std::uint64_t{0};
 
-// Both by all threads of all blocks, which have as many as there are ranks at least. Behind the first, rows of the
-// others may be read. Only one block asks across the bus.
-__device__ inline void offer_rows(const PullMeeting& meeting, int rank, int ranks) {
-  PullMeeting::State* const state = meeting.state;
-  if (state == nullptr) return;
-  const std::uint64_t round = state->ended + 1;
+// Tells each other rank that `word` of its round has come, and waits for theirs; by kMostPullRanks threads at least of
+// one block. Once a failed run has released this rank it tells none any more, so that those that wait for it go no
+// round further than it did.
+__device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeeting::Words::*word, std::uint64_t round,
+                            int rank, int ranks) {
   const int peer = static_cast<int>(threadIdx.x);
-  if (blockIdx.x == 0) {
-    if (peer < ranks && peer != rank) {
-      tell_all(&meeting.there[peer]->offered, round);
-      wait_for_all(&meeting.here[peer]->offered, round);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) tell_gpu(&state->begun, round);
-  } else if (threadIdx.x == 0) {
-    wait_for_gpu(&state->begun, round);
+  if (peer >= ranks || peer == rank || meeting.state->released != 0) return;
+  // What this GPU did before is seen by whoever acquires the value.
+  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(&(meeting.there[peer]->*word)), "l"(round) : "memory");
+  std::uint64_t told = 0;
+  while (true) {
+    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(told) : "l"(&(meeting.here[peer]->*word)) : "memory");
+    if (told >= round) break;
+    __nanosleep(100);
   }
-  __syncthreads();
+  if (told == kReleased) meeting.state->released = 1;
 }
 
-// Behind the block's last access to rows. The last block of all ends once every rank has its rows.
+// Of one block, ahead of the pull: none of the multiprocessors that this takes waits for other ranks.
+__global__ void __launch_bounds__(kMostPullRanks)
+    offer_rows_kernel(const __grid_constant__ PullMeeting meeting, int rank, int ranks) {
+  meet(meeting, &PullMeeting::Words::offered, meeting.state->ended + 1, rank, ranks);
+}
+
+// By all threads of the pull, behind their last access to rows. The last block of all ends once every rank has its
+// rows.
 __device__ inline void take_rows(const PullMeeting& meeting, int rank, int ranks) {
   PullMeeting::State* const state = meeting.state;
   if (state == nullptr) return;
@@ -61,11 +48,7 @@ __device__ inline void take_rows(const PullMeeting& meeting, int rank, int ranks
   __syncthreads();
   if (!is_last) return;
   const std::uint64_t round = state->ended + 1;
-  const int peer = static_cast<int>(threadIdx.x);
-  if (peer < ranks && peer != rank) {
-    tell_all(&meeting.there[peer]->taken, round);
-    wait_for_all(&meeting.here[peer]->taken, round);
-  }
+  meet(meeting, &PullMeeting::Words::taken, round, rank, ranks);
   __syncthreads();
   if (threadIdx.x == 0) {
     state->blocks_ended = 0;

@@ -1,8 +1,9 @@
 // Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral]
 // Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, d 2048, 8 of 128
-// experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts through
-// NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that gets most,
-// its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank.
+// experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts through NCCL;
+// beside each an all-to-all in equal parts of as many bytes, and a read of no rows, which is what the ranks take to
+// meet. What goes over the links to the rank that gets most, its GB/s, and GB/s of rows that it wanted. Means over calls
+// in a row, of the slowest rank.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

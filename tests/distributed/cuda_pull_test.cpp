@@ -118,7 +118,7 @@ class Pull : public testing::Test {
     for (const bool back : {false, true}) {
       for (int r = 0; r < ranks.size(); ++r) {
         const ExchangeRows op = ranks.op(all, r, back);
-        padded ? pack_rows(cuda, op) : pull_rows(cuda, op, bases);
+        padded ? pack_rows(cuda, op) : pull_rows(cuda, op, bases, {});
       }
       for (int r = 0; r < ranks.size() && padded; ++r) {
         const ExchangeRows op = ranks.op(all, r, back);

@@ -35,9 +35,6 @@ __device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
 // Makes ordinary writes to shared memory visible to the copies and products below.
 __device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// And what others wrote to memory, of which this thread was told.
-__device__ inline void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-
 // From memory, also another GPU's, to shared memory; the barrier gets the bytes. Addresses and bytes are multiples
 // of 16.
 __device__ inline void copy_in(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
