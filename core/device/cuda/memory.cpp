@@ -1,5 +1,13 @@
 #include "core/device/cuda_memory.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/near_gpu.h"
 #include "core/device/cuda_device.h"
@@ -18,6 +26,74 @@ void* null_if_refused(cudaError_t status, void* address, const char* call) {
   return address;
 }
 
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kPinnedByParts = std::size_t{64} << 20;  // larger blocks: cudaHostAlloc clears pages one by one
+constexpr int kMostThreads = 8;
+
+struct PinnedByParts {
+  std::mutex mutex;
+  std::map<void*, std::size_t> blocks;
+};
+PinnedByParts& pinned_by_parts() {
+  static PinnedByParts pinned;
+  return pinned;
+}
+
+// Pages of this thread's CPUs, huge ones where the system has them, got by several threads. Null where there are not as
+// many.
+void* take_pages(std::size_t bytes) {
+  void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  for (const int advice : {MADV_HUGEPAGE, MADV_DONTFORK, MADV_DONTDUMP}) madvise(address, bytes, advice);
+  cpu_set_t cpus{};
+  const bool is_known = sched_getaffinity(0, sizeof(cpus), &cpus) == 0;
+  const auto many = static_cast<std::size_t>(std::clamp(is_known ? CPU_COUNT(&cpus) : 1, 1, kMostThreads));
+  const std::size_t part = (bytes / many + kHugePage - 1) / kHugePage * kHugePage;
+  std::vector<std::jthread> threads;
+  for (std::size_t begin = 0; begin < bytes; begin += part) {
+    threads.emplace_back([first = static_cast<volatile char*>(address) + begin, end = std::min(part, bytes - begin)] {
+      constexpr std::size_t kPage = 4096;
+      for (std::size_t at = 0; at < end; at += kPage) first[at] = 0;
+    });
+  }
+  return address;
+}
+
+void* pin_by_parts(std::size_t bytes) {
+  void* const address = take_pages(bytes);
+  if (address == nullptr) return nullptr;
+  const cudaError_t status = cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (status != cudaSuccess) munmap(address, bytes);
+  if (null_if_refused(status, address, "cudaHostRegister") == nullptr) return nullptr;
+  PinnedByParts& pinned = pinned_by_parts();
+  const std::lock_guard lock(pinned.mutex);
+  pinned.blocks[address] = bytes;
+  return address;
+}
+
+// Whether it was one of these.
+bool free_by_parts(void* address) {
+  PinnedByParts& pinned = pinned_by_parts();
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard lock(pinned.mutex);
+    const auto found = pinned.blocks.find(address);
+    if (found == pinned.blocks.end()) return false;
+    bytes = found->second;
+    pinned.blocks.erase(found);
+  }
+  log_cuda(cudaHostUnregister(address), "cudaHostUnregister");
+  munmap(address, bytes);
+  return true;
+}
+
+// Whether the GPU knows registered memory by the host's address.
+bool shares_addresses() {
+  int shares = 0;
+  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&shares, cudaDevAttrCanUseHostPointerForRegisteredMem, use_cuda_device()));
+  return shares != 0;
+}
+
 }  // namespace
 
 void* cuda_allocate(std::size_t bytes) {
@@ -32,12 +108,15 @@ void cuda_free(void* address) noexcept { log_cuda(cudaFree(address), "cudaFree")
 void* cuda_allocate_host(std::size_t bytes) {
   use_cuda_device();
   const RunNear near(cpus_of_gpu());  // pages are taken here
+  if (bytes >= kPinnedByParts && shares_addresses()) return pin_by_parts(bytes);
   void* address = nullptr;
   const cudaError_t status = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);
   return null_if_refused(status, address, "cudaHostAlloc");
 }
 
-void cuda_free_host(void* address) noexcept { log_cuda(cudaFreeHost(address), "cudaFreeHost"); }
+void cuda_free_host(void* address) noexcept {
+  if (address != nullptr && !free_by_parts(address)) log_cuda(cudaFreeHost(address), "cudaFreeHost");
+}
 
 CudaMemory cuda_memory() {
   use_cuda_device();
