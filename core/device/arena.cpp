@@ -14,6 +14,7 @@ namespace megalith {
 
 namespace {
 constexpr std::size_t kAlignment = 256;
+constexpr std::uintptr_t kMostRecorded = Arena::kOfHost - Arena::kOfDevice;
 std::size_t round_up(std::size_t bytes) {
   return std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
@@ -35,7 +36,7 @@ std::uint64_t digest_of(const ArenaPlan& plan) {
 }
 
 Arena::Arena(MemoryPool& pool, Mode mode, std::uintptr_t first_address)
-    : pool_(pool), mode_(mode), next_address_(first_address) {}
+    : pool_(pool), mode_(mode), next_address_(first_address), end_address_(first_address + kMostRecorded) {}
 
 Arena::~Arena() {
   reset();
@@ -76,6 +77,14 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
       return unplanned_.back();
     case Mode::kRecording: {
       const std::size_t rounded = round_up(bytes);
+      if (rounded > end_address_ - next_address_) {
+        fail({.code = ExitCode::kOutOfMemory,
+              .subject = fmt::format("{} bytes for {} in a step", bytes, owner),
+              .expected = "a step of at most 2^61 bytes",
+              .got = "more",
+              .remedy = "lower --seq-length, --micro-batch-size or the sizes of the model",
+              .show_place = false});
+      }
       const ArenaKey first{.scope = key.scope, .ordinal = key.ordinal};
       last_recorded_[first] = recorded_.size();
       recorded_.push_back({first, next_address_, rounded, category, std::string(owner), key.use});

@@ -133,6 +133,7 @@ class Arena {
   std::vector<Recorded> recorded_;
   std::map<ArenaKey, std::size_t> last_recorded_;
   std::uintptr_t next_address_;
+  std::uintptr_t end_address_;
 };
 
 struct ArenaPlanSpec {

@@ -53,6 +53,7 @@ void MemoryPool::free_to_system(void* address) {
 
 void* MemoryPool::allocate_from_system(std::size_t bytes) {
   if (device_ == DeviceType::kPlan) {
+    if (bytes > kLargest - next_plan_address_) return nullptr;
     void* address = reinterpret_cast<void*>(next_plan_address_);
     next_plan_address_ += round_up(bytes, kHugePage);
     return address;

@@ -388,6 +388,9 @@ TEST(Arena, RecordedAddressesAreNeverReusedAndANegativeSizeIsAnError) {
   }
   EXPECT_THAT(error_of([&] { arena.allocate(static_cast<std::size_t>(-8), kActivations, "rows"); }),
               AllOf(HasSubstr("rows"), HasSubstr("got -8")));
+  const auto take = [&] { arena.allocate(std::size_t{3} << 59, kActivations, "large rows"); };
+  take();
+  EXPECT_THAT(error_of(take), HasSubstr("for large rows in a step: expected a step of at most"));
 }
 
 }  // namespace
