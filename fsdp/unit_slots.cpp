@@ -38,7 +38,8 @@ UnitSlots assign_slots(std::span<const ParameterUnit> units, const SlotCounts& c
   UnitSlots assigned;
   assigned.weight_family =
       assign(counts.weights, &ParameterUnit::resident_weights, assigned.of_weights, assigned.weight_elements);
-  assign(counts.gradients, &ParameterUnit::resident_gradients, assigned.of_gradients, assigned.gradient_elements);
+  assigned.gradient_family =
+      assign(counts.gradients, &ParameterUnit::resident_gradients, assigned.of_gradients, assigned.gradient_elements);
   return assigned;
 }
 

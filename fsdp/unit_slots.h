@@ -22,6 +22,7 @@ struct UnitSlots {
   std::vector<std::int64_t> weight_elements;  // of each slot, those of the largest unit in it
   std::vector<std::int64_t> gradient_elements;
   std::vector<int> weight_family;       // of each slot of weights, which units have it
+  std::vector<int> gradient_family;     // likewise
   std::optional<DType> gradient_dtype;  // of whole gradients; left out: that of the shards
 
   bool has_weights() const { return !weight_elements.empty(); }
