@@ -72,6 +72,13 @@ bool profile_changes(const LoggingOptions& logging, std::int64_t next_step) {
 
 }  // namespace
 
+TraceWindow::TraceWindow(const LoggingOptions& logging, Communicator& world) : logging_(logging), world_(world) {
+  for (const std::string& rank : logging.profile_ranks) {
+    if (std::stol(rank) < world.size()) continue;
+    refuse_usage("--profile-ranks", {.expected = fmt::format("ranks from 0 to {}", world.size() - 1), .got = rank});
+  }
+}
+
 bool TraceWindow::trace_changes(std::int64_t next_step) const {
   if (logging_.trace.empty() || state_ == State::kWritten) return false;
   return is_inside(next_step) != (state_ == State::kUnderWay);

@@ -14,7 +14,8 @@ namespace megalith {
 
 class TraceWindow {
  public:
-  TraceWindow(const LoggingOptions& logging, Communicator& world) : logging_(logging), world_(world) {}
+  // --profile-ranks beyond the world's are refused.
+  TraceWindow(const LoggingOptions& logging, Communicator& world);
 
   Trace* trace() { return &trace_; }  // for Instruments of the run's streams
 

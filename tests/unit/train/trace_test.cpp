@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {
@@ -118,6 +119,12 @@ TEST(TraceOfARun, ProfileRanksChoosesTheRanks) {
   std::set<int> ranks;
   for (const json& span : read(path).spans) ranks.insert(span["pid"].get<int>());
   EXPECT_EQ(ranks, std::set<int>{1});
+  EXPECT_EQ(error_of(ExitCode::kUsage,
+                     [&] {
+                       test::train({.flags = window(path, 1, 2) + std::vector<std::string>{"--profile-ranks", "0", "2"},
+                                    .ranks = 2});
+                     }),
+            "--profile-ranks: expected ranks from 0 to 1, got 2");
 }
 
 TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
