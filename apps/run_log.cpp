@@ -150,6 +150,12 @@ void RunLog::graphs(const GraphedRunner& graphs) const {
                        stats.capture_seconds));
 }
 
+void RunLog::no_graphs() const {
+  if (!writes_) return;
+  log_warning(fmt::format("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps {}",
+                          setup_.options.train.cuda_graph_warmup_steps));
+}
+
 void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   if (!writes_) return;
   const MemoryPool& pool = rank.memory.pool;

@@ -37,6 +37,7 @@ class RunLog {
   void evaluation(const TrainState& state, double loss, bool alone);
   // One line each, once: after the second step, and with graphs not before they are captured.
   void graphs(const GraphedRunner& graphs) const;
+  void no_graphs() const;  // a warning at the end of a run that asked for some
   void memory(const Rank& rank, std::size_t checkpoint_staging) const;
 
  private:

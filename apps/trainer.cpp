@@ -172,6 +172,7 @@ void Trainer::log_memory() {
   const GraphedRunner* const graphs = rank_->graphs.get();
   const bool captured = graphs != nullptr && graphs->complete();
   const bool last = state_.step == options().train.train_iters;
+  if (plans().graphs.graphs > 0 && !captured && last) log_.no_graphs();
   if (progress_.memory_logged || progress_.finished < 2 || (graphs != nullptr && !captured && !last)) return;
   progress_.memory_logged = true;
   if (captured) log_.graphs(*graphs);

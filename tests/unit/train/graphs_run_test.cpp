@@ -212,6 +212,13 @@ std::vector<float> losses_by_hand(const Words& flags, const std::function<void(T
   return losses;
 }
 
+TEST(GraphedRun, WarmUpThatLeavesNoStepIsTold) {
+  testing::internal::CaptureStderr();
+  test::train({.flags = {"--train-iters", "2", "--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps 2"));
+}
+
 // Once, behind the step that captures. The CPU's graphs take no memory of their own.
 TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   GraphedRunner::Stats stats;
