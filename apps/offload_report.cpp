@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/base/counted.h"
+#include "offload/policy.h"
 
 namespace megalith {
 
@@ -79,7 +80,7 @@ std::string said_measured(const OffloadMeasured& m) {
   const auto ratio = [&m](double bytes) { return OffloadSaving{.theory = m.saving.theory, .realised = bytes}.ratio(); };
   std::string text = fmt::format(
       "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; computing waited {:.2f} "
-      "and {:.2f}; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
+      "and {:.2f}; saves {:.2f} MiB for {:.2f} away at the fullest moment (R = {:.4f})",
       counted(m.slots, "slot"), mib(static_cast<double>(m.bytes_out)), shown_ms(m.times.out),
       mib(static_cast<double>(m.bytes_back)), shown_ms(m.times.back), shown_ms(m.step_seconds),
       shown_ms(m.times.waited_out), shown_ms(m.times.waited_back), mib(m.saving.realised), mib(m.saving.theory),
@@ -161,7 +162,8 @@ std::string said_offload(const StepPlans& plans) {
   if (chosen.rows.empty()) return {};
   const auto slots = std::ssize(chosen.points.slots);
   if (slots == 0) {
-    const OffloadChosen::Row& first = chosen.rows.front();
+    const auto asked = std::ranges::find_if(chosen.rows, [](const auto& row) { return row.reason != kNotAskedFor; });
+    const OffloadChosen::Row& first = asked == chosen.rows.end() ? chosen.rows.front() : *asked;
     return fmt::format("nothing moves: {}: {}{}", name_of(first.kind), first.reason,
                        chosen.rows.size() > 1 ? "; plan lists the others" : "");
   }
@@ -172,7 +174,8 @@ std::string said_offload(const StepPlans& plans) {
   }
   const OffloadSaving saving = saving_of(plans);
   std::string text = fmt::format(
-      "{}; {}, {:.2f} MiB of a microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB of {:.2f} possible (R = {:.4f})",
+      "{}; {}, {:.2f} MiB of a microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB for {:.2f} away at the fullest "
+      "moment (R = {:.4f})",
       kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(saving.realised),
       mib(saving.theory), saving.ratio());
   if (const std::optional<OffloadChosen::Times>& times = chosen.forecast) {

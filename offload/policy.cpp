@@ -32,7 +32,7 @@ class Chooser {
  private:
   OffloadChoice alone(const OffloadCandidate& candidate) const {
     const auto stays = [](std::string reason) { return OffloadChoice{.moves = false, .reason = std::move(reason)}; };
-    if (!asks_for(request_, candidate)) return stays("not in --offload-modules");
+    if (!asks_for(request_, candidate)) return stays(kNotAskedFor);
     if (!candidate.stays.empty()) return stays(candidate.stays);
     if (candidate.slot.bytes < request_.min_bytes)
       return stays(fmt::format("smaller than {} bytes", request_.min_bytes));

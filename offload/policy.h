@@ -21,6 +21,8 @@ struct OffloadRequest {
   std::size_t min_bytes = 1 << 20;      // smaller storages stay
 };
 
+inline constexpr const char* kNotAskedFor = "not in --offload-modules";  // a reason
+
 struct OffloadChoice {
   bool moves = false;
   std::string reason;  // why it stays; empty where it moves

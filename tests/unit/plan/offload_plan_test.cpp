@@ -232,7 +232,7 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   const OffloadMeasured cpu = measured_offload(plans, step, std::nullopt);
   const std::string blocks =
       "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; computing waited "
-      "0.00 and 1.00; saves 39.00 MiB of 40.00 possible (R = 0.9750)";
+      "0.00 and 1.00; saves 39.00 MiB for 40.00 away at the fullest moment (R = 0.9750)";
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
   const OffloadMeasured gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
