@@ -160,7 +160,6 @@ void complete(State& state, App app) {
     // A flag may set the field of another.
     if (after[i] != before[i] || (flag.origin == "default" && after[i] != state.defaults[i])) flag.origin = "derived";
   }
-  check_with_origins(state, app);
   for (const Flag& flag : state.table) {
     if (!takes(flag, app) || flag.group == FlagGroup::kProgram) continue;
     state.options.effective.push_back({.group = std::string(title_of(flag.group)),
@@ -169,6 +168,7 @@ void complete(State& state, App app) {
                                        .origin = flag.origin,
                                        .on_load = on_load(flag)});
   }
+  check_with_origins(state, app);
 }
 
 constexpr const char* kCheckpointConfig = "configuration of the checkpoint";

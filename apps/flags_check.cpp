@@ -185,7 +185,8 @@ void check_profile(const TrainingOptions& train, const LoggingOptions& logging) 
   }
 }
 
-void check_length(const TrainingOptions& train) {
+void check_length(const Options& options) {
+  const TrainingOptions& train = options.train;
   only_with(train.train_samples == 0 || train.global_batch_size > 0,
             {.flag = "--train-samples", .needs = "--global-batch-size"});
   if (train.train_samples > 0 && train.train_samples < train.global_batch_size) {
@@ -197,8 +198,12 @@ void check_length(const TrainingOptions& train) {
   }
   not_both(train.train_samples > 0 && train.train_iters != train.train_samples / train.global_batch_size,
            "--train-iters", "--train-samples", "remove one; steps are samples / --global-batch-size");
-  want(train.train_iters > 0, "--train-iters", "give it as a flag or in a file with --config");
-  want(train.schedule.lr > 0.0, "--lr", "give it as a flag or in a file with --config");
+  for (const auto& [is_positive, flag] :
+       {std::pair{train.train_iters > 0, "train-iters"}, {train.schedule.lr > 0.0, "lr"}}) {
+    const std::string name = fmt::format("--{}", flag);
+    want(is_positive || !options.is_default(flag), name.c_str(), "give it as a flag or in a file with --config");
+    if (!is_positive) refuse_usage(name, {.expected = "above 0", .got = "0", .remedy = "--skip-train evaluates only"});
+  }
   validate(train.schedule);
   only_with(train.schedule.lr_decay_style == LrDecayStyle::kWsd || train.schedule.lr_wsd_decay_iters == 0,
             {.flag = "--lr-wsd-decay-iters", .needs = "--lr-decay-style WSD", .got = "another style"});
@@ -294,7 +299,7 @@ void check(App app, const Options& options) {
     check_data(options.data);
     check_checkpoint(options.checkpoint);
     check_profile(options.train, options.logging);
-    if (!options.train.skip_train) check_length(options.train);
+    if (!options.train.skip_train) check_length(options);
     only_with(!options.train.skip_train || options.train.eval_iters > 0,
               {.flag = "--skip-train", .needs = "--eval-iters above 0", .got = "--eval-iters 0"});
   }

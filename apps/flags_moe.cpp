@@ -103,7 +103,7 @@ void check_expert_parallel(const Options& options) {
     if (whole % ranks == 0) return;
     std::vector<std::int64_t> fitting;
     for (std::int64_t size = 1; size <= std::min(ranks, whole); ++size)
-      if (whole % size == 0) fitting.push_back(size);
+      if (whole % size == 0 && ranks % size == 0) fitting.push_back(size);  // the ranks may be no multiple of others
     refuse_usage(fmt::format("{} and {}", flag, whole_flag),
                  {.expected = "a size that divides the other",
                   .got = fmt::format("{} {} and {} {}", flag, ranks, whole_flag, whole),

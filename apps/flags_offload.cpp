@@ -106,12 +106,15 @@ void check_kinds(const Options& options) {
                                          word == name ? name : fmt::format("{} in {}", name, word)),
                       .remedy = "leave it out of one of the two"});
       }
+      OffloadModule everywhere = module;
+      everywhere.first = 0;
+      everywhere.last = options.model.num_layers - 1;
       refuse_usage(kFlag, {.expected = fmt::format("kinds that these layers have: {}", kept_of(module)),
                            .got = word == name ? name : fmt::format("{} in {}", name, word),
                            .remedy = module.kind == SlotKind::kLayerInput
                                          ? "layer_input is what --recompute-granularity full keeps of its layers"
-                                     : word.find(':') == std::string::npos ? "choose among them"
-                                                                           : "choose among them, or other layers"});
+                                     : has(everywhere, KindState::kKept) ? "choose among them, or other layers"
+                                                                         : "choose among them"});
     }
   }
 }

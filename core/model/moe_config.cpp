@@ -291,7 +291,7 @@ void validate_moe(const ModelConfig& config) {
   if (moe.combine_groups != 0 && moe.num_experts % moe.combine_groups != 0)
     refuse("--moe-combine-groups and --num-experts", "a number of groups that divides the experts",
            fmt::format("--moe-combine-groups {} and --num-experts {}", moe.combine_groups, moe.num_experts),
-           "such as --moe-combine-groups 1");
+           "leave it out: it is --expert-model-parallel-size then");
   if (moe.use_transformer_engine_op_fuser && !moe.grouped_gemm)
     refuse("--use-transformer-engine-op-fuser and --moe-grouped-gemm",
            "--use-transformer-engine-op-fuser only with --moe-grouped-gemm", "--use-transformer-engine-op-fuser alone",

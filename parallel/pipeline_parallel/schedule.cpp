@@ -57,7 +57,8 @@ void check_chunks(ScheduleKind kind, int num_chunks) {
     default:
       if (num_chunks == 1) return;
       refuse(kind, "1 chunk per stage", num_chunks,
-             "leave --num-layers-per-virtual-pipeline-stage out, or use --pipeline-schedule interleaved");
+             "leave --num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank out, or use "
+             "--pipeline-schedule interleaved");
   }
 }
 

@@ -356,7 +356,7 @@ TEST(Flags, WhatIsRequiredIsNamed) {
       "exit 2: --num-layers: missing; give it as a flag or in a file with --config, such as configs/quickstart.toml");
   EXPECT_EQ(train_outcome({"--mock-data=false"}),
             "exit 2: --data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
-  EXPECT_EQ(train_outcome({"--lr", "0"}), "exit 2: --lr: missing; give it as a flag or in a file with --config");
+  EXPECT_EQ(train_outcome({"--lr", "0"}), "exit 2: --lr: expected above 0, got 0; --skip-train evaluates only");
   EXPECT_EQ(train_outcome({"--lr", "0", "--skip-train"}), "valid");
   EXPECT_EQ(outcome(App::kGenerate, {}), "exit 2: --load: missing; name the folder that train --save wrote");
   EXPECT_EQ(outcome(App::kReport, {}), "exit 2: METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
