@@ -1,9 +1,8 @@
 // Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral]
 // Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, d 2048, 8 of 128
-// experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts through NCCL;
-// beside each an all-to-all in equal parts of as many bytes, and a read of no rows, which is what the ranks take to
-// meet. What goes over the links to the rank that gets most, its GB/s, and GB/s of rows that it wanted. Means over calls
-// in a row, of the slowest rank.
+// experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts through
+// NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that gets most,
+// its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -102,7 +101,6 @@ void measure(Communicator& world, const Case& of) {
   auto home = rig.empty<std::uint8_t>(rows_listed * row_bytes);
   auto sends = rig.empty<std::int32_t>(ranks * (ranks + 1));
   std::ranges::copy(lists.sends, sends.values.begin());
-  auto no_rows = rig.empty<std::int32_t>(ranks * (ranks + 1));
   const auto cut = [](std::byte*& at, DType dtype, const Shape& shape) {
     const Tensor x(at, dtype, shape);
     at += x.bytes();
@@ -125,8 +123,6 @@ void measure(Communicator& world, const Case& of) {
   auto room = rig.empty<std::uint8_t>(exchange_room_bytes(there));
   shared.upload(rig.stream());
   sends.upload(rig.stream());
-  std::ranges::fill(no_rows.values, 0);
-  no_rows.upload(rig.stream());
   rig.stream().synchronize();
   const std::unique_ptr<Communicator> pulling = world.duplicate("pull");
   const AbortOnUnwind guard(world);
@@ -143,19 +139,15 @@ void measure(Communicator& world, const Case& of) {
           seconds(world, rig.stream(), [&] { launch(rig.stream(), AllToAll{.group = world, .in = in, .out = out}); });
       print(world, "  all-to-all of as many", all / ranks * (ranks - 1), wanted, time);
     };
-    const auto pull = [&](const Tensor& sends_of_ranks) {
-      return seconds(world, rig.stream(), [&] {
-        launch(rig.stream(), ExchangeRows{.group = *pulling,
-                                          .rows = op->rows,
-                                          .index = op->index,
-                                          .sends = sends_of_ranks,
-                                          .pair_room = kTokens,
-                                          .back = op->back});
-      });
-    };
     if (pulls) {
-      print(world, what + ", pulled", wanted, wanted, pull(op->sends));
-      print(world, "  of no rows", 0, 0, pull(no_rows.tensor().view({ranks, ranks + 1})));
+      print(world, what + ", pulled", wanted, wanted, seconds(world, rig.stream(), [&] {
+              launch(rig.stream(), ExchangeRows{.group = *pulling,
+                                                .rows = op->rows,
+                                                .index = op->index,
+                                                .sends = op->sends,
+                                                .pair_room = kTokens,
+                                                .back = op->back});
+            }));
       all_to_all(wanted);
     }
     ExchangeRows padded{*op};
