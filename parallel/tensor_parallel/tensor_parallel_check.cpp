@@ -25,11 +25,14 @@ std::string divisors_of(std::int64_t value) {
   return list;
 }
 
-void check_divides(const char* flag, std::int64_t value, std::int64_t size, const char* where = "") {
+// Of `whole`, if there is one, `value` is a divisor.
+void check_divides(const char* flag, std::int64_t value, std::int64_t size, const char* where = "",
+                   std::int64_t whole = 0) {
   if (value % size == 0) return;
+  const std::int64_t more = (value / size + 1) * size;
   refuse(flag, fmt::format("{}a size that divides the other", where), value, size,
-         fmt::format("use --tensor-model-parallel-size {}, or {} {}", divisors_of(value), flag,
-                     (value / size + 1) * size));
+         fmt::format("use --tensor-model-parallel-size {}{}", divisors_of(value),
+                     whole % more == 0 ? fmt::format(", or {} {}", flag, more) : ""));
 }
 
 }  // namespace
@@ -42,7 +45,7 @@ void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool se
                   .remedy = "leave --sequence-parallel out, or use --tensor-model-parallel-size 2"});
   }
   if (size == 1) return;
-  check_divides("--num-attention-heads", config.num_attention_heads, size);
+  check_divides("--num-attention-heads", config.num_attention_heads, size, "", config.hidden_size);
   check_divides("--ffn-hidden-size", config.ffn_hidden_size, size);
   const std::int64_t groups = config.num_query_groups;
   if (groups % size != 0 && size % groups != 0) {
