@@ -48,9 +48,9 @@ void take_host_share(Options& options, Communicator& world, std::size_t availabl
   options.offload.host_is_device = options.train.device == DeviceType::kCpu;
 }
 
-void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t available) {
+void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator& world, std::size_t available) {
   const std::vector<std::string> hosts = hosts_of(world);
-  const std::vector<std::size_t> wanted = world.host_gather(plans.host.peak_bytes);
+  const std::vector<std::size_t> wanted = world.host_gather(plans.host.peak_bytes + staging);
   const std::string& own = hosts[static_cast<std::size_t>(world.rank())];
   std::size_t bytes = 0, ranks = 0, largest = 0;
   for (std::size_t r = 0; r < hosts.size(); ++r) {
@@ -61,12 +61,18 @@ void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t 
   }
   on_all_ranks(world, [&] {
     if (bytes == 0 || available == 0 || bytes <= available) return;
+    const bool moves = plans.host.peak_bytes > 0;
+    const char* const what = !moves         ? "copies of checkpoints"
+                             : staging == 0 ? "kept activations"
+                                            : "kept activations and copies of checkpoints";
     fail({.code = ExitCode::kOutOfMemory,
-          .subject = fmt::format("--offload-modules: memory of host {}", own),
+          .subject = fmt::format("{}: memory of host {}", moves ? "--offload-modules" : "--async-save", own),
           .expected = fmt::format("at most the {:.2f} GiB that it can give", gib(available)),
-          .got = fmt::format("a forecast of {:.2f} GiB for kept activations of {}, {:.2f} of rank {}", gib(bytes),
+          .got = fmt::format("a forecast of {:.2f} GiB for {} of {}, {:.2f} of rank {}", gib(bytes), what,
                              counted(ranks, "rank"), gib(wanted[largest]), largest),
-          .remedy = "name fewer kinds or layers, or lower --activation-offload-fraction or --offload-mb-per-layer",
+          .remedy = moves
+                        ? "name fewer kinds or layers, or lower --activation-offload-fraction or --offload-mb-per-layer"
+                        : "save without --async-save",
           .show_place = false});
   });
 }

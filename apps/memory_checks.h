@@ -20,9 +20,11 @@ std::size_t least_share_of_host(Communicator& world, std::size_t available = ava
 // For --offload-modules auto: the share above, and what else is in it. Collective.
 void take_host_share(Options& options, Communicator& world, std::size_t available = available_bytes());
 
-// What kept activations take, of all ranks of each host together. Too little is an error with exit code 6 on all ranks.
-// Collective. `available`: on this rank's host, 0 where that is not known.
-void check_host_memory(const StepPlans& plans, Communicator& world, std::size_t available = available_bytes());
+// What kept activations take, and `staging` bytes of this rank's copy of a checkpoint, of all ranks of each host
+// together. Too little is an error with exit code 6 on all ranks. Collective. `available`: on this rank's host, 0 where
+// that is not known.
+void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator& world,
+                       std::size_t available = available_bytes());
 
 // A rank's GPU, by a name that is its own among all hosts', and its memory.
 struct RankGpu {

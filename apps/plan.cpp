@@ -170,7 +170,7 @@ void print_units(const Forecast& forecast) {
     if (work.gathers.calls + work.reductions.calls == 0) continue;
     // With --fsdp-reduce-grads last the gradients of all units are reduced together, as without units.
     const std::string reduced = work.reductions.calls == 0
-                                    ? "reduced once a step, as dp says"
+                                    ? "reduced once a step, in the lines above"
                                     : said("reduced", work.reductions, stage.times.exposed_reductions);
     fmt::print("  units{}: {}; {}\n", forecast.stages.size() > 1 ? fmt::format(" of stage {}", stage.stage) : "",
                said("gathered", work.gathers, stage.times.exposed_gathers), reduced);

@@ -152,8 +152,10 @@ void RunLog::graphs(const GraphedRunner& graphs) const {
 
 void RunLog::no_graphs() const {
   if (!writes_) return;
-  log_warning(fmt::format("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps {}",
-                          setup_.options.train.cuda_graph_warmup_steps));
+  const Options& options = setup_.options;
+  log_warning(fmt::format("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps {}{}",
+                          options.train.cuda_graph_warmup_steps,
+                          options.logging.trace.empty() ? "" : " and outside of the window of --trace"));
 }
 
 void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {

@@ -57,10 +57,11 @@ void Trainer::build(Communicator& host_world) {
   const bool on_cpu = options().train.device == DeviceType::kCpu;
   const bool saves_async = options().checkpoint.async_save && !options().train.skip_train;
   if (saves_async) save_group_ = host_world.duplicate("checkpoint");
-  check_host_memory(setup_.plans, world_);
+  const std::size_t staging = saves_async ? setup_.plans.checkpoint_staging : 0;
+  check_host_memory(setup_.plans, staging, world_);
   // A GPU says itself when it is full.
   std::size_t limit = on_cpu ? share_of_rank(available_bytes(), ranks_of_host(world_)) : 0;
-  const std::size_t copies = setup_.plans.host.peak_bytes + (saves_async ? setup_.plans.checkpoint_staging : 0);
+  const std::size_t copies = setup_.plans.host.peak_bytes + staging;
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) check_gpu_memory(memory_use(setup_.plans), gpu_of_rank(world_), world_);
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
@@ -172,7 +173,7 @@ void Trainer::log_memory() {
   const GraphedRunner* const graphs = rank_->graphs.get();
   const bool captured = graphs != nullptr && graphs->complete();
   const bool last = state_.step == options().train.train_iters;
-  if (plans().graphs.graphs > 0 && !captured && last) log_.no_graphs();
+  if (plans().graphs.graphs > 0 && !captured && last && !progress_.memory_logged) log_.no_graphs();
   if (progress_.memory_logged || progress_.finished < 2 || (graphs != nullptr && !captured && !last)) return;
   progress_.memory_logged = true;
   if (captured) log_.graphs(*graphs);

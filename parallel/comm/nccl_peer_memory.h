@@ -45,8 +45,8 @@ class PeerMemory {
   // beside the next copies.
   static bool can_sum(const ReduceScatter& op);
   void reduce_scatter(CudaStream& stream, const ReduceScatter& op);
-  // Likewise of `in` and `index` of all ranks: the rows that are for this one, by one kernel. Throws where they lie
-  // elsewhere:
+  // Likewise of `in` and `index` of all ranks: the rows that are for this one, by a kernel behind one that meets.
+  // Throws where they lie elsewhere:
   void check_holds(const ExchangeRows& op) const;
   void exchange_rows(CudaStream& stream, const ExchangeRows& op);
   // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are

@@ -16,7 +16,7 @@ inline constexpr int kMostPullRanks = 64;
 inline constexpr unsigned kPullBlocks = 16;  // at most, of a multiprocessor each
 
 // Where the GPUs of a group meet before and behind a pull: its kernels write and read the words themselves, which takes
-// 5 to 7 us less than the streams' front ends do. Rounds count a group's pulls, from 1.
+// 2 to 7 us less than the streams' front ends do. Rounds count a group's pulls, from 1.
 struct PullMeeting {
   // What one rank has told another, in memory of the host that both GPUs reach: the last round whose rows it has ready,
   // and the last one of which it has its own.

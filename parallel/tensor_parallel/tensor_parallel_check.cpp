@@ -25,14 +25,15 @@ std::string divisors_of(std::int64_t value) {
   return list;
 }
 
-// Of `whole`, if there is one, `value` is a divisor.
-void check_divides(const char* flag, std::int64_t value, std::int64_t size, const char* where = "",
-                   std::int64_t whole = 0) {
+std::int64_t next_multiple(std::int64_t value, std::int64_t size) { return (value / size + 1) * size; }
+
+// `may_grow`: the next value that `size` divides is one that nothing else refuses.
+void check_divides(const char* flag, std::int64_t value, std::int64_t size, bool may_grow = true,
+                   const char* where = "") {
   if (value % size == 0) return;
-  const std::int64_t more = (value / size + 1) * size;
   refuse(flag, fmt::format("{}a size that divides the other", where), value, size,
          fmt::format("use --tensor-model-parallel-size {}{}", divisors_of(value),
-                     whole % more == 0 ? fmt::format(", or {} {}", flag, more) : ""));
+                     may_grow ? fmt::format(", or {} {}", flag, next_multiple(value, size)) : ""));
 }
 
 }  // namespace
@@ -45,7 +46,10 @@ void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool se
                   .remedy = "leave --sequence-parallel out, or use --tensor-model-parallel-size 2"});
   }
   if (size == 1) return;
-  check_divides("--num-attention-heads", config.num_attention_heads, size, "", config.hidden_size);
+  const std::int64_t heads = config.num_attention_heads, more_heads = next_multiple(heads, size);
+  check_divides("--num-attention-heads", heads, size,
+                config.hidden_size % more_heads == 0 &&
+                    (config.num_query_groups == heads || more_heads % config.num_query_groups == 0));
   check_divides("--ffn-hidden-size", config.ffn_hidden_size, size);
   const std::int64_t groups = config.num_query_groups;
   if (groups % size != 0 && size % groups != 0) {
@@ -54,7 +58,7 @@ void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool se
     refuse("--num-query-groups", "one that divides the other", groups, size,
            fmt::format("use --num-query-groups {}", fits ? more : size));
   }
-  if (sequence_parallel) check_divides("--seq-length", config.seq_length, size, "with --sequence-parallel ");
+  if (sequence_parallel) check_divides("--seq-length", config.seq_length, size, true, "with --sequence-parallel ");
 }
 
 }  // namespace megalith

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -51,20 +52,28 @@ void* take_pages(std::size_t bytes) {
   const std::size_t part = (bytes / many + kHugePage - 1) / kHugePage * kHugePage;
   std::vector<std::jthread> threads;
   for (std::size_t begin = 0; begin < bytes; begin += part) {
-    threads.emplace_back([first = static_cast<volatile char*>(address) + begin, end = std::min(part, bytes - begin)] {
+    const auto touch = [first = static_cast<volatile char*>(address) + begin, end = std::min(part, bytes - begin)] {
       constexpr std::size_t kPage = 4096;
       for (std::size_t at = 0; at < end; at += kPage) first[at] = 0;
-    });
+    };
+    try {
+      threads.emplace_back(touch);
+    } catch (const std::system_error&) {  // no more threads
+      touch();
+    }
   }
   return address;
 }
 
+// Null where that is not possible.
 void* pin_by_parts(std::size_t bytes) {
   void* const address = take_pages(bytes);
   if (address == nullptr) return nullptr;
-  const cudaError_t status = cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-  if (status != cudaSuccess) munmap(address, bytes);
-  if (null_if_refused(status, address, "cudaHostRegister") == nullptr) return nullptr;
+  if (cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    munmap(address, bytes);
+    return nullptr;
+  }
   PinnedByParts& pinned = pinned_by_parts();
   const std::lock_guard lock(pinned.mutex);
   pinned.blocks[address] = bytes;
@@ -108,8 +117,8 @@ void cuda_free(void* address) noexcept { log_cuda(cudaFree(address), "cudaFree")
 void* cuda_allocate_host(std::size_t bytes) {
   use_cuda_device();
   const RunNear near(cpus_of_gpu());  // pages are taken here
-  if (bytes >= kPinnedByParts && shares_addresses()) return pin_by_parts(bytes);
-  void* address = nullptr;
+  void* address = bytes >= kPinnedByParts && shares_addresses() ? pin_by_parts(bytes) : nullptr;
+  if (address != nullptr) return address;
   const cudaError_t status = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);
   return null_if_refused(status, address, "cudaHostAlloc");
 }

@@ -9,12 +9,14 @@
 
 #include "apps/memory_checks.h"
 #include "parallel/comm/on_all_ranks.h"
+#include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -74,13 +76,13 @@ TEST(HostMemory, IsLimitedByControlGroupsOfTheFirstVersion) {
 
 // Three ranks of one host, the middle one of which keeps nothing there.
 TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
-  const auto check = [](std::size_t available) {
+  const auto check = [](std::size_t available, std::size_t staging = 0, std::size_t kept = kGib) {
     ThreadWorld world(3, std::chrono::seconds(60));
     world.run([&](Communicator& group) {
-      constexpr std::size_t kPlanned[] = {2 * kGib, 0, 3 * kGib};
+      constexpr std::size_t kPlanned[] = {2, 0, 3};
       StepPlans plans;
-      plans.host.peak_bytes = kPlanned[group.rank()];
-      check_host_memory(plans, group, available);
+      plans.host.peak_bytes = kPlanned[group.rank()] * kept;
+      check_host_memory(plans, staging, group, available);
     });
   };
   check(5 * kGib);
@@ -96,6 +98,13 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
                           "activations of 2 ranks, 3.00 of rank 2; name fewer kinds or layers, or lower "
                           "--activation-offload-fraction or --offload-mb-per-layer"));
   }
+  check(8 * kGib, kGib);
+  EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(7 * kGib, kGib); }),
+              HasSubstr("a forecast of 8.00 GiB for "));
+  EXPECT_THAT(
+      error_of(ExitCode::kOutOfMemory, [&] { check(2 * kGib, kGib, 0); }),
+      AllOf(StartsWith("--async-save: memory of host "),
+            HasSubstr("a forecast of 3.00 GiB for copies of checkpoints of 3 ranks, 1.00 of rank 0; save without")));
 }
 
 // Of hosts that have unlike room, and one that does not say: all ranks choose what to move by the same number.
