@@ -226,7 +226,11 @@ TEST(CheckTensorParallel, NamesFlagsAndFittingValues) {
   EXPECT_EQ(refusal(config, 5, false),
             "--tensor-model-parallel-size and --num-attention-heads: expected a size that divides the other, got "
             "--tensor-model-parallel-size 5 and --num-attention-heads 12; use --tensor-model-parallel-size 1 or 2 or 3 "
-            "or 4 or 6 or 12, or --num-attention-heads 15");
+            "or 4 or 6 or 12");
+  ModelConfig growing = config;  // 15 heads fit its width and their groups
+  growing.hidden_size = 60;
+  growing.num_query_groups = 3;
+  EXPECT_THAT(refusal(growing, 5, false), testing::EndsWith("or 12, or --num-attention-heads 15"));
   EXPECT_EQ(refusal(config, 6, false),
             "--tensor-model-parallel-size and --num-query-groups: expected one that divides the other, got "
             "--tensor-model-parallel-size 6 and --num-query-groups 4; use --num-query-groups 6");
