@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "apps/dispatcher_choice.h"
-#include "apps/side_by_side.h"
+#include "core/base/side_by_side.h"
 
 namespace megalith {
 
@@ -126,7 +126,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
     out.plans = std::move(recording.plans);
   };
   if (spec.most_memory == 0) {
-    side_by_side(stages.size(), [&](std::size_t i) { look_at(stages[i]); });
+    side_by_side(stages.size(), kForecastsTogether, [&](std::size_t i) { look_at(stages[i]); });
     forecast.stages = std::move(stages);
   } else {
     for (StageForecast& stage : stages) {

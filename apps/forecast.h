@@ -2,6 +2,7 @@
 // with a machine's rates the time of a step. Ranks of a stage differ in nothing, so one of each stage is looked at.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@
 #include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {
+
+// At once, each of which takes up to half a GiB; a constant, so that a search's answer is the same everywhere.
+inline constexpr std::size_t kForecastsTogether = 4;
 
 struct StageForecast {
   int stage = 0;

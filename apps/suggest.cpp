@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "apps/flags.h"
-#include "apps/side_by_side.h"
 #include "apps/suggested_layout.h"
 #include "core/base/error.h"
+#include "core/base/side_by_side.h"
 #include "core/base/take_part.h"
 
 namespace megalith {
@@ -101,7 +101,7 @@ class Search {
     for (auto next = all.begin(); next != all.end();) {
       std::vector<std::future<Outcome>> work;
       const double bound = this->bound();
-      for (; next != all.end() && work.size() < kTogether; ++next) {
+      for (; next != all.end() && work.size() < kForecastsTogether; ++next) {
         ++found_.tried;
         if (next->least_seconds == std::numeric_limits<double>::infinity()) {
           ++found_.dropped[kTooLarge];
@@ -147,7 +147,8 @@ class Search {
           add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
-    side_by_side(all.size(), [&](std::size_t i) { all[i].least_seconds = least_seconds(all[i].layout); });
+    side_by_side(all.size(), kForecastsTogether,
+                 [&](std::size_t i) { all[i].least_seconds = least_seconds(all[i].layout); });
     std::stable_sort(all.begin(), all.end(),
                      [](const Candidate& a, const Candidate& b) { return a.least_seconds < b.least_seconds; });
     return all;
@@ -321,7 +322,7 @@ class Search {
     while (true) {
       const auto end = best_.begin() + static_cast<std::ptrdiff_t>(std::min(best_.size(), spec_.count));
       std::vector<std::future<Outcome>> work;
-      for (auto next = std::find_if(best_.begin(), end, in_part); next != end && work.size() < kTogether;
+      for (auto next = std::find_if(best_.begin(), end, in_part); next != end && work.size() < kForecastsTogether;
            next = std::find_if(next + 1, end, in_part))
         work.push_back(std::async(std::launch::async, [this, part = *next] { return look_again(part); }));
       if (work.empty()) break;

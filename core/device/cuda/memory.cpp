@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <system_error>
-#include <thread>
-#include <vector>
 
+#include "core/base/side_by_side.h"
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/near_gpu.h"
 #include "core/device/cuda_device.h"
@@ -50,18 +48,11 @@ void* take_pages(std::size_t bytes) {
   const bool is_known = sched_getaffinity(0, sizeof(cpus), &cpus) == 0;
   const auto many = static_cast<std::size_t>(std::clamp(is_known ? CPU_COUNT(&cpus) : 1, 1, kMostThreads));
   const std::size_t part = (bytes / many + kHugePage - 1) / kHugePage * kHugePage;
-  std::vector<std::jthread> threads;
-  for (std::size_t begin = 0; begin < bytes; begin += part) {
-    const auto touch = [first = static_cast<volatile char*>(address) + begin, end = std::min(part, bytes - begin)] {
-      constexpr std::size_t kPage = 4096;
-      for (std::size_t at = 0; at < end; at += kPage) first[at] = 0;
-    };
-    try {
-      threads.emplace_back(touch);
-    } catch (const std::system_error&) {  // no more threads
-      touch();
-    }
-  }
+  side_by_side((bytes + part - 1) / part, many, [&](std::size_t i) {
+    constexpr std::size_t kPage = 4096;
+    const std::size_t end = std::min((i + 1) * part, bytes);
+    for (std::size_t at = i * part; at < end; at += kPage) static_cast<volatile char*>(address)[at] = 0;
+  });
   return address;
 }
 

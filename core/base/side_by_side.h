@@ -11,13 +11,9 @@
 
 namespace megalith {
 
-// Forecasts at once, each of which takes up to half a GiB; a constant, so that a search's answer is the same
-// everywhere.
-inline constexpr std::size_t kTogether = 4;
-
-// work(i) for each i below `count`, kTogether at a time. All have ended when it returns, or throws what the first of
-// those that failed threw.
-inline void side_by_side(std::size_t count, const std::function<void(std::size_t i)>& work) {
+// work(i) for each i below `count`, `together` at a time, one of them on this thread. All have ended when it returns,
+// or throws what the first of those that failed threw.
+inline void side_by_side(std::size_t count, std::size_t together, const std::function<void(std::size_t i)>& work) {
   std::vector<std::packaged_task<void()>> tasks;
   for (std::size_t i = 0; i < count; ++i) tasks.emplace_back([&work, i] { work(i); });
   std::atomic<std::size_t> next = 0;
@@ -26,7 +22,7 @@ inline void side_by_side(std::size_t count, const std::function<void(std::size_t
   };
   std::vector<std::future<void>> threads;
   try {
-    while (threads.size() + 1 < std::min(kTogether, count)) threads.push_back(std::async(std::launch::async, take));
+    while (threads.size() + 1 < std::min(together, count)) threads.push_back(std::async(std::launch::async, take));
   } catch (const std::system_error&) {  // no more threads to be had
   }
   take();
