@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <limits>
 #include <string>
 
 #include "core/base/error.h"
@@ -294,9 +293,12 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
   };
-  of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].ready); });
-  of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].ready); });
-  words.enqueue(stream);
+  const auto meet = [&](std::uint64_t Flags::*word) {
+    of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].*word); });
+    of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].*word); });
+    words.enqueue(stream);
+  };
+  meet(&Flags::ready);
   for (std::int64_t first = 0, round = 0; first < n; first += most, ++round) {
     const std::int64_t count = std::min(most, n - first), half = round % halves;
     const Tensor room = op.room.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
@@ -316,9 +318,7 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
                                       .add_to_out = op.add_to_out});
     beside.mark(static_cast<std::size_t>(half));
     if (first + count < n) continue;
-    of_peers([&](std::size_t peer) { words.set(peers_[peer].flags[self].taken); });
-    of_peers([&](std::size_t peer) { words.wait_and_clear(mine[peer].taken); });
-    words.enqueue(stream);
+    meet(&Flags::taken);
     beside.wait(stream, static_cast<std::size_t>(half));
   }
 }
@@ -329,7 +329,7 @@ void PeerMemory::release() {
     std::atomic_ref(mine[r].ready).store(1);
     std::atomic_ref(mine[r].taken).store(1);
     for (std::uint64_t* const word : {&mine[r].rows.offered, &mine[r].rows.taken})
-      std::atomic_ref(*word).store(std::numeric_limits<std::uint64_t>::max());
+      std::atomic_ref(*word).store(PullMeeting::kReleased);
   }
 }
 

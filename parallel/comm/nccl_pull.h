@@ -18,6 +18,7 @@ inline constexpr unsigned kPullBlocks = 16;  // at most, of a multiprocessor eac
 // Where the GPUs of a group meet before and behind a pull: its kernels write and read the words themselves, which takes
 // 2 to 7 us less than the streams' front ends do. Rounds count a group's pulls, from 1.
 struct PullMeeting {
+  static constexpr std::uint64_t kReleased = ~std::uint64_t{0};  // set in words here once the run failed
   // What one rank has told another, in memory of the host that both GPUs reach: the last round whose rows it has ready,
   // and the last one of which it has its own.
   struct Words {
@@ -27,7 +28,7 @@ struct PullMeeting {
   struct State {            // in this GPU's memory, 0 at first
     std::uint64_t ended;    // rounds
     unsigned blocks_ended;  // of this round
-    unsigned released;      // not 0: the run failed, and a word here was set to the largest number
+    unsigned released;      // not 0 once kReleased was read
   };
   State* state = nullptr;          // null: none meet
   Words* here[kMostPullRanks]{};   // by the rank that writes them

@@ -7,8 +7,6 @@
 
 namespace megalith {
 
-inline constexpr std::uint64_t kReleased = ~std::uint64_t{0};
-
 // Tells each other rank that `word` of its round has come, and waits for theirs; by kMostPullRanks threads at least of
 // one block. Once a failed run has released this rank it tells none any more, so that those that wait for it go no
 // round further than it did.
@@ -24,7 +22,7 @@ __device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeetin
     if (told >= round) break;
     __nanosleep(100);
   }
-  if (told == kReleased) meeting.state->released = 1;
+  if (told == PullMeeting::kReleased) meeting.state->released = 1;
 }
 
 // Of one block, ahead of the pull: none of the multiprocessors that this takes waits for other ranks.

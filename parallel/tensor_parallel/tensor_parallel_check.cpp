@@ -53,7 +53,7 @@ void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool se
   check_divides("--ffn-hidden-size", config.ffn_hidden_size, size);
   const std::int64_t groups = config.num_query_groups;
   if (groups % size != 0 && size % groups != 0) {
-    const std::int64_t more = (groups / size + 1) * size;
+    const std::int64_t more = next_multiple(groups, size);
     const bool fits = config.num_attention_heads % more == 0;
     refuse("--num-query-groups", "one that divides the other", groups, size,
            fmt::format("use --num-query-groups {}", fits ? more : size));

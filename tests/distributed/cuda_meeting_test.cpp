@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -141,8 +140,7 @@ TEST_P(Meeting, AReleasedRankEndsItsRoundsAndTellsOfNone) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(has_ended) << "it waits for no one";
   PullMeeting::Words& told = *here.meeting.here[absent.group.rank()];
-  for (std::uint64_t* const word : {&told.offered, &told.taken})
-    std::atomic_ref(*word).store(std::numeric_limits<std::uint64_t>::max());
+  for (std::uint64_t* const word : {&told.offered, &told.taken}) std::atomic_ref(*word).store(PullMeeting::kReleased);
   here.stream.synchronize();
   EXPECT_EQ(here.meeting.there[absent.group.rank()]->offered, 1u);
   EXPECT_EQ(here.meeting.there[absent.group.rank()]->taken, 0u);
