@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Steps that move activations to the host against steps that keep or recompute them, on GPUs: ms a step, memory, and
-# what the run itself measured of its copies.
+# Steps that move activations to the host against steps that keep or recompute them, on GPUs: ms a step, memory, whether
+# the losses are those of the first way in bits, and what the run itself measured of its copies.
 #   tests/bench/offload.sh [CASE ...]     cases: llama1b, qwen3 (1 GPU), llama8b-49k, llama8b-512k (4), qwen3-pipeline
 #                                         (4, dp2 ep2 pp2 vpp2), mixed (the same, every other layer
-#                                         dense), mixed8 (8, dp4 ep4 pp2 vpp2); default: the first
+#                                         dense), mixed8 (8, dp4 ep4 pp2 vpp2); default: the first;
+#                                         named twice, its ways take turns
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 12); RATES, a file
 # (default configs/rates/h200.toml; `rates --only copies` measures the link's rates, which must be this machine's); ONLY, a
 # regular expression of the names of ways; DEVICE (default cuda); ARGS, more flags for train.
 # Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third, of fewer than seven of those
-# after the first, of a single one that.
+# after the first, of a single one that. Losses are to agree in bits with ARGS=--deterministic-mode.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
@@ -21,31 +22,33 @@ lean="--recompute-granularity selective --recompute-modules mlp_act layernorm"
 zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 sharded="--data-parallel-sharding-strategy optim_grads_params --overlap-grad-reduce --overlap-param-gather"
 llama8b="--config configs/llama3_8b.toml --vocab-size 128255 --micro-batch-size 1 $sharded"
-qwen3="--config configs/qwen3_8_layers.toml --vocab-size 151935 --moe-router-force-load-balancing --cuda-graph-impl local"
-pipeline="--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2 --cuda-graph-modules attn moe_router moe_preprocess $zero"
+graphs="--cuda-graph-impl local --cuda-graph-modules attn"
+qwen3="--config configs/qwen3_8_layers.toml --vocab-size 151935 --moe-router-force-load-balancing"
+pipeline="--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2 $zero"
+pipeline_graphs="$graphs moe_router moe_preprocess"
 mixed="--moe-layer-freq [0,1,0,1,0,1,0,1]"
 kinds="attn_norm qkv_linear core_attn attn_proj mlp_norm fc1 act fc2 expert_fc1 moe_act"
 # case: ranks | flags | ways, each NAME FLAGS, apart by semicolons; the first is what the others are compared with
 declare -A cases=(
   [llama1b]="1|--config configs/llama_1b.toml --vocab-size 128255 --seq-length 4096 --micro-batch-size 8 --global-batch-size 32|\
 kept; attention $moves core_attn attn_proj; auto $moves auto; act $moves act; act-whole $moves act --offload-slowdown 1"
-  [qwen3]="1|$qwen3 --cuda-graph-modules attn moe|kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
+  [qwen3]="1|$qwen3 $graphs moe|kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
   [llama8b-49k]="4|$llama8b --seq-length 49152 --max-position-embeddings 49152 --global-batch-size 4|recomputed $full; auto $lean $moves auto"
   [llama8b-512k]="4|$llama8b --seq-length 524288 --max-position-embeddings 524288 --context-parallel-size 4 --global-batch-size 1 --loss-chunk-size 8192|\
 recomputed $full; auto ${lean/mlp_act/mlp} $moves auto"
-  [qwen3-pipeline]="4|$qwen3 $pipeline --expert-model-parallel-size 2 --global-batch-size 16|\
+  [qwen3-pipeline]="4|$qwen3 $pipeline $pipeline_graphs --expert-model-parallel-size 2 --global-batch-size 16|\
 kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
-  [mixed]="4|$qwen3 $pipeline $mixed --expert-model-parallel-size 2 --global-batch-size 16|\
+  [mixed]="4|$qwen3 $pipeline $mixed $pipeline_graphs --expert-model-parallel-size 2 --global-batch-size 16|\
 kept; expert_fc1 $moves expert_fc1; all $moves $kinds"
   [mixed8]="8|$qwen3 $pipeline $mixed --expert-model-parallel-size 4 --global-batch-size 32|\
-kept; expert_fc1 $moves expert_fc1; all $moves $kinds"
+kept $pipeline_graphs; eager; expert_fc1 $pipeline_graphs $moves expert_fc1; all $pipeline_graphs $moves $kinds"
 )
 
-printf '%-16s %-12s %10s %8s %8s\n' case way 'ms a step' ratio GiB
+printf '%-16s %-12s %10s %8s %8s %8s\n' case way 'ms a step' ratio GiB losses
 for name in "${@:-llama1b}"; do
   for case in $name; do
     IFS='|' read -r ranks flags ways <<<"${cases[$case]}"
-    base=
+    base= first=
     while read -r -d ';' way more; do
       [[ $way =~ ${ONLY:-} ]] || continue
       rm -f "$work/metrics"
@@ -56,9 +59,10 @@ for name in "${@:-llama1b}"; do
         continue
       fi
       ms=$(median "$work/metrics" step_ms +$((steps < 2 ? 1 : steps < 7 ? 2 : 4)))
-      base=${base:-$ms}
-      printf '%-16s %-12s %10.1f %8.3f %8.1f\n' "$case" "$way" "$ms" "$(awk -v a="$ms" -v b="$base" 'BEGIN {print a / b}')" \
-        "$(awk -v b="$(median "$work/metrics" memory_peak_bytes 1)" 'BEGIN {print b / 2^30}')"
+      losses=$(grep -o '"lm_loss_hex": *"[^"]*"' "$work/metrics")
+      base=${base:-$ms} first=${first:-$losses}
+      printf '%-16s %-12s %10.1f %8.3f %8.1f %8s\n' "$case" "$way" "$ms" "$(awk -v a="$ms" -v b="$base" 'BEGIN {print a / b}')" \
+        "$(awk -v b="$(median "$work/metrics" memory_peak_bytes 1)" 'BEGIN {print b / 2^30}')" "$([ "$losses" = "$first" ] && echo same || echo differ)"
       grep -E "offload .*in step $steps" "$work/log" | sed 's/^\[megalith\]/ /' || true
     done <<<"$ways;"
   done
