@@ -7,8 +7,8 @@
 #include "core/base/file.h"
 #include "core/base/mapped_file.h"
 #include "core/base/output_file.h"
+#include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
-#include "tests/unit/checkpoint/test_folder.h"
 
 namespace megalith {
 namespace {

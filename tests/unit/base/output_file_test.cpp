@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/base/fault.h"
+#include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
-#include "tests/unit/checkpoint/test_folder.h"
 
 namespace {
 

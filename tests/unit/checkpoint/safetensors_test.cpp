@@ -5,9 +5,9 @@
 
 #include <cstring>
 
+#include "tests/support/test_folder.h"
 #include "tests/support/tier.h"
 #include "tests/unit/checkpoint/expect_error.h"
-#include "tests/unit/checkpoint/test_folder.h"
 
 namespace megalith {
 namespace {

@@ -41,7 +41,7 @@ class ChangedFiles : public testing::Test {
     std::fstream(folder_ / name, std::ios::binary | std::ios::in | std::ios::out).seekp(at) << bytes;
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   Dataset dataset_;
 };
 

@@ -1,14 +1,10 @@
-// What the tests of this folder share: a folder that vanishes, and data sets of the golden files' pattern.
+// What the tests of this folder share: data sets of the golden files' pattern.
 #pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,33 +12,9 @@
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
 #include "tests/support/error_of.h"
+#include "tests/support/test_folder.h"
 
 namespace megalith {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    path_ = testing::TempDir() + "/data_XXXXXX";
-    require(::mkdtemp(path_.data()) != nullptr, "mkdtemp");
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 // The pattern of tests/golden/data/generate.py: its sequence_lengths() and token().
 inline std::vector<std::int32_t> golden_sequence(std::int64_t sequence, std::int64_t spread) {

@@ -27,7 +27,7 @@ class DatasetTest : public testing::Test {
     return error_of(ExitCode::kUsage, [&] { build_datasets(config_); });
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   DataConfig config_;
 };
 

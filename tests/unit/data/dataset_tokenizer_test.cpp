@@ -25,7 +25,7 @@ class DatasetTokenizers : public testing::Test {
                     .tokenizer = tokenizer,
                     .num_samples = {.train = 2}});
   }
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(DatasetTokenizers, DataOfAnotherIsRefused) {

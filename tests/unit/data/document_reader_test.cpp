@@ -23,7 +23,7 @@ class DocumentReader : public testing::Test {
     return error_of(ExitCode::kFormat, [&] { documents("x.jsonl", bytes, options); });
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(DocumentReader, WholeTextFile) {

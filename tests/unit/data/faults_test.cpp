@@ -54,7 +54,7 @@ class DatasetFaults : public testing::Test {
   }
 
   const Words kinds_ = {"eio", "enospc", "eintr", "short"};
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(DatasetFaults, Writing) {

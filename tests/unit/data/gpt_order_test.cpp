@@ -49,7 +49,7 @@ std::string fnv_of(const Values& values) {
 }
 
 TEST(GptOrder, IsMegatrons) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   for (const Json& golden_case : golden().at("orders")) {
     SCOPED_TRACE(golden_case.at("name"));
     write_golden_dataset(folder / "d", golden_case.at("count"), golden_case.at("spread"));
@@ -113,7 +113,7 @@ TEST(GptOrder, BlendingIsMegatrons) {
 }
 
 TEST(GptOrder, BlendedSamplesAreMegatrons) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   for (const Json& golden_case : golden().at("blends")) {
     SCOPED_TRACE(golden_case.at("weights").dump());
     std::vector<std::string> data_path;

@@ -35,7 +35,7 @@ void write_small(const std::string& prefix, TokenType type = TokenType::kU16) {
 }
 
 TEST(IndexedDataset, ReadsWhatWasWrittenInEveryIntegerType) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   for (const TokenType type :
        {TokenType::kU8, TokenType::kI8, TokenType::kI16, TokenType::kU16, TokenType::kI32, TokenType::kI64}) {
     SCOPED_TRACE(to_string(type));
@@ -56,7 +56,7 @@ TEST(IndexedDataset, ReadsWhatWasWrittenInEveryIntegerType) {
 }
 
 TEST(IndexedDataset, BytesAreMegatrons) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   IndexedDatasetWriter writer(folder / "d", TokenType::kU16);
   writer.add_document(Tokens{258, 65535});
   writer.add_document(Tokens{7});
@@ -81,7 +81,7 @@ TEST(IndexedDataset, TokenTypeFollowsVocabulary) {
 }
 
 TEST(IndexedDataset, DocumentOfSeveralSequences) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   std::string index = read_bytes(folder / "d.idx");
   put(index, 82 + 8 * 2, std::int64_t{3});  // the document indices are 0, 1, 3, 3, 4
@@ -94,7 +94,7 @@ TEST(IndexedDataset, DocumentOfSeveralSequences) {
 }
 
 TEST(IndexedDataset, WithoutSequences) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   IndexedDatasetWriter(folder / "d", TokenType::kI32).commit();
   const IndexedDataset data = IndexedDataset::open(folder / "d");
   EXPECT_EQ(data.num_sequences(), 0);
@@ -103,7 +103,7 @@ TEST(IndexedDataset, WithoutSequences) {
 }
 
 TEST(IndexedDataset, TruncatedIndexIsFoundAtEveryByte) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   const std::string index = read_bytes(folder / "d.idx");
   ASSERT_EQ(index.size(), 122u);
@@ -117,7 +117,7 @@ TEST(IndexedDataset, TruncatedIndexIsFoundAtEveryByte) {
 }
 
 TEST(IndexedDataset, TruncatedTokensAreFoundAtEveryByte) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   const std::string tokens = read_bytes(folder / "d.bin");
   ASSERT_EQ(tokens.size(), 18u);
@@ -137,7 +137,7 @@ struct Alteration {
 };
 
 TEST(IndexedDataset, EachAlteredFieldIsNamed) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   const std::string good = read_bytes(folder / "d.idx");
   const auto minus_one = std::numeric_limits<std::uint64_t>::max();
@@ -179,7 +179,7 @@ TEST(IndexedDataset, EachAlteredFieldIsNamed) {
 }
 
 TEST(IndexedDataset, OneAlteredByteNeverLeavesTheMapping) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   const std::string good = read_bytes(folder / "d.idx");
   int refused = 0;
@@ -201,14 +201,14 @@ TEST(IndexedDataset, OneAlteredByteNeverLeavesTheMapping) {
 }
 
 TEST(IndexedDataset, MultimodalIndexIsCalledByItsName) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   write_bytes(folder / "d.idx", read_bytes(folder / "d.idx") + std::string(4, '\0'));
   EXPECT_THAT(error_of(ExitCode::kFormat, [&] { IndexedDataset::open(folder / "d"); }), HasSubstr("multimodal"));
 }
 
 TEST(IndexedDataset, TokensBeyondInt32AreRefused) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d", TokenType::kI64);
   std::string tokens = read_bytes(folder / "d.bin");
   put(tokens, 8, std::int64_t{1} << 31);
@@ -219,7 +219,7 @@ TEST(IndexedDataset, TokensBeyondInt32AreRefused) {
 }
 
 TEST(IndexedDataset, UnreadableFiles) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { IndexedDataset::open(folder / "none"); }), HasSubstr("none.idx"));
   write_small(folder / "d");
   std::filesystem::remove(folder / "d.bin");
@@ -229,7 +229,7 @@ TEST(IndexedDataset, UnreadableFiles) {
 }
 
 TEST(IndexedDatasetWriter, NothingAppearsBeforeCommit) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   {
     IndexedDatasetWriter writer(folder / "d", TokenType::kU16);
@@ -245,7 +245,7 @@ TEST(IndexedDatasetWriter, NothingAppearsBeforeCommit) {
 }
 
 TEST(IndexedDatasetWriter, ReplacesAnOlderDataset) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   write_small(folder / "d");
   IndexedDatasetWriter writer(folder / "d", TokenType::kI32);
   Tokens tokens(700000);
@@ -258,14 +258,14 @@ TEST(IndexedDatasetWriter, ReplacesAnOlderDataset) {
 }
 
 TEST(IndexedDatasetWriter, RefusesTokensBeyondTheType) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   IndexedDatasetWriter writer(folder / "d", TokenType::kU16);
   EXPECT_THROW(writer.add_document(Tokens{65536}), Error);
   EXPECT_THROW(writer.add_document(Tokens{-1}), Error);
 }
 
 TEST(IndexedDatasetWriter, FolderThatIsNotThere) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { IndexedDatasetWriter(folder / "no/d", TokenType::kU16); }),
               HasSubstr("no/d.bin"));
 }

@@ -34,7 +34,7 @@ std::string state_of(const std::string& prefix) {
 }
 
 TEST(PreparePowerLoss, LeavesTheOldTheNewOrNoDataset) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   fs::create_directory(folder / "data");
   write(folder / "data/d", 1, 3);
   DiskModel disk(folder / "data");

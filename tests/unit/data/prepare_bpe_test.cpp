@@ -43,7 +43,7 @@ class PrepareBpe : public testing::Test {
     return message;
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(PrepareBpe, WritesTheTokenizersIdsAndReadsThem) {

@@ -45,7 +45,7 @@ class Prepare : public testing::Test {
     return outcome.err;
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(Prepare, TextToTokensAndBack) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/device/memory_node.h"
+#include "tests/support/test_folder.h"
 
 namespace megalith {
 namespace {
@@ -25,9 +26,9 @@ int first_of(const cpu_set_t& cpus) {
 }
 
 TEST(NearCpus, AreThoseThatTheSystemSaysOfThePciDevice) {
-  const std::string system = testing::TempDir() + "/near_cpus";
+  const TestFolder files;
+  const std::string system = files.path();
   const std::string folder = system + "/bus/pci/devices/0000:1b:00.0";
-  std::filesystem::remove_all(system);  // of an earlier run
   std::filesystem::create_directories(folder);
   std::ofstream(folder + "/local_cpulist") << "4-6,9\n";
   const cpu_set_t near = cpus_near_pci("0000:1B:00.0", system);

@@ -13,9 +13,9 @@
 #include "parallel/checkpoint/background_save.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/comm/single_communicator.h"
+#include "tests/support/test_folder.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/checkpoint/expect_error.h"
-#include "tests/unit/checkpoint/test_folder.h"
 
 namespace megalith {
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "apps/forecast.h"
 #include "apps/offload_report.h"
+#include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 
 namespace megalith {
@@ -22,13 +22,14 @@ using ::testing::HasSubstr;
 
 // The round rates, with links of so many GB/s.
 Words rates_of_links(double gbps) {
-  const std::string file = testing::TempDir() + "/offload_rates.toml";
+  static const TestFolder folder;
+  const std::string file = folder.path(fmt::format("{}.toml", gbps));
   std::string text = test::round_rates();
   for (const char* key : {"copy-to-host-gbps", "copy-from-host-gbps"}) {
     const std::size_t at = text.find(std::string("\n") + key) + 1;
     text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, gbps));
   }
-  std::ofstream(file) << text;
+  write_bytes(file, text);
   return {"--rates", file};
 }
 

@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "apps/offload_report.h"
+#include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 
 namespace megalith {
@@ -114,15 +113,14 @@ TEST(OffloadPlan, FullRecomputationsInputsMove) {
 
 // The output of tests/bench/offload_theory.py for a printed list; empty without Python.
 std::string theory_of(const std::string& actions) {
-  const std::string list = testing::TempDir() + "/offload_actions.txt",
-                    out = testing::TempDir() + "/offload_theory.txt";
-  std::ofstream(list) << actions;
+  const TestFolder folder;
+  const std::string list = folder.path("actions"), out = folder.path("theory");
+  write_bytes(list, actions);
   const std::string command =
       fmt::format("python3 '{}/tests/bench/offload_theory.py' < '{}' > '{}'", MEGALITH_SOURCE_DIR, list, out);
   if (std::system("python3 --version > /dev/null 2>&1") != 0) return {};
   EXPECT_EQ(std::system(command.c_str()), 0);
-  std::ifstream in(out);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return read_bytes(out);
 }
 
 // dp 4 ep 4 pp 2 with 2 chunks of 2 layers a stage, dense ones and experts by turns.

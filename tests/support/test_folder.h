@@ -1,4 +1,4 @@
-// A folder of its own for each test, gone afterwards.
+// A folder of its own for each test, gone afterwards: tests of one program run beside each other.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 
 namespace megalith {
@@ -14,7 +15,7 @@ namespace megalith {
 class TestFolder {
  public:
   TestFolder() {
-    std::string pattern = testing::TempDir() + "/checkpoint_XXXXXX";
+    std::string pattern = testing::TempDir() + "/megalith_XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
     path_ = pattern;
   }
@@ -26,6 +27,7 @@ class TestFolder {
   TestFolder& operator=(const TestFolder&) = delete;
 
   std::string path(const std::string& name = {}) const { return name.empty() ? path_ : path_ + "/" + name; }
+  std::string operator/(const std::string& name) const { return path(name); }
 
  private:
   std::string path_;
