@@ -34,7 +34,7 @@ double CostModel::arithmetic_seconds(const Cost& cost) const {
 }
 
 double CostModel::link_seconds(const Access& op, bool to_host) const {
-  const Rates::Copies& copies = rates_.copies(ranks_);
+  const Rates::Copies copies = rates_.copies(ranks_);
   const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
   return rates_.kernel_seconds + bytes / (to_host ? copies.to_host : copies.from_host);
 }

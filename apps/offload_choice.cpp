@@ -70,7 +70,7 @@ class CopiesForecast {
                            .length = static_cast<double>(options.model.seq_length)},
                           ranks);
     seconds_ = times_of(recording, costs).action_seconds;
-    const Rates::Copies& copies = rates_.copies(ranks);
+    const Rates::Copies copies = rates_.copies(ranks);
     copies_ = {.out = copies.to_host, .back = copies.from_host};
     const CategoryBytes persistent = plain.memory.pool.allocated_by_category();
     room_ = kLaidOut * (rates_.device_memory - rates_.device_reserve -

@@ -77,8 +77,8 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"network-us", real(&rates.network.latency, kNotNegative)},
           {"copy-to-host-gbps", real(&rates.alone.to_host, kPositive)},
           {"copy-from-host-gbps", real(&rates.alone.from_host, kPositive)},
-          {"copy-to-host-together-gbps", real(&rates.together.to_host, kPositive)},
-          {"copy-from-host-together-gbps", real(&rates.together.from_host, kPositive)},
+          {"copy-to-host-all-gbps", real(&rates.all.to_host, kPositive)},
+          {"copy-from-host-all-gbps", real(&rates.all.from_host, kPositive)},
           {"overlap-share", real(&rates.overlap, {0, 1})}};
 }
 
@@ -213,8 +213,8 @@ Rates parse_rates(std::string_view text, const std::string& path) {
   rates.host_ranks = static_cast<int>(host_ranks);
   for (double* gib : {&rates.device_memory, &rates.device_reserve, &rates.host_memory}) *gib *= kGib;
   for (double* gbps : {&rates.memory, &rates.host.bandwidth, &rates.busy, &rates.peer.bandwidth, &rates.units,
-                       &rates.network.bandwidth, &rates.alone.to_host, &rates.alone.from_host, &rates.together.to_host,
-                       &rates.together.from_host})
+                       &rates.network.bandwidth, &rates.alone.to_host, &rates.alone.from_host, &rates.all.to_host,
+                       &rates.all.from_host})
     *gbps *= kGiga;
   for (double* us : {&rates.kernel_seconds, &rates.graph_kernel_seconds, &rates.start_seconds, &rates.launch_seconds,
                      &rates.graph_launch_seconds, &rates.host.latency, &rates.peer.latency, &rates.network.latency})

@@ -52,12 +52,17 @@ struct Rates {
     double from_host = 0;
   };
   Copies alone;        // of one device of a host, one way at a time
-  Copies together;     // of each, while all of them copy both ways
+  Copies all;          // of all devices of a host together
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 
   // Share of its rate that a unit's copy has beside another: what the host's link has left.
   double left_beside_copies() const { return std::clamp(host.bandwidth / units - 1, 0.0, 1.0); }
-  const Copies& copies(int ranks) const { return ranks > 1 ? together : alone; }
+  // Of each of so many ranks while all of them copy: what its own link has, or its share of what the host has.
+  Copies copies(int ranks) const {
+    const double of_host = std::min(ranks, host_ranks);
+    return {.to_host = std::min(alone.to_host, all.to_host / of_host),
+            .from_host = std::min(alone.from_host, all.from_host / of_host)};
+  }
   // Between measured sizes linear in their logarithms, beyond them as the nearest.
   double gemm_rate(double size) const;
   // Of the nearest width; between lengths as above.

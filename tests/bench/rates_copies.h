@@ -99,14 +99,14 @@ inline void print_copies(Bench& bench, Communicator& world) {
     }
   }
   if (world.rank() != 0) return;
-  const auto line = [](const char* key, double rate, const char* other, double of_other) {
-    fmt::print("{} = {:.4g}  # {}: {:.4g}\n", key, rate, other, of_other);
+  const auto line = [](const char* key, double rate, double of_both) {
+    fmt::print("{} = {:.4g}  # while the other way copies too: {:.4g}\n", key, rate, of_both);
   };
-  constexpr const char *kBoth = "while the other way copies too", *kOne = "one way at a time";
-  line("copy-to-host-gbps", alone.out.to_host, kBoth, alone.both.to_host);
-  line("copy-from-host-gbps", alone.back.from_host, kBoth, alone.both.from_host);
-  line("copy-to-host-together-gbps", together.both.to_host, kOne, together.out.to_host);
-  line("copy-from-host-together-gbps", together.both.from_host, kOne, together.back.from_host);
+  line("copy-to-host-gbps", alone.out.to_host, alone.both.to_host);
+  line("copy-from-host-gbps", alone.back.from_host, alone.both.from_host);
+  const int ranks = world.size();
+  line("copy-to-host-all-gbps", ranks * together.out.to_host, ranks * together.both.to_host);
+  line("copy-from-host-all-gbps", ranks * together.back.from_host, ranks * together.both.from_host);
 }
 
 }  // namespace megalith

@@ -141,7 +141,7 @@ TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
   EXPECT_GT(forecast.step->seconds, stage.times.exposed_to_host + stage.times.exposed_from_host);
   // Rows of experts that a kernel copies take it too.
   const Words experts = kExperts + offload({"fused_group_mlp"}) + Words{"--expert-model-parallel-size", "2"};
-  const Rates shared = test::rates_with({"copy-to-host-together-gbps = 0.001"});
+  const Rates shared = test::rates_with({"copy-to-host-all-gbps = 0.002"});
   const StageForecast rows =
       make_forecast(test::complete(test::plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];
   EXPECT_NEAR(rows.times.to_host / (rows.plans.offload.used_bytes * 8 / 1e6), 1, 0.1);

@@ -38,8 +38,8 @@ inline std::string round_rates() {
          "host-link-busy-gbps = 100\n"
          "peer-gbps = 200\npeer-us = 0\nunit-copies-gbps = 100\n"
          "network-gbps = 10\nnetwork-us = 0\n"
-         "copy-to-host-gbps = 50\ncopy-from-host-gbps = 50\ncopy-to-host-together-gbps = 25\n"
-         "copy-from-host-together-gbps = 25\noverlap-share = 1\n";
+         "copy-to-host-gbps = 50\ncopy-from-host-gbps = 50\ncopy-to-host-all-gbps = 100\n"
+         "copy-from-host-all-gbps = 100\noverlap-share = 1\n";
 }
 
 // A suggestion's memory is not searched for a tighter layout, as that of a plan and of a run is.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
+#include <vector>
 
 #include "core/base/error.h"
 #include "tests/unit/plan/plan_support.h"
@@ -69,6 +71,16 @@ TEST(Rates, OfAttentionAreThoseOfTheNearestWidth) {
   EXPECT_DOUBLE_EQ(rates.attention_rate(64, 1e6).backward, 4e12);
   EXPECT_DOUBLE_EQ(rates.attention_rate(100, 2048).forward, 7e12);
   EXPECT_DOUBLE_EQ(rates.attention_rate(128, 1).backward, 8e12);
+}
+
+TEST(Rates, OfCopiesAreTheLinksOwnOrAShareOfTheHosts) {
+  const Rates rates =
+      test::rates_with({"host-ranks = 8", "copy-to-host-all-gbps = 120", "copy-from-host-all-gbps = 80"});
+  const std::vector<std::array<double, 3>> want = {{1, 50e9, 50e9}, {2, 50e9, 40e9}, {8, 15e9, 10e9}, {16, 15e9, 10e9}};
+  for (const auto& [ranks, to_host, from_host] : want) {
+    EXPECT_DOUBLE_EQ(rates.copies(static_cast<int>(ranks)).to_host, to_host) << ranks;
+    EXPECT_DOUBLE_EQ(rates.copies(static_cast<int>(ranks)).from_host, from_host) << ranks;
+  }
 }
 
 TEST(Rates, RefuseWhatIsNotSuchAFile) {
