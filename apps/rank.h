@@ -55,8 +55,8 @@ struct RankGroups : ReplicaGroups {
   RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
 
   // Of experts, where other ranks hold copies of them than of the rest; else null.
+  std::unique_ptr<Communicator> expert_replicas;
   std::unique_ptr<ReplicaGroups> experts;
-  std::unique_ptr<Communicator> stages;  // this pipeline's ranks, for sums on the compute stream
   // Those that share out experts, likewise; null: there are none but this one.
   std::unique_ptr<Communicator> expert_sums;
   // The first and the last stage where they share a tied embedding; null on all others.

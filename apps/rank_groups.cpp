@@ -25,12 +25,12 @@ ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
                   : nullptr) {}
 
 RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
-    : ReplicaGroups(mesh.cp().size() == 1 ? mesh.dp() : mesh.dp_cp(), options.parallel),
+    : ReplicaGroups(mesh.dp_cp(), options.parallel),
       // Replicas of dense units are tp ranks apart from each other, those of experts etp x ep.
-      experts(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
-                  ? std::make_unique<ReplicaGroups>(mesh.edp(), options.parallel)
-                  : nullptr),
-      stages(mesh.pp().duplicate("pp sums")),
+      expert_replicas(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
+                          ? mesh.make_group({Axis::kEdp}, std::string(name_of(Axis::kEdp)))
+                          : nullptr),
+      experts(expert_replicas ? std::make_unique<ReplicaGroups>(*expert_replicas, options.parallel) : nullptr),
       expert_sums(mesh.dispatch().size() > 1 ? mesh.dispatch().duplicate("dispatch sums") : nullptr) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
   const bool tied = !options.model.untie_embeddings_and_output_weights;
@@ -72,7 +72,7 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
                                 each->instance_sums.get(), each->instances()})
       if (group != nullptr) groups.push_back(group);
   }
-  groups.push_back(own.stages.get());
+  groups.push_back(&rank.mesh.pp());
   if (own.expert_sums) groups.push_back(own.expert_sums.get());
   const std::vector<Communicator*> of_layers = groups_of_layers(rank);
   groups.insert(groups.end(), of_layers.begin(), of_layers.end());

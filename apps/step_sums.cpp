@@ -20,7 +20,7 @@ void Step::reduce_sums() {
   Stream& compute = rank_.streams.compute;
   const Tensor &counts = rank_.step.counts, &room = rank_.step.room_needed;
   if (counts) sum_of_experts();
-  for (Communicator* group : {rank_.groups.sums.get(), rank_.groups.stages.get()}) {
+  for (Communicator* group : {rank_.groups.sums.get(), &rank_.mesh.pp()}) {
     if (counts) launch(compute, AllReduce{.group = *group, .buffer = counts, .label = "rows of experts"});
     if (room) launch(compute, AllReduce{.group = *group, .buffer = room, .op = ReduceOp::kMax, .label = "room"});
     launch(compute, AllReduce{.group = *group, .buffer = rank_.step.sums, .label = "loss"});
@@ -50,7 +50,7 @@ void Step::reduce_norm() {
   rank_.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
   if (Communicator* const group = rank_.groups.expert_sums.get())
     launch(compute, AllReduce{.group = *group, .buffer = adamw.squares(UnitKind::kExperts), .label = label});
-  launch(compute, AllReduce{.group = *rank_.groups.stages, .buffer = adamw.squares(), .label = label});
+  launch(compute, AllReduce{.group = rank_.mesh.pp(), .buffer = adamw.squares(), .label = label});
 }
 
 void Step::finish_reduce() {

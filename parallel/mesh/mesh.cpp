@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "core/base/error.h"
 #include "parallel/comm/single_communicator.h"
 
@@ -16,17 +18,19 @@ Mesh Mesh::create(Communicator& world, const MeshSizes& sizes) {
   mesh.rank_ = world.rank();
   mesh.coordinates_ = coordinates_of(sizes, world.rank());
   mesh.world_ = &world;
-  const auto make = [&](std::initializer_list<Axis> axes, const std::string& name) -> std::unique_ptr<Communicator> {
-    const std::vector<int> ranks = group_of(sizes, world.rank(), axes);
-    if (ranks.size() == 1) return std::make_unique<SingleCommunicator>(name);
-    return world.subgroup(ranks, name);
-  };
-  for (int i = 0; i < kNumAxes; ++i)
-    mesh.groups_.push_back(make({static_cast<Axis>(i)}, std::string(name_of(static_cast<Axis>(i)))));
-  mesh.dp_cp_ = make({Axis::kCp, Axis::kDp}, "dp_cp");
-  mesh.model_ = make({Axis::kTp, Axis::kPp}, "model");
-  mesh.dispatch_ = make({Axis::kEtp, Axis::kEp}, "dispatch");
+  mesh.tp_ = mesh.make_group({Axis::kTp}, "tp");
+  mesh.cp_ = mesh.make_group({Axis::kCp}, "cp");
+  mesh.dp_ = mesh.make_group({Axis::kDp}, "dp");
+  mesh.pp_ = mesh.make_group({Axis::kPp}, "pp");
+  if (sizes.cp > 1) mesh.dp_cp_ = mesh.make_group({Axis::kCp, Axis::kDp}, "dp_cp");
+  mesh.dispatch_ = mesh.make_group({Axis::kEtp, Axis::kEp}, "dispatch");
   return mesh;
+}
+
+std::unique_ptr<Communicator> Mesh::make_group(std::initializer_list<Axis> axes, const std::string& name) const {
+  const std::vector<int> ranks = group_of(sizes_, rank_, axes);
+  if (ranks.size() == 1) return std::make_unique<SingleCommunicator>(name);
+  return world_->subgroup(ranks, name);
 }
 
 }  // namespace megalith

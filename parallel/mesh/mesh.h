@@ -4,14 +4,14 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
 
-// The groups of one rank. Groups of one rank cost nothing and are never null.
+// The groups of one rank, those that every layout has: each costs a communicator and the time to start it. Groups of
+// one rank cost nothing and are never null.
 class Mesh {
  public:
   // Collective over `world`, whose size is sizes.world(); `world` outlives the mesh. Works with a PlanCommunicator.
@@ -23,16 +23,17 @@ class Mesh {
   std::string label() const { return rank_label(sizes_, rank_); }
 
   Communicator& world() const { return *world_; }
-  Communicator& axis(Axis axis) const { return *groups_[static_cast<std::size_t>(axis)]; }
-  Communicator& tp() const { return axis(Axis::kTp); }
-  Communicator& cp() const { return axis(Axis::kCp); }
-  Communicator& dp() const { return axis(Axis::kDp); }
-  Communicator& pp() const { return axis(Axis::kPp); }
-  Communicator& edp() const { return axis(Axis::kEdp); }  // holders of the same experts, likewise
-  Communicator& dp_cp() const { return *dp_cp_; }  // holders of the same dense weights: gradients are summed over it
-  Communicator& model() const { return *model_; }  // tp x pp: together they hold one model
+  Communicator& tp() const { return *tp_; }
+  Communicator& cp() const { return *cp_; }
+  Communicator& dp() const { return *dp_; }
+  Communicator& pp() const { return *pp_; }
+  // Holders of the same dense weights: gradients are summed over it. dp() where cp is 1.
+  Communicator& dp_cp() const { return dp_cp_ ? *dp_cp_ : *dp_; }
   // etp x ep: among them a token finds all experts of a layer. Rank ep x (etp ranks) + etp.
   Communicator& dispatch() const { return *dispatch_; }
+
+  // Another group of the ranks that differ along `axes` (group_of). Collective over the world.
+  std::unique_ptr<Communicator> make_group(std::initializer_list<Axis> axes, const std::string& name) const;
 
  private:
   Mesh() = default;
@@ -41,9 +42,8 @@ class Mesh {
   int rank_ = 0;
   MeshCoordinates coordinates_;
   Communicator* world_ = nullptr;
-  std::vector<std::unique_ptr<Communicator>> groups_;  // by axis
-  std::unique_ptr<Communicator> dp_cp_;
-  std::unique_ptr<Communicator> model_;
+  std::unique_ptr<Communicator> tp_, cp_, dp_, pp_;
+  std::unique_ptr<Communicator> dp_cp_;  // null where cp is 1
   std::unique_ptr<Communicator> dispatch_;
 };
 

@@ -68,7 +68,8 @@ TEST_P(Collectives, MeshGroups) {
     sum.values[0] = world->rank();
     std::int32_t want = 0;
     for (int member : megalith::group_of(sizes, world->rank(), {axis})) want += member;
-    rig.run([&] { launch(rig.stream(), megalith::AllReduce{.group = mesh.axis(axis), .buffer = sum.tensor()}); }, sum);
+    const std::unique_ptr<Communicator> group = mesh.make_group({axis}, std::string(name_of(axis)));
+    rig.run([&] { launch(rig.stream(), megalith::AllReduce{.group = *group, .buffer = sum.tensor()}); }, sum);
     EXPECT_EQ(sum.values[0], want) << name_of(axis);
   }
 }

@@ -162,14 +162,15 @@ void check_groups(Communicator& world, const MeshSizes& sizes) {
   const Mesh mesh = Mesh::create(world, sizes);
   EXPECT_EQ(mesh.label(), rank_label(sizes, world.rank()));
   EXPECT_EQ(&mesh.world(), &world);
-  for (Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp, Axis::kEtp, Axis::kEp, Axis::kEdp}) {
-    EXPECT_EQ(mesh.axis(axis).size(), sizes[axis]);
-    EXPECT_EQ(mesh.axis(axis).rank(), mesh.coordinates()[axis]);
-    EXPECT_EQ(mesh.axis(axis).name(), name_of(axis));
+  const std::pair<Axis, const Communicator&> groups[] = {
+      {Axis::kTp, mesh.tp()}, {Axis::kCp, mesh.cp()}, {Axis::kDp, mesh.dp()}, {Axis::kPp, mesh.pp()}};
+  for (const auto& [axis, group] : groups) {
+    EXPECT_EQ(group.size(), sizes[axis]);
+    EXPECT_EQ(group.rank(), mesh.coordinates()[axis]);
+    EXPECT_EQ(group.name(), name_of(axis));
   }
   EXPECT_EQ(mesh.dp_cp().size(), sizes.dp * sizes.cp);
   EXPECT_EQ(mesh.dp_cp().rank(), mesh.coordinates().dp * sizes.cp + mesh.coordinates().cp);
-  EXPECT_EQ(mesh.model().size(), sizes.tp * sizes.pp);
   EXPECT_EQ(mesh.dispatch().size(), sizes.etp * sizes.ep);
   EXPECT_EQ(mesh.dispatch().rank(), mesh.coordinates().ep * sizes.etp + mesh.coordinates().etp);
   EXPECT_EQ(mesh.dispatch().name(), "dispatch");
@@ -192,7 +193,7 @@ TEST(Mesh, MakesTheGroupsOfItsRank) {
       ASSERT_EQ(members.size(), want.size());
       for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(members[i], std::to_string(want[i]));
     };
-    expect_members(mesh.edp(), {Axis::kEdp});
+    expect_members(*mesh.make_group({Axis::kEdp}, "edp"), {Axis::kEdp});
     expect_members(mesh.dispatch(), {Axis::kEtp, Axis::kEp});
   });
   for (int rank = 0; rank < 8; ++rank) {
