@@ -118,18 +118,22 @@ void check_sharding(const Options& options) {
   not_both(parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard,
            "--use-distributed-optimizer", "--data-parallel-sharding-strategy no_shard",
            "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim");
+  const Said said = said_of(options);
+  // --use-distributed-optimizer does not go with another strategy that is given.
+  const bool is_given = parallel.data_parallel_sharding_strategy != ShardingStrategy::kAuto;
+  const std::string needs = is_given ? "--data-parallel-sharding-strategy optim" : "--use-distributed-optimizer";
+  const std::string got = is_given ? said.got : "";
   only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
-            {.flag = "--overlap-param-gather", .needs = "--use-distributed-optimizer"});
+            {.flag = "--overlap-param-gather", .needs = needs, .got = got});
   only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
             {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
-  const Said said = said_of(options);
   if (options.model.moe.num_experts > 0) check_reduction(parallel, said);
   check_sharded_units(parallel, said);
   check_slot_grads(options, said);
   only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
             {.flag = "--num-distributed-optimizer-instances",
-             .needs = "--use-distributed-optimizer",
-             .got = "nothing that is sharded"});
+             .needs = needs,
+             .got = is_given ? got : "nothing that is sharded"});
   only_with(parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard ||
                 parallel.num_distributed_optimizer_instances > 1,
             {.flag = "--outer-dp-sharding-strategy optim",

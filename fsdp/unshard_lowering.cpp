@@ -27,19 +27,19 @@ void require_slots(const UnshardPoints& points) {
                         const std::vector<int>& families) {
     const auto family = [&](int unit) { return slot_of(families, slot_of(slots, unit)); };
     for (const int unit : units) {
-      const auto sharing =
-          std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); });
-      if (sharing == 1) continue;
+      if (std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); }) == 1)
+        continue;
       const auto alike = std::ranges::count_if(units, [&](int other) { return family(other) == family(unit); });
       refuse_usage(flag, {.expected = fmt::format("at least {}: a segment uses so many units alike at once", alike),
-                          .got = fmt::format("{} of them in one slot", sharing),
-                          .remedy = "give more slots, or recompute fewer layers together (--recompute-num-layers)"});
+                          .got = fmt::format("{}", std::ranges::count(families, family(unit))),
+                          .remedy = fmt::format("use {} {}, or recompute fewer layers together "
+                                                "(--recompute-num-layers)",
+                                                flag, alike)});
     }
   };
   for (const SegmentUnits& segment : points.segments) {
     check("--fsdp-unit-slots", segment.weights, points.slots.of_weights, points.slots.weight_family);
-    check("--fsdp-unit-slots or --fsdp-gradient-slots", segment.gradients, points.slots.of_gradients,
-          points.slots.gradient_family);
+    check("--fsdp-gradient-slots", segment.gradients, points.slots.of_gradients, points.slots.gradient_family);
   }
 }
 

@@ -142,7 +142,7 @@ void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) c
             is_host ? "offload less (--offload-modules, --activation-offload-fraction), raise the limit of locked "
                       "memory (ulimit -l) or start fewer processes on this node"
                     : "in training lower --micro-batch-size, add --recompute-granularity full, or use more ranks with "
-                      "--use-distributed-optimizer or --tensor-model-parallel-size",
+                      "--data-parallel-sharding-strategy optim_grads_params or --tensor-model-parallel-size",
         .show_place = false});
 }
 

@@ -255,7 +255,7 @@ TEST(UnshardLowering, ASegmentOfMoreUnitsThanSlotsSaysHowManyItNeeds) {
   few.slots = 2;
   const std::string message = error_of(ExitCode::kUsage, [&] { lists_of(few); });
   EXPECT_THAT(message, AllOf(HasSubstr("--fsdp-unit-slots"), HasSubstr("at least 4"),
-                             HasSubstr("2 of them in one slot"), HasSubstr("--recompute-num-layers")));
+                             HasSubstr("got 2; use --fsdp-unit-slots 4"), HasSubstr("--recompute-num-layers")));
 }
 
 TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
