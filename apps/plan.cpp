@@ -68,10 +68,10 @@ void print_mesh(const MeshSizes& mesh) {
 }
 
 // As training decides it: by the memory that --rates gives a device.
-void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
+void decide_on_ends(Options& options, const MeshSizes& mesh, const Rates& rates, Forecast& forecast) {
   const auto room = static_cast<std::size_t>(rates.device_memory - rates.device_reserve);
   const auto fits = [room](const StageForecast& stage) { return stage.memory.total() <= room; };
-  if (!may_shard_ends(options) || std::ranges::all_of(forecast.stages, fits)) return;
+  if (!may_shard_ends(options, mesh) || std::ranges::all_of(forecast.stages, fits)) return;
   options.parallel.ends_exceed_memory = true;
   forecast = make_forecast(options, static_cast<int>(options.parallel.world_size), {.rates = &rates});
 }
@@ -79,11 +79,12 @@ void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
 void print_sharding(const Options& options, const MeshSizes& mesh, bool knows_memory) {
   const ShardingStrategy of_experts = options.parallel.expert_sharding();
   if (of_experts != options.parallel.sharding())
-    fmt::print("  experts                       {}\n", said_sharding_of_experts(of_experts, mesh.edp));
+    fmt::print("  experts                       {}\n", said_sharding(of_experts, mesh.edp));
   if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
-  const bool open = may_shard_ends(options) && !knows_memory;
-  fmt::print("  fully sharded                 {}\n",
-             open ? "embedding and head whole, unless the device has no room: --rates tells" : said_ends(options));
+  const bool open = may_shard_ends(options, mesh) && !knows_memory;
+  fmt::print(
+      "  fully sharded                 {}\n",
+      open ? "embedding and head whole, unless the device has no room: --rates tells" : said_ends(options, mesh));
 }
 
 void print_layout(const Options& options, const RunConfig& config, bool knows_memory) {
@@ -284,7 +285,7 @@ ExitCode forecast(int argc, char** argv) {
   Forecast forecast;
   if (rates || !options.logging.print_actions)
     forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
-  if (rates) decide_on_ends(options, *rates, forecast);
+  if (rates) decide_on_ends(options, config.mesh, *rates, forecast);
   if (options.logging.print_actions) {
     fmt::print("{}", printed_actions(options, config));
     return ExitCode::kOk;

@@ -27,8 +27,9 @@ FlatShard owned_of(const FlatShard& shard, const ReplicaGroups& groups) {
 ParameterStore& allocate(const Options& options, const RankGroups& groups, const GptModel& gpt, MemoryPool& pool) {
   const ParallelOptions& parallel = options.parallel;
   const std::vector<int> ends = end_units(gpt);
-  // Its forward writes gradients, in some schedules before the backward_weight of another microbatch.
-  const bool keeps_head = options.train.loss_chunk_size > 0;
+  // The head's forward writes gradients, in some schedules before the backward_weight of another microbatch; a slot for
+  // those of the embedding alone would take as much as they do.
+  const bool keeps_ends = options.train.loss_chunk_size > 0;
   std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
@@ -40,12 +41,13 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
     // Tied words are used by both ends at once, whichever stages these are on.
     unit.shard = shard_of_units(options, groups.of(unit.kind).shards());
     unit.owned = owned_of(unit.shard, groups.of(unit.kind));
-    const bool may = !unit.shard.is_whole() &&
-                     (std::ranges::find(ends, u) == ends.end() ||
-                      (options.model.untie_embeddings_and_output_weights &&
-                       (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory)));
+    const bool is_end = std::ranges::find(ends, u) != ends.end();
+    const bool may =
+        !unit.shard.is_whole() &&
+        (!is_end || (options.model.untie_embeddings_and_output_weights &&
+                     (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory)));
     unit.resident_weights = !(weights && may);
-    unit.resident_gradients = !(gradients && may) || (keeps_head && is_head(gpt, u));
+    unit.resident_gradients = !(gradients && may) || (keeps_ends && is_end);
   }
   gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
   return *gpt.parameters;

@@ -70,16 +70,22 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   return setup;
 }
 
-bool may_shard_ends(const Options& options) {
+bool may_shard_ends(const Options& options, const MeshSizes& mesh) {
   const ParallelOptions& parallel = options.parallel;
   return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
-         parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights;
+         parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights &&
+         mesh.pp == 1 && mesh.dp * mesh.cp / parallel.num_distributed_optimizer_instances > 2;
 }
 
-bool must_shard_ends(const RunSetup& setup, Communicator& world) {
-  if (!may_shard_ends(setup.options) || setup.options.train.device != DeviceType::kCuda) return false;
+bool must_shard_ends(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
+  if (!may_shard_ends(setup.options, setup.config.mesh)) return false;
+  const std::size_t bytes = memory_use(setup.plans).total();
+  if (setup.options.train.device == DeviceType::kCpu) {
+    const std::size_t share = least_share_of_host(world, host_bytes);
+    return world.host_any(share > 0 && bytes > share);
+  }
   const RankGpu gpu = gpu_of_rank(world);
-  return world.host_any(use_of_gpu(memory_use(setup.plans).total(), gpu.name, world).bytes > gpu.memory.free);
+  return world.host_any(use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free);
 }
 
 void shard_ends(RunSetup& setup, int rank) {

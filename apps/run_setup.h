@@ -1,9 +1,11 @@
 // What each rank prepares on its own before the ranks talk to each other; its errors are mostly the user's.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "apps/checkpoint_flags.h"
+#include "apps/host_memory.h"
 #include "apps/options.h"
 #include "apps/run_config.h"
 #include "apps/run_tokenizer.h"
@@ -31,10 +33,12 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
 // (exit code 2) say what of the sizes and the layout does not fit.
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);
 
-// Whether --fsdp-embedding-and-head leaves open what becomes of these.
-bool may_shard_ends(const Options& options);
-// Whether it is open and some rank's GPU has no room for whole ones. Collective.
-bool must_shard_ends(const RunSetup& setup, Communicator& world);
+// Whether --fsdp-embedding-and-head leaves open what becomes of these, and sharding them could take less memory: two
+// share a slot, on one stage, and what is left of both is less than another.
+bool may_shard_ends(const Options& options, const MeshSizes& mesh);
+// Whether it is open and some rank's device has no room for whole ones, on the CPU its share of what the host can give.
+// Collective.
+bool must_shard_ends(const RunSetup& setup, Communicator& world, std::size_t host_bytes = available_bytes());
 // On all ranks or none, as the next; plan again.
 void shard_ends(RunSetup& setup, int rank);
 // Rows of experts go by messages (apps/dispatcher_choice.h).

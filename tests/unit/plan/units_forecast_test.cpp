@@ -35,6 +35,32 @@ TEST(ForecastUnits, CountsOfAStepAreThoseOfItsMicrobatches) {
   }
 }
 
+// What auto relies on: shards of both ends and their slot take no more than whole ones, on one stage.
+TEST(ForecastUnits, EmbeddingAndHeadTakeLessByShardsOfMoreThanTwoRanks) {
+  for (const int ranks : {2, 3, 4}) {
+    for (const char* const chunk : {"0", "8"}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, chunks of " + chunk);
+      const auto bytes = [&](const char* ends) {
+        const Words more{"--untie-embeddings-and-output-weights",
+                         "--vocab-size",
+                         "4000",
+                         "--loss-chunk-size",
+                         chunk,
+                         "--fsdp-embedding-and-head",
+                         ends,
+                         "--global-batch-size",
+                         "12"};
+        return make_forecast(complete(plan_flags() + kUnits + more, ranks), ranks, {}).stages[0].memory.total();
+      };
+      const std::size_t whole = bytes("whole"), sharded = bytes("sharded");
+      if (ranks > 2) {
+        EXPECT_LT(sharded, whole);
+      }
+      EXPECT_LE(static_cast<double>(sharded), 1.01 * static_cast<double>(whole));
+    }
+  }
+}
+
 // A layer of them has two units, of which experts' are of tensor-parallel ranks too.
 TEST(ForecastUnits, ExpertsAreOfAllRanksThatHoldThem) {
   const Options options =

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "apps/memory_checks.h"
+#include "apps/run_setup.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"
@@ -19,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using test::operator+;
 
 constexpr std::size_t kMib = 1 << 20, kGib = 1 << 30;
 
@@ -164,6 +166,23 @@ TEST(HostMemory, AFullHostIsNotAnUnknownOne) {
   EXPECT_EQ(share_of_rank(10, 2), 5u);
   EXPECT_EQ(share_of_rank(1, 2), 1u);
   EXPECT_EQ(share_of_rank(0, 2), 0u);
+}
+
+TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
+  const test::Words flags =
+      test::tiny_flags() + test::words(
+                               "--data-parallel-sharding-strategy optim_grads_params --vocab-size 4000 "
+                               "--untie-embeddings-and-output-weights --global-batch-size 8");
+  const Options options = parse_flags(App::kTrain, flags).options;
+  ThreadWorld(4).run([&](Communicator& world) {
+    RunSetup setup = prepare_run(options, world.rank(), world.size());
+    const std::size_t whole = memory_use(setup.plans).total();
+    EXPECT_FALSE(must_shard_ends(setup, world, 0)) << "not known";
+    EXPECT_FALSE(must_shard_ends(setup, world, 5 * whole));
+    ASSERT_TRUE(must_shard_ends(setup, world, 3 * whole));
+    shard_ends(setup, world.rank());
+    EXPECT_LT(memory_use(setup.plans).total(), whole);
+  });
 }
 
 }  // namespace
