@@ -54,10 +54,10 @@ struct ReplicaGroups {
 struct RankGroups : ReplicaGroups {
   RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
 
-  // Of experts, where other ranks hold copies of them than of the rest; else null.
+  // Of experts, where other ranks hold copies of them than of the rest; else both null.
   std::unique_ptr<Communicator> expert_replicas;
   std::unique_ptr<ReplicaGroups> experts;
-  // Those that share out experts, likewise; null: there are none but this one.
+  // Ranks that share out experts, for sums on the compute stream; null: there are none but this one.
   std::unique_ptr<Communicator> expert_sums;
   // The first and the last stage where they share a tied embedding; null on all others.
   std::unique_ptr<Communicator> embedding;

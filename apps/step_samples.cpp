@@ -7,7 +7,7 @@
 namespace megalith {
 
 StepSamples::StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data)
-    : options_(options), config_(config), data_parallel_(mesh.dp()), data_(data) {}
+    : options_(options), config_(config), mesh_(mesh), data_(data) {}
 
 StepInput StepSamples::read(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
                             std::vector<std::int32_t>& tokens) const {
@@ -22,8 +22,8 @@ StepInput StepSamples::read(const Dataset& dataset, std::int64_t consumed_sample
     const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
                                                   .microbatch = m,
                                                   .micro_batch_size = config_.sequences,
-                                                  .data_parallel_size = data_parallel_.size(),
-                                                  .data_parallel_rank = data_parallel_.rank()});
+                                                  .data_parallel_size = mesh_.sizes().dp,
+                                                  .data_parallel_rank = mesh_.coordinates().dp});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
       dataset.sample(sample % dataset.size(), std::span(tokens).subspan(at, static_cast<std::size_t>(length)));

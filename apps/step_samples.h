@@ -17,7 +17,7 @@ namespace megalith {
 
 class StepSamples {
  public:
-  // `data` outlives this object.
+  // `mesh` and `data` outlive this object.
   StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data);
 
   // An Error of these two ends the run.
@@ -41,7 +41,7 @@ class StepSamples {
 
   const Options& options_;
   RunConfig config_;
-  const Communicator& data_parallel_;
+  const Mesh& mesh_;
   const Datasets& data_;
   StepInput next_;
   std::vector<std::int32_t> next_tokens_, tokens_;

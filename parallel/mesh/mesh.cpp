@@ -20,9 +20,8 @@ Mesh Mesh::create(Communicator& world, const MeshSizes& sizes) {
   mesh.world_ = &world;
   mesh.tp_ = mesh.make_group({Axis::kTp}, "tp");
   mesh.cp_ = mesh.make_group({Axis::kCp}, "cp");
-  mesh.dp_ = mesh.make_group({Axis::kDp}, "dp");
   mesh.pp_ = mesh.make_group({Axis::kPp}, "pp");
-  if (sizes.cp > 1) mesh.dp_cp_ = mesh.make_group({Axis::kCp, Axis::kDp}, "dp_cp");
+  mesh.dp_cp_ = mesh.make_group({Axis::kCp, Axis::kDp}, sizes.cp > 1 ? "dp_cp" : "dp");
   mesh.dispatch_ = mesh.make_group({Axis::kEtp, Axis::kEp}, "dispatch");
   return mesh;
 }

@@ -10,8 +10,8 @@
 
 namespace megalith {
 
-// The groups of one rank, those that every layout has: each costs a communicator and the time to start it. Groups of
-// one rank cost nothing and are never null.
+// The groups of one rank that layers and steps use: each costs a communicator and the time to start it. Groups of one
+// rank cost nothing and are never null.
 class Mesh {
  public:
   // Collective over `world`, whose size is sizes.world(); `world` outlives the mesh. Works with a PlanCommunicator.
@@ -25,10 +25,10 @@ class Mesh {
   Communicator& world() const { return *world_; }
   Communicator& tp() const { return *tp_; }
   Communicator& cp() const { return *cp_; }
-  Communicator& dp() const { return *dp_; }
+  // For sums on the compute stream; messages between stages have groups of their own.
   Communicator& pp() const { return *pp_; }
-  // Holders of the same dense weights: gradients are summed over it. dp() where cp is 1.
-  Communicator& dp_cp() const { return dp_cp_ ? *dp_cp_ : *dp_; }
+  // Holders of the same dense weights: gradients are summed over it. Its name is "dp" where cp is 1.
+  Communicator& dp_cp() const { return *dp_cp_; }
   // etp x ep: among them a token finds all experts of a layer. Rank ep x (etp ranks) + etp.
   Communicator& dispatch() const { return *dispatch_; }
 
@@ -42,9 +42,7 @@ class Mesh {
   int rank_ = 0;
   MeshCoordinates coordinates_;
   Communicator* world_ = nullptr;
-  std::unique_ptr<Communicator> tp_, cp_, dp_, pp_;
-  std::unique_ptr<Communicator> dp_cp_;  // null where cp is 1
-  std::unique_ptr<Communicator> dispatch_;
+  std::unique_ptr<Communicator> tp_, cp_, pp_, dp_cp_, dispatch_;
 };
 
 }  // namespace megalith

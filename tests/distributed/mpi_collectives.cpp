@@ -63,12 +63,14 @@ TEST_P(Collectives, MeshGroups) {
   const megalith::Mesh mesh = megalith::Mesh::create(*world, sizes);
   Rig rig(form());
   const megalith::AbortOnUnwind guard(*world);
-  for (megalith::Axis axis : {megalith::Axis::kTp, megalith::Axis::kDp, megalith::Axis::kEdp}) {
+  const std::unique_ptr<Communicator> edp = mesh.make_group({megalith::Axis::kEdp}, "edp");
+  for (const auto& [axis, group] : {std::pair{megalith::Axis::kTp, &mesh.tp()},
+                                    {megalith::Axis::kDp, &mesh.dp_cp()},
+                                    {megalith::Axis::kEdp, edp.get()}}) {
     auto sum = rig.empty<std::int32_t>(1);
     sum.values[0] = world->rank();
     std::int32_t want = 0;
     for (int member : megalith::group_of(sizes, world->rank(), {axis})) want += member;
-    const std::unique_ptr<Communicator> group = mesh.make_group({axis}, std::string(name_of(axis)));
     rig.run([&] { launch(rig.stream(), megalith::AllReduce{.group = *group, .buffer = sum.tensor()}); }, sum);
     EXPECT_EQ(sum.values[0], want) << name_of(axis);
   }

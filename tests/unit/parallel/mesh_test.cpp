@@ -163,26 +163,21 @@ void check_groups(Communicator& world, const MeshSizes& sizes) {
   EXPECT_EQ(mesh.label(), rank_label(sizes, world.rank()));
   EXPECT_EQ(&mesh.world(), &world);
   const std::pair<Axis, const Communicator&> groups[] = {
-      {Axis::kTp, mesh.tp()}, {Axis::kCp, mesh.cp()}, {Axis::kDp, mesh.dp()}, {Axis::kPp, mesh.pp()}};
+      {Axis::kTp, mesh.tp()}, {Axis::kCp, mesh.cp()}, {Axis::kPp, mesh.pp()}};
   for (const auto& [axis, group] : groups) {
     EXPECT_EQ(group.size(), sizes[axis]);
     EXPECT_EQ(group.rank(), mesh.coordinates()[axis]);
     EXPECT_EQ(group.name(), name_of(axis));
   }
   EXPECT_EQ(mesh.dp_cp().size(), sizes.dp * sizes.cp);
+  EXPECT_EQ(mesh.dp_cp().name(), sizes.cp > 1 ? "dp_cp" : "dp");
   EXPECT_EQ(mesh.dp_cp().rank(), mesh.coordinates().dp * sizes.cp + mesh.coordinates().cp);
   EXPECT_EQ(mesh.dispatch().size(), sizes.etp * sizes.ep);
   EXPECT_EQ(mesh.dispatch().rank(), mesh.coordinates().ep * sizes.etp + mesh.coordinates().etp);
   EXPECT_EQ(mesh.dispatch().name(), "dispatch");
 }
 
-TEST(Mesh, MakesTheGroupsOfItsRank) {
-  const MeshSizes sizes = make_mesh_sizes({.world_size = 8,
-                                           .tensor_model_parallel_size = 2,
-                                           .context_parallel_size = 2,
-                                           .pipeline_model_parallel_size = 2,
-                                           .expert_model_parallel_size = 2,
-                                           .expert_tensor_parallel_size = 2});
+void check_groups_of_eight(const MeshSizes& sizes) {
   ThreadWorld(8).run([&](Communicator& world) {
     check_groups(world, sizes);
     // The members are those group_of names.
@@ -193,6 +188,10 @@ TEST(Mesh, MakesTheGroupsOfItsRank) {
       ASSERT_EQ(members.size(), want.size());
       for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(members[i], std::to_string(want[i]));
     };
+    expect_members(mesh.tp(), {Axis::kTp});
+    expect_members(mesh.cp(), {Axis::kCp});
+    expect_members(mesh.pp(), {Axis::kPp});
+    expect_members(mesh.dp_cp(), {Axis::kCp, Axis::kDp});
     expect_members(*mesh.make_group({Axis::kEdp}, "edp"), {Axis::kEdp});
     expect_members(mesh.dispatch(), {Axis::kEtp, Axis::kEp});
   });
@@ -200,6 +199,20 @@ TEST(Mesh, MakesTheGroupsOfItsRank) {
     PlanCommunicator world("world", {.rank = rank, .size = 8});
     check_groups(world, sizes);
   }
+}
+
+TEST(Mesh, MakesTheGroupsOfItsRank) {
+  check_groups_of_eight(make_mesh_sizes({.world_size = 8,
+                                         .tensor_model_parallel_size = 2,
+                                         .context_parallel_size = 2,
+                                         .pipeline_model_parallel_size = 2,
+                                         .expert_model_parallel_size = 2,
+                                         .expert_tensor_parallel_size = 2}));
+  check_groups_of_eight(make_mesh_sizes({.world_size = 8,
+                                         .context_parallel_size = 2,
+                                         .pipeline_model_parallel_size = 2,
+                                         .expert_model_parallel_size = 2}));
+  check_groups_of_eight(make_mesh_sizes({.world_size = 8, .tensor_model_parallel_size = 2}));
 }
 
 TEST(Mesh, RefusesAWorldOfAnotherSize) {
