@@ -52,7 +52,7 @@ struct Rates {
     double from_host = 0;
   };
   Copies alone;        // of one device of a host, one way at a time
-  Copies all;          // of all devices of a host together
+  Copies all;          // of all devices of a host together, likewise; both ways at once get less than the sum
   double overlap = 1;  // share of a collective that slows no concurrent kernel
 
   // Share of its rate that a unit's copy has beside another: what the host's link has left.

@@ -99,14 +99,15 @@ inline void print_copies(Bench& bench, Communicator& world) {
     }
   }
   if (world.rank() != 0) return;
-  const auto line = [](const char* key, double rate, double of_both) {
-    fmt::print("{} = {:.4g}  # while the other way copies too: {:.4g}\n", key, rate, of_both);
+  const int ranks = world.size();
+  const auto line = [](const char* key, double rate, double of_both, const char* note = "") {
+    fmt::print("{} = {:.4g}  # {}while the other way copies too: {:.4g}\n", key, rate, note, of_both);
   };
   line("copy-to-host-gbps", alone.out.to_host, alone.both.to_host);
   line("copy-from-host-gbps", alone.back.from_host, alone.both.from_host);
-  const int ranks = world.size();
-  line("copy-to-host-all-gbps", ranks * together.out.to_host, ranks * together.both.to_host);
-  line("copy-from-host-all-gbps", ranks * together.back.from_host, ranks * together.both.from_host);
+  const char* const note = ranks == 1 ? "a guess: run it by mpirun with the ranks of a host; " : "";
+  line("copy-to-host-all-gbps", ranks * together.out.to_host, ranks * together.both.to_host, note);
+  line("copy-from-host-all-gbps", ranks * together.back.from_host, ranks * together.both.from_host, note);
 }
 
 }  // namespace megalith
