@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +16,7 @@
 #include "tests/hf/python.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/error_of.h"
+#include "tests/support/test_folder.h"
 
 namespace megalith::test {
 namespace {
@@ -121,7 +121,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, HfFreshModels, testing::ValuesIn(devices()), n
 // One test for all, because making the models takes longer than running them.
 TEST_P(HfFreshModels, StepAgreesWithTransformers) {
   if (const std::string reason = missing_transformers(); !reason.empty()) GTEST_SKIP() << reason;
-  const std::string folder = testing::TempDir() + "/hf_models_" + std::string(name_of(GetParam()));
+  const TestFolder models;
+  const std::string folder = models.path(std::string(name_of(GetParam())));
   const std::string command = python() + " " MEGALITH_SOURCE_DIR "/tests/hf/make_models.py '" + folder + "'";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   for (const Case& c : cases()) {
@@ -129,7 +130,6 @@ TEST_P(HfFreshModels, StepAgreesWithTransformers) {
     SCOPED_TRACE(c.family + " " + std::string(name_of(c.dtype)));
     expect_agreement(folder + "/" + c.family, c.dtype, c.device);
   }
-  std::filesystem::remove_all(folder);
 }
 
 class HfImporter : public testing::Test {
