@@ -54,11 +54,11 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
   if (options.parallel.sequence_parallel) text += ", sequence parallel";
   const ShardingStrategy sharding = options.parallel.sharding(), of_experts = options.parallel.expert_sharding();
-  const std::int64_t copies = mesh.dp * mesh.cp / options.parallel.num_distributed_optimizer_instances;
-  if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", said_sharding(sharding, copies));
-  if (sharding == ShardingStrategy::kOptimGradsParams && copies > 1)
-    text += fmt::format(" ({})", said_ends(options, mesh));
-  if (of_experts != sharding) text += fmt::format(", experts: {}", said_sharding(of_experts, mesh.edp));
+  const std::int64_t ranks = sharers(options, mesh);
+  if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", said_sharding(sharding, ranks));
+  if (sharding == ShardingStrategy::kOptimGradsParams && ranks > 1) text += fmt::format(" ({})", said_ends(options));
+  if (of_experts != sharding)
+    text += fmt::format(", experts: {}", said_sharding(of_experts, sharers_of_experts(options, mesh)));
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
     text += fmt::format(
         " in {} instances{}", instances,
@@ -148,8 +148,16 @@ std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stag
 
 }  // namespace
 
-std::string said_sharding(ShardingStrategy sharding, std::int64_t copies) {
-  const char* const vain = copies == 1 ? " (one copy of each: nothing to share out)" : "";
+std::int64_t sharers(const Options& options, const MeshSizes& mesh) {
+  return mesh.dp * mesh.cp / options.parallel.num_distributed_optimizer_instances;
+}
+
+std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh) {
+  return mesh.edp / options.parallel.num_distributed_optimizer_instances;
+}
+
+std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
+  const char* const vain = sharers == 1 ? " (one copy of each: nothing to share out)" : "";
   switch (sharding) {
     case ShardingStrategy::kOptim: return fmt::format("distributed optimizer{}", vain);
     case ShardingStrategy::kOptimGrads: return fmt::format("sharded gradients and optimizer{}", vain);
@@ -158,20 +166,17 @@ std::string said_sharding(ShardingStrategy sharding, std::int64_t copies) {
   }
 }
 
-std::string said_ends(const Options& options, const MeshSizes& mesh) {
+std::string said_ends(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  const bool apart = mesh.pp > 1;
   if (!options.model.untie_embeddings_and_output_weights) return "embedding and head whole, which share their words";
   if (parallel.ends_exceed_memory) return "embedding and head too, as the device has no room for whole ones";
   switch (parallel.fsdp_embedding_and_head) {
-    case EndUnits::kSharded:
-      return fmt::format("embedding and head too, by --fsdp-embedding-and-head{}",
-                         apart ? ", though a slot for each takes more than whole ones" : "");
+    case EndUnits::kSharded: return "embedding and head too, by --fsdp-embedding-and-head";
     case EndUnits::kWhole: return "embedding and head whole, by --fsdp-embedding-and-head";
     case EndUnits::kAuto:
-      return fmt::format("embedding and head whole, as {}", may_shard_ends(options, mesh)
-                                                                ? "the device has room"
-                                                                : "their slots would take as much memory or more");
+      return options.train.deterministic_mode
+                 ? "embedding and head whole, as --deterministic-mode does not go by memory"
+                 : "embedding and head whole: there is room, or shards would need no less";
   }
   return "";
 }

@@ -117,7 +117,7 @@ void check_gpu_memory(const MemoryUse& planned, const RankGpu& gpu, Communicator
                              list),
           .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
                     "state (--exp-avg-dtype), or use more ranks with --data-parallel-sharding-strategy "
-                    "optim_grads_params or --tensor-model-parallel-size",
+                    "optim_grads_params (and --fsdp-embedding-and-head sharded) or --tensor-model-parallel-size",
           .show_place = false});
   });
 }

@@ -13,6 +13,12 @@ std::vector<int> end_units(const GptModel& gpt) {
   return units;
 }
 
+bool is_head(const GptModel& gpt, int unit) {
+  return std::ranges::any_of(gpt.segments, [unit](const NamedSegment& segment) {
+    return segment.module == SegmentModule::kHead && segment.first_unit == unit;
+  });
+}
+
 std::vector<SegmentUnits> units_of_segments(const GptModel& gpt) {
   std::vector<SegmentUnits> segments;
   for (const NamedSegment& segment : gpt.segments) {

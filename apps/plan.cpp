@@ -68,23 +68,35 @@ void print_mesh(const MeshSizes& mesh) {
 }
 
 // As training decides it: by the memory that --rates gives a device.
-void decide_on_ends(Options& options, const MeshSizes& mesh, const Rates& rates, Forecast& forecast) {
+void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   const auto room = static_cast<std::size_t>(rates.device_memory - rates.device_reserve);
   const auto fits = [room](const StageForecast& stage) { return stage.memory.total() <= room; };
-  if (!may_shard_ends(options, mesh) || std::ranges::all_of(forecast.stages, fits)) return;
-  options.parallel.ends_exceed_memory = true;
-  forecast = make_forecast(options, static_cast<int>(options.parallel.world_size), {.rates = &rates});
+  if (!may_shard_ends(options) || std::ranges::all_of(forecast.stages, fits)) return;
+  const auto most = [](const Forecast& of) {
+    std::size_t bytes = 0;
+    for (const StageForecast& stage : of.stages) bytes = std::max(bytes, stage.memory.total());
+    return bytes;
+  };
+  Options with_shards = options;
+  with_shards.parallel.ends_exceed_memory = true;
+  Forecast sharded = make_forecast(with_shards, static_cast<int>(options.parallel.world_size), {.rates = &rates});
+  if (most(sharded) >= most(forecast)) return;
+  options = std::move(with_shards);
+  forecast = std::move(sharded);
 }
 
 void print_sharding(const Options& options, const MeshSizes& mesh, bool knows_memory) {
   const ShardingStrategy of_experts = options.parallel.expert_sharding();
   if (of_experts != options.parallel.sharding())
-    fmt::print("  experts                       {}\n", said_sharding(of_experts, mesh.edp));
+    fmt::print("  experts                       {}\n", said_sharding(of_experts, sharers_of_experts(options, mesh)));
   if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
-  const bool open = may_shard_ends(options, mesh) && !knows_memory;
-  fmt::print(
-      "  fully sharded                 {}\n",
-      open ? "embedding and head whole, unless the device has no room: --rates tells" : said_ends(options, mesh));
+  if (sharers(options, mesh) == 1) {
+    fmt::print("  fully sharded                 in vain: one copy of each, nothing to share out\n");
+    return;
+  }
+  const bool open = may_shard_ends(options) && !knows_memory;
+  fmt::print("  fully sharded                 {}\n",
+             open ? "embedding and head whole, unless the device has no room: --rates tells" : said_ends(options));
 }
 
 void print_layout(const Options& options, const RunConfig& config, bool knows_memory) {
@@ -285,7 +297,7 @@ ExitCode forecast(int argc, char** argv) {
   Forecast forecast;
   if (rates || !options.logging.print_actions)
     forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
-  if (rates) decide_on_ends(options, config.mesh, *rates, forecast);
+  if (rates) decide_on_ends(options, *rates, forecast);
   if (options.logging.print_actions) {
     fmt::print("{}", printed_actions(options, config));
     return ExitCode::kOk;

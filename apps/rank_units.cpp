@@ -27,9 +27,10 @@ FlatShard owned_of(const FlatShard& shard, const ReplicaGroups& groups) {
 ParameterStore& allocate(const Options& options, const RankGroups& groups, const GptModel& gpt, MemoryPool& pool) {
   const ParallelOptions& parallel = options.parallel;
   const std::vector<int> ends = end_units(gpt);
-  // The head's forward writes gradients, in some schedules before the backward_weight of another microbatch; a slot for
-  // those of the embedding alone would take as much as they do.
-  const bool keeps_ends = options.train.loss_chunk_size > 0;
+  // The head's forward writes gradients, in some schedules before the backward_weight of another microbatch. Those of
+  // the embedding then have a slot for themselves, which only a smaller dtype makes smaller than they are.
+  const bool keeps_head = options.train.loss_chunk_size > 0;
+  const bool keeps_embedding = keeps_head && options.train.slot_grads_dtype() == options.train.main_grads_dtype;
   std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
@@ -47,7 +48,7 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
         (!is_end || (options.model.untie_embeddings_and_output_weights &&
                      (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory)));
     unit.resident_weights = !(weights && may);
-    unit.resident_gradients = !(gradients && may) || (keeps_ends && is_end);
+    unit.resident_gradients = !(gradients && may) || (is_end && (is_head(gpt, u) ? keeps_head : keeps_embedding));
   }
   gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
   return *gpt.parameters;
@@ -116,6 +117,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
       in_turn);
   points.slots.gradient_dtype = options.train.slot_grads_dtype();
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
+  points.gradients_as_weights = of_gradients == 0;
   points.sums_instances = groups.instances() != nullptr;
   points.gathers_instances = groups.shards_instances;
   if (!points.slots.has_weights() && !points.slots.has_gradients()) return;

@@ -8,6 +8,7 @@
 #include "apps/flags.h"
 #include "apps/memory_checks.h"
 #include "core/base/log.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 
@@ -70,27 +71,41 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   return setup;
 }
 
-bool may_shard_ends(const Options& options, const MeshSizes& mesh) {
+bool may_shard_ends(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
          parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights &&
-         mesh.pp == 1 && mesh.dp * mesh.cp / parallel.num_distributed_optimizer_instances > 2;
+         !options.train.deterministic_mode;
 }
 
-bool must_shard_ends(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
-  if (!may_shard_ends(setup.options, setup.config.mesh)) return false;
+namespace {
+
+bool lacks_room(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
   const std::size_t bytes = memory_use(setup.plans).total();
-  if (setup.options.train.device == DeviceType::kCpu) {
-    const std::size_t share = least_share_of_host(world, host_bytes);
-    return world.host_any(share > 0 && bytes > share);
+  if (setup.options.train.device == DeviceType::kCuda) {
+    const RankGpu gpu = gpu_of_rank(world);
+    return use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free;
   }
-  const RankGpu gpu = gpu_of_rank(world);
-  return world.host_any(use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free);
+  const std::size_t share = share_of_rank(host_bytes, ranks_of_host(world));
+  const std::size_t copies =
+      setup.plans.host.peak_bytes + (setup.options.checkpoint.async_save ? setup.plans.checkpoint_staging : 0);
+  return share > 0 && bytes + copies > share;
 }
 
-void shard_ends(RunSetup& setup, int rank) {
-  setup.options.parallel.ends_exceed_memory = true;
-  setup.plans = plan_steps(setup.options, setup.config, rank);
+}  // namespace
+
+void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes) {
+  if (!may_shard_ends(setup.options) || !world.host_any(lacks_room(setup, world, host_bytes))) return;
+  const auto most = [&world](const StepPlans& plans) {
+    return std::ranges::max(world.host_gather(memory_use(plans).total()));
+  };
+  Options options = setup.options;
+  options.parallel.ends_exceed_memory = true;
+  StepPlans sharded;
+  on_all_ranks(world, [&] { sharded = plan_steps(options, setup.config, world.rank()); });
+  if (most(sharded) >= most(setup.plans)) return;
+  setup.options = std::move(options);
+  setup.plans = std::move(sharded);
 }
 
 void use_gpus_apart(RunSetup& setup, int rank) {

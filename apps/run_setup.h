@@ -33,15 +33,13 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
 // (exit code 2) say what of the sizes and the layout does not fit.
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);
 
-// Whether --fsdp-embedding-and-head leaves open what becomes of these, and sharding them could take less memory: two
-// share a slot, on one stage, and what is left of both is less than another.
-bool may_shard_ends(const Options& options, const MeshSizes& mesh);
-// Whether it is open and some rank's device has no room for whole ones, on the CPU its share of what the host can give.
-// Collective.
-bool must_shard_ends(const RunSetup& setup, Communicator& world, std::size_t host_bytes = available_bytes());
-// On all ranks or none, as the next; plan again.
-void shard_ends(RunSetup& setup, int rank);
-// Rows of experts go by messages (apps/dispatcher_choice.h).
+// Whether --fsdp-embedding-and-head leaves open what becomes of these. It does not where bits must not depend on what
+// memory is free.
+bool may_shard_ends(const Options& options);
+// Shards them on all ranks where that is open, some rank's device has no room for whole ones (on the CPU: its share of
+// what the host can give), and the rank with the most then needs less. Plans again. Collective.
+void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes = available_bytes());
+// Rows of experts go by messages (apps/dispatcher_choice.h), on all ranks or none; plans again.
 void use_gpus_apart(RunSetup& setup, int rank);
 
 }  // namespace megalith

@@ -114,7 +114,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
   if (gpus_are_apart(*setup, world)) on_all_ranks(world, [&] { use_gpus_apart(*setup, world.rank()); });
-  if (must_shard_ends(*setup, world)) on_all_ranks(world, [&] { shard_ends(*setup, world.rank()); });
+  decide_on_ends(*setup, world);
   if (parsed.options.logging.print_actions) {
     if (world.rank() == 0) fmt::print("{}", printed_actions(setup->options, setup->config));
     return ExitCode::kOk;

@@ -39,7 +39,8 @@ void require_slots(const UnshardPoints& points) {
   };
   for (const SegmentUnits& segment : points.segments) {
     check("--fsdp-unit-slots", segment.weights, points.slots.of_weights, points.slots.weight_family);
-    check("--fsdp-gradient-slots", segment.gradients, points.slots.of_gradients, points.slots.gradient_family);
+    check(points.gradients_as_weights ? "--fsdp-unit-slots" : "--fsdp-gradient-slots", segment.gradients,
+          points.slots.of_gradients, points.slots.gradient_family);
   }
 }
 

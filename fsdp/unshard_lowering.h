@@ -22,9 +22,10 @@ struct SegmentUnits {
 struct UnshardPoints {
   std::vector<SegmentUnits> segments;
   UnitSlots slots;
-  int prefetch = 1;                // units of each family
-  bool sums_instances = false;     // of hybrid sharding
-  bool gathers_instances = false;  // likewise, where each instance updates a part of its shards
+  int prefetch = 1;                  // units of each family
+  bool gradients_as_weights = true;  // as many slots, by one flag
+  bool sums_instances = false;       // of hybrid sharding
+  bool gathers_instances = false;    // likewise, where each instance updates a part of its shards
   // Units whose gathers a list finds started, and starts again at its end.
   std::vector<int> ahead;
 };

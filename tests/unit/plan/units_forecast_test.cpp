@@ -1,5 +1,6 @@
 // Forecasts of sharded units: collectives of a step whatever was recorded of it, time that they do not hide, and their
 // place among the suggestions.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,29 +36,30 @@ TEST(ForecastUnits, CountsOfAStepAreThoseOfItsMicrobatches) {
   }
 }
 
-// What auto relies on: shards of both ends and their slot take no more than whole ones, on one stage.
-TEST(ForecastUnits, EmbeddingAndHeadTakeLessByShardsOfMoreThanTwoRanks) {
-  for (const int ranks : {2, 3, 4}) {
-    for (const char* const chunk : {"0", "8"}) {
-      SCOPED_TRACE(std::to_string(ranks) + " ranks, chunks of " + chunk);
-      const auto bytes = [&](const char* ends) {
-        const Words more{"--untie-embeddings-and-output-weights",
-                         "--vocab-size",
-                         "4000",
-                         "--loss-chunk-size",
-                         chunk,
-                         "--fsdp-embedding-and-head",
-                         ends,
-                         "--global-batch-size",
-                         "12"};
-        return make_forecast(complete(plan_flags() + kUnits + more, ranks), ranks, {}).stages[0].memory.total();
-      };
-      const std::size_t whole = bytes("whole"), sharded = bytes("sharded");
-      if (ranks > 2) {
-        EXPECT_LT(sharded, whole);
-      }
-      EXPECT_LE(static_cast<double>(sharded), 1.01 * static_cast<double>(whole));
-    }
+// Shards of both ends and the slot that they share take less than whole ones: on one stage and more than two ranks, or
+// with gradients in slots of a smaller dtype.
+TEST(ForecastUnits, ShardsOfEmbeddingAndHeadNeedLessOrMoreByLayout) {
+  struct Case {
+    int ranks;
+    const char* flags;
+    bool less;
+  };
+  for (const Case& c : {Case{2, "--loss-chunk-size 0", false},
+                        {3, "--loss-chunk-size 0", true},
+                        {4, "--loss-chunk-size 8", true},
+                        {4, "--pipeline-model-parallel-size 2", false},
+                        {2, "--bf16 --megatron-fsdp-grad-comm-dtype bf16", true},
+                        {4, "--bf16 --megatron-fsdp-grad-comm-dtype bf16 --loss-chunk-size 8", true}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, c.flags));
+    const auto bytes = [&](const char* ends) {
+      const Words more = test::words(
+          "--untie-embeddings-and-output-weights --vocab-size 4000 --global-batch-size 12 "
+          "--fsdp-embedding-and-head");
+      const Options options = complete(plan_flags() + kUnits + more + Words{ends} + test::words(c.flags), c.ranks);
+      return make_forecast(options, c.ranks, {}).stages[0].memory.total();
+    };
+    const std::size_t whole = bytes("whole"), sharded = bytes("sharded");
+    EXPECT_EQ(sharded < whole, c.less) << sharded << " and " << whole;
   }
 }
 

@@ -173,16 +173,25 @@ TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
       test::tiny_flags() + test::words(
                                "--data-parallel-sharding-strategy optim_grads_params --vocab-size 4000 "
                                "--untie-embeddings-and-output-weights --global-batch-size 8");
-  const Options options = parse_flags(App::kTrain, flags).options;
-  ThreadWorld(4).run([&](Communicator& world) {
-    RunSetup setup = prepare_run(options, world.rank(), world.size());
-    const std::size_t whole = memory_use(setup.plans).total();
-    EXPECT_FALSE(must_shard_ends(setup, world, 0)) << "not known";
-    EXPECT_FALSE(must_shard_ends(setup, world, 5 * whole));
-    ASSERT_TRUE(must_shard_ends(setup, world, 3 * whole));
-    shard_ends(setup, world.rank());
-    EXPECT_LT(memory_use(setup.plans).total(), whole);
-  });
+  // By shares of the host: whether embedding and head are sharded then.
+  const auto decided = [&](const test::Words& more, std::size_t tenths) {
+    const Options options = parse_flags(App::kTrain, flags + more).options;
+    bool sharded = false;
+    ThreadWorld(4).run([&](Communicator& world) {
+      RunSetup setup = prepare_run(options, world.rank(), world.size());
+      const std::size_t whole = memory_use(setup.plans).total();
+      decide_on_ends(setup, world, tenths * whole * 4 / 10);
+      if (world.rank() != 0) return;
+      sharded = setup.options.parallel.ends_exceed_memory;
+      EXPECT_EQ(memory_use(setup.plans).total() < whole, sharded);
+    });
+    return sharded;
+  };
+  EXPECT_FALSE(decided({}, 0)) << "not known";
+  EXPECT_FALSE(decided({}, 12));
+  EXPECT_TRUE(decided({}, 8));
+  EXPECT_FALSE(decided({"--deterministic-mode"}, 8));
+  EXPECT_FALSE(decided({"--pipeline-model-parallel-size", "2"}, 8)) << "no less";
 }
 
 }  // namespace
