@@ -70,17 +70,12 @@ void print_mesh(const MeshSizes& mesh) {
 // As training decides it: by the memory that --rates gives a device.
 void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   const auto room = static_cast<std::size_t>(rates.device_memory - rates.device_reserve);
-  const auto fits = [room](const StageForecast& stage) { return stage.memory.total() <= room; };
-  if (!may_shard_ends(options) || std::ranges::all_of(forecast.stages, fits)) return;
-  const auto most = [](const Forecast& of) {
-    std::size_t bytes = 0;
-    for (const StageForecast& stage : of.stages) bytes = std::max(bytes, stage.memory.total());
-    return bytes;
-  };
+  const std::size_t whole = forecast.step->most_memory;
+  if (!may_shard_ends(options) || whole <= room) return;
   Options with_shards = options;
   with_shards.parallel.ends_exceed_memory = true;
   Forecast sharded = make_forecast(with_shards, static_cast<int>(options.parallel.world_size), {.rates = &rates});
-  if (most(sharded) >= most(forecast)) return;
+  if (sharded.step->most_memory >= whole) return;
   options = std::move(with_shards);
   forecast = std::move(sharded);
 }

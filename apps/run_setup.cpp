@@ -87,8 +87,7 @@ bool lacks_room(const RunSetup& setup, Communicator& world, std::size_t host_byt
     return use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free;
   }
   const std::size_t share = share_of_rank(host_bytes, ranks_of_host(world));
-  const std::size_t copies =
-      setup.plans.host.peak_bytes + (setup.options.checkpoint.async_save ? setup.plans.checkpoint_staging : 0);
+  const std::size_t copies = setup.plans.host.peak_bytes + setup.plans.checkpoint_staging;
   return share > 0 && bytes + copies > share;
 }
 

@@ -128,7 +128,8 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
                      offload->points);
     plans.host = plan_arena(recorded.timeline, offload->host, layout_of(config, recording.searches));
   }
-  if (options.checkpoint.async_save) plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
+  if (options.checkpoint.async_save && !options.train.skip_train)
+    plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
   plans.persistent = recorded.rank.memory.pool.allocated_by_category();
   recording.timeline = counted(std::move(recorded.timeline), options, config);
   plans.train_flops = recording.timeline.flops();

@@ -46,7 +46,7 @@ struct StepPlans {
   ExpertRoom room{};                   // where ranks share out experts
   double capacity_factor = 0;          // that gave it
   CategoryBytes persistent{};          // outside of the arena
-  std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save
+  std::size_t checkpoint_staging = 0;  // bytes of host memory, with --async-save and steps to save
   const ArenaPlan& largest() const { return train.peak_bytes > evaluate.peak_bytes ? train : evaluate; }
   std::size_t block_bytes() const { return largest().peak_bytes; }
 };

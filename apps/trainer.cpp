@@ -57,7 +57,7 @@ void Trainer::build(Communicator& host_world) {
   const bool on_cpu = options().train.device == DeviceType::kCpu;
   const bool saves_async = options().checkpoint.async_save && !options().train.skip_train;
   if (saves_async) save_group_ = host_world.duplicate("checkpoint");
-  const std::size_t staging = saves_async ? setup_.plans.checkpoint_staging : 0;
+  const std::size_t staging = setup_.plans.checkpoint_staging;
   check_host_memory(setup_.plans, staging, world_);
   // A GPU says itself when it is full.
   std::size_t limit = on_cpu ? share_of_rank(available_bytes(), ranks_of_host(world_)) : 0;
