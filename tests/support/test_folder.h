@@ -15,7 +15,7 @@ namespace megalith {
 class TestFolder {
  public:
   TestFolder() {
-    std::string pattern = testing::TempDir() + "/megalith_XXXXXX";
+    std::string pattern = testing::TempDir() + "megalith_XXXXXX";
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
     path_ = pattern;
   }

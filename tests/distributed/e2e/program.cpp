@@ -70,17 +70,6 @@ std::string value_of(const std::string& line, const std::string& key) {
 
 }  // namespace
 
-Folder::Folder() {
-  std::string pattern = (fs::temp_directory_path() / "megalith-e2e-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = pattern;
-}
-
-Folder::~Folder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 std::string Folder::read(const std::string& name) const { return content_of(path(name)); }
 Words Folder::read_lines(const std::string& name) const { return lines_of(read(name)); }
 

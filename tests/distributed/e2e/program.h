@@ -10,19 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/test_folder.h"
 #include "tests/support/words.h"
 
 namespace megalith::test {
 
 // A folder that is removed at the end of the test.
-class Folder {
+class Folder : public TestFolder {
  public:
-  Folder();
-  ~Folder();
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
   std::string read(const std::string& name) const;
   Words read_lines(const std::string& name) const;
   void write(const std::string& name, const std::string& content) const;
@@ -30,9 +25,6 @@ class Folder {
   void truncate(const std::string& name, std::size_t bytes) const;
   void copy(const std::string& from, const std::string& to) const;  // folders too
   void make_text() const;                                           // text.bin and text.idx, byte tokens of a novel
-
- private:
-  std::string path_;
 };
 
 struct Outcome {

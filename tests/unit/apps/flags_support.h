@@ -12,6 +12,7 @@
 
 #include "apps/flags.h"
 #include "core/base/error.h"
+#include "tests/support/test_folder.h"
 
 namespace megalith::test {
 
@@ -55,15 +56,9 @@ class InFolder : public ::testing::Test {
  protected:
   void SetUp() override {
     before_ = std::filesystem::current_path();
-    std::string pattern = ::testing::TempDir() + "apps-XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    std::filesystem::current_path(folder_);
+    std::filesystem::current_path(folder_.path());
   }
-  void TearDown() override {
-    std::filesystem::current_path(before_);
-    std::filesystem::remove_all(folder_);
-  }
+  void TearDown() override { std::filesystem::current_path(before_); }
   static void write(const std::string& path, const std::string& text) {
     std::ofstream out(path, std::ios::binary);
     out << text;
@@ -72,7 +67,7 @@ class InFolder : public ::testing::Test {
 
  private:
   std::filesystem::path before_;
-  std::filesystem::path folder_;
+  TestFolder folder_;
 };
 
 }  // namespace megalith::test

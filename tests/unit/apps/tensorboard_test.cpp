@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "tests/support/test_folder.h"
 
 namespace megalith {
 namespace {
@@ -108,13 +107,7 @@ TEST(TensorBoard, AScalarReadsBack) {
 
 class TensorBoardFiles : public testing::Test {
  protected:
-  TensorBoardFiles() : folder_(testing::TempDir() + "/tensorboard-test-" + std::to_string(getpid())) {
-    std::filesystem::remove_all(folder_);
-  }
-  ~TensorBoardFiles() override {
-    disarm_faults();
-    std::filesystem::remove_all(folder_);
-  }
+  ~TensorBoardFiles() override { disarm_faults(); }
   // Payloads of the records of the only file there.
   static std::vector<std::string> payloads(const std::string& folder) {
     std::string content;
@@ -149,7 +142,8 @@ class TensorBoardFiles : public testing::Test {
   }
   std::string by_samples() const { return folder_ + "/by-samples"; }
 
-  std::string folder_;
+  TestFolder test_folder_;
+  const std::string folder_ = test_folder_.path("events");
 };
 
 TEST_F(TensorBoardFiles, AStepHasMegatronsTags) {

@@ -68,7 +68,7 @@ class AsyncSaves : public testing::TestWithParam<Layout> {};
 
 // The first write of each rank waits until two more steps have changed all that is saved.
 TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Options options = parse_flags(App::kTrain, test::tiny_flags() + GetParam().flags).options;
   const StopRequest stop;
   ThreadWorld world(GetParam().ranks, std::chrono::seconds(60));
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Saves after each step, so that one is still under way when the next is due; each operation on files takes a while.
 TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Flags flags = {"--save-interval", "1", "--hidden-dropout", "0.1", "--use-distributed-optimizer"};
   const test::RunResult plain = test::train({.flags = flags + Flags{"--save", scratch.path("plain")}, .ranks = 2});
   std::mutex mutex;
@@ -164,7 +164,7 @@ TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
 }
 
 TEST(AsyncSave, AStoppedRunHasSavedAndGoesOnBitForBit) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Flags flags = {"--save",       scratch.path("c"), "--load", scratch.path("c"),
                        "--async-save", "--save-interval", "1"};
   const test::RunResult unbroken = test::train({.flags = {"--hidden-dropout", "0.1"}, .ranks = 2});
@@ -193,7 +193,7 @@ TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
     EXPECT_EQ(faults_fired(), 1) << fault;
     return std::pair(result.code, testing::internal::GetCapturedStderr());
   };
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const auto [code, text] = run(scratch.path("first"), "save.shard.write:2:enospc");
   EXPECT_EQ(code, ExitCode::kOk);
   EXPECT_NE(text.find("warning: checkpoint of step 2 was not saved (1 failed in a row, 3 end the run): rank "),
@@ -215,7 +215,7 @@ TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
 TEST(AsyncSave, MemoryThatRunsOutInAWriterEndsAllRanks) {
   for (const char* fault : {"async_save.copied:3:abort-alloc", "save.shard.write:5:abort-alloc",
                             "save.manifest.write:2:abort-alloc", "save.shard.create:5:abort-alloc"}) {
-    const test::ScratchDirectory scratch;
+    const TestFolder scratch;
     const Faults faults(fault);
     EXPECT_THROW(test::train({.flags = {"--save", scratch.path("c"), "--save-interval", "2", "--async-save",
                                         "--train-iters", "40"},
@@ -227,7 +227,7 @@ TEST(AsyncSave, MemoryThatRunsOutInAWriterEndsAllRanks) {
 }
 
 TEST(AsyncSave, ABudgetOfSkipsThatIsSpentLeavesNoSaveUnderWay) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   try {
     test::train({.flags = {"--save", scratch.path("c"), "--save-interval", "1", "--async-save", "--lr", "1e30",
                            "--clip-grad", "0", "--train-iters", "40", "--max-skipped-steps", "0"},
@@ -246,7 +246,7 @@ const Flags kHazardRun = test::words(
     "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1 --micro-batch-size 4");
 
 TEST(AsyncSave, TheCopyHasNoHazard) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const test::RunResult result = test::train({.flags = kHazardRun + Flags{"--save", scratch.path("c")}, .ranks = 2});
   EXPECT_EQ(result.hazards, 0);
   EXPECT_EQ(result.code, ExitCode::kOk);
@@ -256,7 +256,7 @@ TEST(AsyncSave, TheCopyHasNoHazard) {
 // results.
 #if !defined(__SANITIZE_THREAD__)
 TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Flags flags = {
       "--train-iters",  "2", "--save-interval", "1", "--check-hazards", "--micro-batch-size", "8", "--save",
       scratch.path("c")};
@@ -297,7 +297,7 @@ class FailingSaves : public testing::TestWithParam<bool> {
     return found;
   }
 
-  test::ScratchDirectory scratch_;
+  TestFolder scratch_;
 };
 
 TEST_P(FailingSaves, ThreeInARowEndTheRun) {

@@ -49,7 +49,7 @@ class ChangedDataFiles : public testing::TestWithParam<Change> {};
 
 TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
   const Change& change = GetParam();
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   write_data(scratch.path("d"));
   write_data(scratch.path("e"));
   const std::string file = scratch.path(change.file);
@@ -100,7 +100,7 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
 
 // Between the opening of the files and the first step.
 TEST(ChangedData, BeforeTheFirstStepEndTheRun) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   write_data(scratch.path("d"));
   const Flags flags = {"--mock-data=false", "--data-path", scratch.path("d"), "--split", "1,1,0"};
   try {

@@ -130,7 +130,7 @@ TEST(ContextParallel, WithADistributedOptimizer) {
 }
 
 TEST(ContextParallel, CheckpointsGoFromAnyCutToAnyOther) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::vector<Layout> cuts = {{}, {.context = 2}, {.context = 4}, {.context = 2, .communication = "a2a"}};
   const RunResult unbroken = test::train({});
   for (std::size_t from = 0; from < cuts.size(); ++from) {

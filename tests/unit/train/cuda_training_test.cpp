@@ -36,7 +36,7 @@ class CudaTraining : public testing::Test {
   // The run with `flags` and one that is stopped after three steps and resumed, its second half with another cache.
   void expect_resume(const Words& flags);
 
-  test::ScratchDirectory scratch_;
+  TestFolder scratch_;
 };
 
 double l2_distance(const std::vector<double>& a, const std::vector<double>& b) {

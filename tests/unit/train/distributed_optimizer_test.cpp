@@ -206,7 +206,7 @@ TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
                                      {"pp2_dp2", stages(2) + kBf16, 4}};
   for (const Layout& layout : cases) {
     SCOPED_TRACE(layout.name);
-    const test::ScratchDirectory scratch;
+    const TestFolder scratch;
     const Words flags = kSmall + kZero + layout.flags + Words{"--train-iters", "6"};
     const RunResult unbroken = test::train({.flags = flags, .ranks = layout.ranks});
     const RunResult first = test::train(
@@ -220,7 +220,7 @@ TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
 }
 
 TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   std::vector<Layout> layouts = {{"dp2", {}, 2},
                                  {"zero_dp3", kZero, 3},
                                  {"zero_tp2_dp3", kZero + tensor(2), 6},
@@ -255,7 +255,7 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
 }
 
 TEST(DistributedOptimizer, LoadsWeightsAloneAndMomentsOfOtherDtypes) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags = kSmall + kBf16 + kClipping;
   test::train({.flags = flags + Words{"--save", scratch.path("c")}, .ranks = 2});
   for (const Words& how : {Words{"--finetune"}, Words{"--no-load-optim"}, Words{"--exp-avg-dtype", "bf16"}}) {

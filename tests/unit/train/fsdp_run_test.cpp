@@ -72,7 +72,7 @@ struct Way {
 // From each strategy to each other, and to other numbers of replicas: the same bits, and on the same ranks the same
 // run.
 TEST(FsdpRun, CheckpointsGoFromAnyStrategyToAnyOther) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::vector<Way> ways = {{"no_shard", {}, 2},
                                  {"optim", strategy("optim"), 2},
                                  {"gradients", strategy("optim_grads"), 4},

@@ -44,7 +44,7 @@ std::vector<std::string> joined(std::vector<std::string> a, const std::vector<st
 
 // 200 steps with a skipped one, evaluations, a trace and asynchronous saves, ended in the middle and resumed.
 TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags{"--num-layers",       "2", "--train-iters",    "200", "--eval-interval",   "5",
                     "--eval-iters",       "1", "--hidden-dropout", "0.1", "--lr-warmup-iters", "20",
                     "--micro-batch-size", "4"};

@@ -37,7 +37,7 @@ class Machine {
   std::size_t available() const { return available_bytes(folder_.path("")); }
 
  private:
-  test::ScratchDirectory folder_;
+  TestFolder folder_;
 };
 
 TEST(HostMemory, IsWhatTheMachineCanGive) {

@@ -199,7 +199,7 @@ TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
 }
 
 TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags = kSmall + Words{"--bf16"};
   const Words outer = kWeights + instances(2) + kOuter;
   struct Way {

@@ -138,7 +138,7 @@ TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
       {.tensor = 2, .sequence = true, .pipeline = 4, .schedule = "interleaved"},
       {.tensor = 2, .sequence = true, .data = 2, .context = 2},
   };
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags =
       GetParam().flags + Words{"--num-layers",       "8", "--hidden-size",       "16", "--seq-length",     "8",
                                "--micro-batch-size", "1", "--global-batch-size", "4",  "--hidden-dropout", "0.1",

@@ -65,7 +65,7 @@ std::map<std::pair<int, std::string>, std::int64_t> copies_in(const std::string&
 }
 
 TEST(MoeCopies, AreCountedTimedAndDrawn) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   std::mutex mutex;
   std::map<int, std::array<std::int64_t, 2>> moved;  // in the last step, by rank
   std::vector<json> lines;

@@ -71,7 +71,7 @@ TEST_P(MoeRanks, DelayedWeightGradientsHaveTheSameBits) {
 
 // Also where other ranks hold other experts from there on.
 TEST_P(MoeRanks, ResumesWithExpertsOnOtherRanks) {
-  const test::ScratchDirectory folder;
+  const TestFolder folder;
   const Words flags = model() + Words{"--hidden-dropout", "0.1"};
   const Layout split{.data = 2, .sharing = 2, .expert = 2};
   const MoeResult whole = train(flags, split);

@@ -197,7 +197,7 @@ TEST(MoeRoom, ASkippedStepNeedsNone) {
 
 // The flag says what a run starts with, also one that goes on.
 TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
-  const test::ScratchDirectory folder;
+  const TestFolder folder;
   const Outcome whole = run(model("4"));
   const Words flags = model("1") + kTwoRanks.flags();
   const RunResult begun = test::train({.flags = flags + Words{"--save", folder.path("kept"), "--exit-interval", "2"},

@@ -123,7 +123,7 @@ std::string weights_of_transformers(const std::string& checkpoint) {
 }
 
 TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
   const Held want = run(model, {}, "", scratch.path("start"));
   std::int64_t elements = 0;
@@ -155,7 +155,7 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
 
 // A model out of a file of transformers' begins with the same loss whoever holds its experts.
 TEST(ExpertShards, StartFromWeightsOfTransformers) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
   run(model, {}, "", scratch.path("start"));
   weights_of_transformers(scratch.path("start"));

@@ -247,7 +247,7 @@ TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
 
 // Out of a checkpoint the run goes on as if it had not ended, on other ranks too.
 TEST_P(Moe, ResumesBitForBit) {
-  const test::ScratchDirectory folder;
+  const TestFolder folder;
   const Words flags = model() + Words{"--hidden-dropout", "0.1"};
   const Layout split{.tensor = 2, .sequence = true, .pipeline = 2};
   const MoeResult whole = train(flags, {});
@@ -264,7 +264,7 @@ TEST_P(Moe, ResumesBitForBit) {
 }
 
 TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
-  const test::ScratchDirectory folder;
+  const TestFolder folder;
   const Words flags = model() + Words{"--bf16"};
   const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = 3};
   const RunResult saved =

@@ -178,7 +178,7 @@ TEST(Numbers, ASkippedStepChangesNothing) {
 
 // The budget is the whole run's: what was skipped before a resume counts.
 TEST(Numbers, TheBudgetOfSkippedStepsGoesOnAfterAResume) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words folder = {"--max-skipped-steps", "1", "--save", scratch.path("kept"), "--load", scratch.path("kept")};
   const Told first =
       train({.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison({3, 7})});

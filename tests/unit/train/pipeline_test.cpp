@@ -248,7 +248,7 @@ TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
 #endif
 
 TEST(Pipeline, ResumesBitForBitAndUnderOtherLayouts) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags = kSmall + kDropout;
   const RunResult unbroken = test::train({.flags = flags + stages(2), .ranks = 4});
   const RunResult first = test::train(
@@ -307,7 +307,7 @@ TEST(Pipeline, TheFirstNanOfTheDataIsNamedWhereverItGoes) {
 }
 
 TEST(Pipeline, TheTraceShowsEveryAction) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
   test::train(
       {.flags = kSmall + stages(2) +

@@ -203,7 +203,7 @@ TEST(TensorParallelRuns, InBf16) {
 }
 
 TEST(TensorParallelRuns, ResumeGivesTheBitsOfTheUnbrokenRun) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags = test::llama_flags() + kDropout + Layout{4, true}.flags() + Words{"--bf16"};
   const RunResult unbroken = test::train({.flags = flags, .ranks = 4});
   const RunResult first =
@@ -215,7 +215,7 @@ TEST(TensorParallelRuns, ResumeGivesTheBitsOfTheUnbrokenRun) {
 }
 
 TEST(TensorParallelRuns, CheckpointsGoFromAnyLayoutToAnyOther) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags = {"--make-vocab-size-divisible-by", "100"};
   const std::vector<Layout> layouts = {{1}, {2, true}, {4, false}, {2, true, 2}};
   const RunResult unbroken = test::train({.flags = flags});

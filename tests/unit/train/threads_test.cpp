@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(
 // With checkpoints written by threads beside the steps.
 TEST_P(Threads, ShareNothingWithoutOrder) {
   const Layout& layout = GetParam();
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::int64_t steps = 3;
   const Words flags = test::sizes_for(layout) + test::families()[1].flags + layout.flags() +
                       Words{"--train-iters",

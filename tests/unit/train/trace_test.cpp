@@ -82,7 +82,7 @@ std::vector<std::string> overlapping(const Picture& picture) {
 }
 
 TEST(TraceOfARun, ShowsTheStepsOfTheWindowOnAllRanks) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
   const test::RunResult plain = test::train({.flags = {}, .ranks = 2});
   const test::RunResult traced = test::train({.flags = window(path, 2, 4), .ranks = 2});
@@ -113,7 +113,7 @@ TEST(TraceOfARun, ShowsTheStepsOfTheWindowOnAllRanks) {
 }
 
 TEST(TraceOfARun, ProfileRanksChoosesTheRanks) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
   test::train({.flags = window(path, 1, 100) + std::vector<std::string>{"--profile-ranks", "1"}, .ranks = 2});
   std::set<int> ranks;
@@ -128,7 +128,7 @@ TEST(TraceOfARun, ProfileRanksChoosesTheRanks) {
 }
 
 TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
   testing::internal::CaptureStderr();
   test::train({.flags = window(path, 50, 52)});

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <stdexcept>
@@ -17,17 +16,6 @@
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith::test {
-
-ScratchDirectory::ScratchDirectory() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "megalith-train-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = pattern;
-}
-
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 Words tiny_flags() { return small_run() + words("--mock-data --log-interval 1000 --device cpu"); }
 
@@ -223,9 +211,9 @@ std::vector<std::string> read_squares(Rank& rank) {
 }  // namespace
 
 RunResult train(const RunRequest& request) {
-  static const ScratchDirectory shared_cache;  // the user's own cache is no business of a test's
+  static const TestFolder shared_cache;  // the user's own cache is no business of a test's
   setenv("MEGALITH_CACHE", (request.cache.empty() ? shared_cache.path("cache") : request.cache).c_str(), 1);
-  const ScratchDirectory scratch;
+  const TestFolder scratch;
   const Words flags = tiny_flags() + request.flags + Words{"--metrics-jsonl", scratch.path("metrics.jsonl")};
   const Options options = parse_flags(App::kTrain, flags).options;
   RunResult result;

@@ -9,22 +9,10 @@
 
 #include "apps/flags.h"
 #include "apps/trainer.h"
+#include "tests/support/test_folder.h"
 #include "tests/support/words.h"
 
 namespace megalith::test {
-
-// A directory of its own for each test, removed at its end.
-class ScratchDirectory {
- public:
-  ScratchDirectory();
-  ~ScratchDirectory();
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // Whole tensors, put together from the slices of all ranks; NaN where no rank held anything.
 using Tensors = std::map<std::string, std::vector<float>>;

@@ -89,7 +89,7 @@ TEST(Training, MemoryIsWhatWasPlanned) {
 }
 
 TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   for (const std::vector<std::string>& dtype : {std::vector<std::string>{}, std::vector<std::string>{"--bf16"}}) {
     const std::string folder = scratch.path(dtype.empty() ? "fp32" : "bf16");
     const std::vector<std::string> flags =
@@ -113,7 +113,7 @@ const std::vector<std::string> kNarrow = test::words(
 
 TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
   const std::vector<std::string> wide_flags = {"--bf16", "--adam-beta2", "0.95", "--lr", "1e-2"};
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
     const std::string folder = scratch.path(model.empty() ? "gpt" : "llama");
     const std::vector<std::string> flags = model + kNarrow;
@@ -136,7 +136,7 @@ TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
 
 // bf16 moments widen exactly, so that only what comes after differs; the way back rounds.
 TEST(Training, MomentsOfAnotherDtypeAreConverted) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const std::vector<std::string> wide = {"--bf16", "--lr-decay-style", "constant"};
   const std::vector<std::string> narrow =
       wide + std::vector<std::string>{"--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"};
@@ -174,7 +174,7 @@ TEST(Training, TheLossInChunksTrainsTheSameModelInLessMemory) {
 }
 
 TEST(Training, ResumeOnAnotherNumberOfRanksContinues) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const RunResult unbroken = test::train({.ranks = 1});
   test::train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = 4});
   const RunResult second = test::train({.flags = {"--load", scratch.path("c")}, .ranks = 2});
@@ -183,7 +183,7 @@ TEST(Training, ResumeOnAnotherNumberOfRanksContinues) {
 }
 
 TEST(Training, AnotherSeedCannotContinueTheDataOrder) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   test::train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}});
   try {
     test::train({.flags = {"--load", scratch.path("c"), "--seed", "12"}});
@@ -195,7 +195,7 @@ TEST(Training, AnotherSeedCannotContinueTheDataOrder) {
 }
 
 TEST(Training, ALastSaveThatFailsIsNotSuccess) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   std::ofstream(scratch.path("file")) << "not a folder";
   const RunResult result = test::train({.flags = {"--save", scratch.path("file/c")}});
   EXPECT_EQ(result.code, ExitCode::kFileIo);
@@ -203,7 +203,7 @@ TEST(Training, ALastSaveThatFailsIsNotSuccess) {
 }
 
 TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {
-  const test::ScratchDirectory scratch;
+  const TestFolder scratch;
   const RunResult first = test::train({.flags = {"--save", scratch.path("c"), "--lr", "1e-2"}});
   const RunResult tuned = test::train({.flags = {"--load", scratch.path("c"), "--finetune"}});
   ASSERT_EQ(tuned.losses.size(), 6u);
