@@ -186,11 +186,12 @@ class Finder {
   }
 
   bool comes_straight_back(const OffloadCandidate& candidate, const Touches& touches) const {
+    const int microbatch = recording_.actions[static_cast<std::size_t>(touches.last_forward)].microbatch;
     for (std::ptrdiff_t place = touches.last_forward + 1; place < touches.first_backward; ++place) {
       const Action& action = recording_.actions[static_cast<std::size_t>(place)];
       if (!is_verb(action.kind)) continue;
       const std::int64_t layer = layer_of(action.segment);
-      if (layer >= 0 && layer != candidate.slot.layer) return false;
+      if (layer >= 0 && (layer != candidate.slot.layer || action.microbatch != microbatch)) return false;
     }
     return true;
   }

@@ -22,8 +22,8 @@ struct OffloadCandidate {
   };
   std::vector<View> views;
   std::string stays = {};  // why it cannot leave; empty: it can
-  // In at least half of the microbatches no verb of another layer stands between its last reader in forward and its
-  // first in backward.
+  // In at least half of the microbatches no layer's verb, but those of its own layer and microbatch, stands between its
+  // last reader in forward and its first in backward.
   bool straight_back = false;
 };
 

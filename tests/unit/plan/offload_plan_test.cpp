@@ -197,6 +197,19 @@ TEST(OffloadPlan, SavesWhatTheFullestMomentSavesOnEachStage) {
   }
 }
 
+// A stage of one layer: of 1f1b's stages but the last, and of gpipe's, other microbatches stand in between.
+TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
+  const Words layers = {"--num-layers", "4", "--pipeline-model-parallel-size", "4", "--micro-batch-size", "1"};
+  for (const auto& [schedule, stays] : {std::pair("1f1b", 3), {"gpipe", 4}}) {
+    for (int stage = 0; stage < 4; ++stage) {
+      SCOPED_TRACE(fmt::format("{}, stage {}", schedule, stage));
+      const StepPlans plans = plans_of(layers + Words{"--pipeline-schedule", schedule} + offload({"act"}), 4, stage);
+      EXPECT_EQ(moving(plans).count("act"), stage == stays ? 0u : 1u);
+      EXPECT_EQ(printed_offload(plans, "").find("needed again at once") != std::string::npos, stage == stays);
+    }
+  }
+}
+
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
   const std::string text = printed_offload(plans, "");
