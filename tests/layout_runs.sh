@@ -63,10 +63,17 @@ check() {
     echo "$name: no step lacked room"
     failed=1
   fi
+  if [[ $name == ep_flex && $device == cuda ]] && ! grep -q 'rows by flex' "$out/$name.log"; then
+    echo "$name: rows did not go by flex"
+    failed=1
+  fi
   [ -n "${GRAPHS:-}" ] || return 0
+  # A layer that is recomputed whole is one segment.
+  [[ $GRAPHS == *layer* || "$*" != *"--recompute-granularity full"* ]] || return 0
   # shellcheck disable=SC2086
   if run "${name}_graphs" "$ranks" "$@" --cuda-graph-impl local --cuda-graph-modules $GRAPHS; then
     compare "${name}_graphs" "$name"
+    grep -q 'graphs | captured: [1-9]' "$out/${name}_graphs.log" || { echo "${name}_graphs: no graph was captured"; failed=1; }
   else
     failed=1
   fi

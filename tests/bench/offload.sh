@@ -31,13 +31,14 @@ kinds="attn_norm qkv_linear core_attn attn_proj mlp_norm fc1 act fc2 expert_fc1 
 # case: ranks | flags | ways, each NAME FLAGS, apart by semicolons; the first is what the others are compared with
 declare -A cases=(
   [llama1b]="1|--config configs/llama_1b.toml --vocab-size 128255 --seq-length 4096 --micro-batch-size 8 --global-batch-size 32|\
-kept; attention $moves core_attn attn_proj; auto $moves auto; act $moves act; act-whole $moves act --offload-slowdown 1"
+kept; attention $moves core_attn attn_proj; auto $moves auto; act $moves act; act-whole $moves act --offload-slowdown 1; \
+act-6-behind $moves act --offload-distance 6; act-7-behind $moves act --offload-distance 7"
   [qwen3]="1|$qwen3 $graphs moe|kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
   [llama8b-49k]="4|$llama8b --seq-length 49152 --max-position-embeddings 49152 --global-batch-size 4|recomputed $full; auto $lean $moves auto"
   [llama8b-512k]="4|$llama8b --seq-length 524288 --max-position-embeddings 524288 --context-parallel-size 4 --global-batch-size 1 --loss-chunk-size 8192|\
 recomputed $full; auto ${lean/mlp_act/mlp} $moves auto"
   [qwen3-pipeline]="4|$qwen3 $pipeline $pipeline_graphs --expert-model-parallel-size 2 --global-batch-size 16|\
-kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act"
+kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act --offload-slowdown 0.05; with-act-whole $moves expert_fc1 moe_act --offload-distance 3"
   [mixed]="4|$qwen3 $pipeline $mixed $pipeline_graphs --expert-model-parallel-size 2 --global-batch-size 16|\
 kept; expert_fc1 $moves expert_fc1; all $moves $kinds"
   [mixed8]="8|$qwen3 $pipeline $mixed --expert-model-parallel-size 4 --global-batch-size 32|\

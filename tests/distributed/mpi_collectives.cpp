@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 #include "tests/distributed/collective_cases.h"
 #include "tests/distributed/exchange_rows_cases.h"
 #include "tests/distributed/rank_device.h"
+#include "tests/distributed/run_tests.h"
 
 namespace {
 
@@ -116,19 +116,6 @@ TEST(CallsBesideReplays, OfOneGroup) {
   EXPECT_EQ(group->stats().graph_calls, apart ? 1 + 2 * kRounds : 0);
 }
 
-// On the ranks other than 0.
-class FailuresOnly : public testing::EmptyTestEventListener {
- public:
-  explicit FailuresOnly(int rank) : rank_(rank) {}
-
- private:
-  void OnTestPartResult(const testing::TestPartResult& result) override {
-    if (!result.failed()) return;
-    std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_, result.file_name(), result.line_number(), result.message());
-  }
-  int rank_;
-};
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -142,21 +129,9 @@ int main(int argc, char** argv) {
     }
   }
   megalith::MpiRuntime mpi(argc, argv, options);
-  testing::InitGoogleTest(&argc, argv);
-  if (mpi.rank() != 0) {
-    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new FailuresOnly(mpi.rank()));
-  }
+  init_tests(argc, argv, mpi);
   if (!select_rank_device(mpi, Collectives::device)) return kSkipped;
   const std::unique_ptr<Communicator> world = mpi.world(Collectives::device);
   Collectives::world = world.get();
-  bool failed = RUN_ALL_TESTS() != 0;
-  try {
-    failed = world->host_any(failed);
-  } catch (const megalith::Error& error) {
-    std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
-    mpi.abort(error.code());
-  }
-  return failed ? 1 : 0;
+  return run_tests(mpi, *world);
 }

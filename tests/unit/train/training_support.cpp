@@ -159,6 +159,8 @@ std::string field(const std::string& line, const std::string& key) {
   return line.substr(begin, line.find_first_of("\",}", begin) - begin);
 }
 
+}  // namespace
+
 void read_metrics(const std::string& path, RunResult& result) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -173,6 +175,8 @@ void read_metrics(const std::string& path, RunResult& result) {
     if (!regrows.empty()) result.regrows.push_back(std::stoi(regrows));
   }
 }
+
+namespace {
 
 void read_stage(Trainer& trainer, RunResult& result) {
   Rank& rank = trainer.rank();

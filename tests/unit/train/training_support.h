@@ -95,6 +95,8 @@ std::int64_t expect_moved(const RunResult& run, std::int64_t times);
 void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance = 1e-5);
 
 RunResult train(const RunRequest& request);
+// What --metrics-jsonl tells, step by step.
+void read_metrics(const std::string& path, RunResult& result);
 
 // A verb behind which a hook throws.
 struct BrokenAt {

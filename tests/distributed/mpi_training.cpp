@@ -1,0 +1,228 @@
+// Training runs of small models on the ranks of a world against each other in bits: graphs against eager steps, the
+// ways of rows of experts, activations on the host.
+//   mpirun -np 4 mpi_training [--device=cuda] [--part=1/2] [GoogleTest's flags]
+// One start for all runs, where tests/layout_runs.sh has one for each. --part=1/2: every second one, from the first on.
+// Exit code 77, for a skipped test, where ranks outnumber GPUs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/run_setup.h"
+#include "tests/distributed/rank_device.h"
+#include "tests/distributed/run_tests.h"
+#include "tests/support/pairwise.h"
+#include "tests/unit/train/graph_cells.h"
+
+namespace megalith {
+namespace {
+
+using test::at;
+using test::Books;
+using test::Cell;
+using test::Layout;
+using test::numbers;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+// Of main.
+Communicator* world = nullptr;    // of the host
+Communicator* devices = nullptr;  // of the device
+DeviceType device = DeviceType::kCpu;
+int part = 0, parts = 1;
+
+bool on_gpus() { return device == DeviceType::kCuda; }
+
+Words device_flags() {
+  return on_gpus() ? test::words("--device cuda --bf16 --deterministic-mode --hidden-size 128 --seq-length 64")
+                   : test::words("--check-hazards");
+}
+
+// What rank 0's metrics tell; nothing on the others.
+RunResult train(const Words& flags, const std::function<void(Trainer&)>& look) {
+  const TestFolder scratch;
+  const std::string metrics = scratch.path("metrics.jsonl");
+  const Options options =
+      parse_flags(App::kTrain, test::tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics}).options;
+  const StopRequest stop;
+  Trainer trainer(prepare_run(options, world->rank(), world->size()), *devices, stop, world);
+  EXPECT_EQ(trainer.run(), ExitCode::kOk);
+  EXPECT_TRUE(trainer.hazards() == nullptr || trainer.hazards()->count() == 0);
+  if (look) look(trainer);
+  RunResult result;
+  if (world->rank() == 0) test::read_metrics(metrics, result);
+  return result;
+}
+
+void expect_same(const RunResult& run, const RunResult& want) {
+  EXPECT_EQ(run.losses, want.losses);
+  EXPECT_EQ(run.grad_norms, want.grad_norms);
+  EXPECT_EQ(run.validation_losses, want.validation_losses);
+  EXPECT_EQ(run.losses.empty(), world->rank() != 0);
+}
+
+std::vector<Layout> layouts() {
+  switch (world->size()) {
+    case 1: return {{}};
+    case 2: return {{.tensor = 2, .sequence = true, .overlap = true}, {.context = 2}, {.pipeline = 2}, {.data = 2}};
+    case 4:
+      return {{.tensor = 4, .sequence = true, .overlap = true},
+              {.tensor = 2, .sequence = true, .overlap = true, .data = 2},
+              {.tensor = 2, .sequence = true, .pipeline = 2},
+              {.tensor = 2, .sequence = true, .context = 2, .communication = "a2a"},
+              {.data = 2, .context = 2, .communication = "all_gather"},
+              {.pipeline = 2, .data = 2},
+              {.pipeline = 4},
+              {.data = 4}};
+    default: return {};
+  }
+}
+
+enum Factor { kModules, kRecompute, kLayout, kSharing, kSchedule, kNumFactors };
+using Case = test::Combination<kNumFactors>;
+
+const std::vector<Words> kModuleSets = {{"layer"}, {"attn"}, {"mlp"}, {"attn", "mlp"}};
+const Words kRecomputed = {"none", "selective", "full"};
+const std::vector<int> kSharings = {0, 1, 2, 3, 5};  // as Layout has them
+
+// Each two values of two factors once.
+std::vector<Cell> cells() {
+  const std::vector<Layout> all = layouts();
+  std::vector<Case> cases =
+      test::combinations<kNumFactors>({{numbers(kModuleSets.size()), numbers(kRecomputed.size()), numbers(all.size()),
+                                        numbers(kSharings.size()), numbers(test::schedules().size())}});
+  std::erase_if(cases, [&](const Case& c) {
+    const bool one_segment = at(kRecomputed, c, kRecompute) == "full" && c[kModules] != 0;  // a layer is one then
+    const Layout& layout = at(all, c, kLayout);
+    return one_segment || (at(kSharings, c, kSharing) > 0 && layout.data * layout.context == 1);
+  });
+  std::vector<Cell> chosen;
+  for (const Case& c : test::pairwise<kNumFactors>(cases)) {
+    Cell cell{.modules = at(kModuleSets, c, kModules),
+              .layout = at(all, c, kLayout),
+              .recompute = at(kRecomputed, c, kRecompute)};
+    cell.layout.sharing = at(kSharings, c, kSharing);
+    cell.layout.schedule = at(test::schedules(), c, kSchedule);
+    chosen.push_back(cell);
+  }
+  return chosen;
+}
+
+TEST(MpiTraining, GraphsChangeNoBit) {
+  int number = 0;
+  for (const Cell& cell : cells()) {
+    if (number++ % parts != part) continue;
+    SCOPED_TRACE(cell.name());
+    if (world->rank() == 0) fmt::print("{}\n", cell.name());
+    Books books;
+    const RunResult run = train(cell.graphs(), [&](Trainer& trainer) {
+      const int rank = world->rank();
+      books.stats[rank] = trainer.rank().graphs->stats();
+      books.plans[rank] = trainer.rank().graphs->plan();
+      books.planned[rank] = trainer.plans().graphs;
+    });
+    test::expect_replayed(cell, books);
+    expect_same(run, train(cell.eager(), nullptr));
+  }
+  EXPECT_GT(number, 0) << "no layout of so many ranks";
+}
+
+struct Way {
+  std::string dispatcher;
+  Words more = {};
+};
+
+// By its calls. A way that is not the one asked for would give the same bits.
+void expect_way(const std::string& dispatcher, const CommunicatorStats& stats) {
+  EXPECT_EQ(stats.pulled > 0, dispatcher == "flex");
+  EXPECT_EQ(stats.padded > 0, dispatcher == "alltoall" && on_gpus());
+  EXPECT_EQ(stats.messages > 0, dispatcher == "alltoall" && !on_gpus());
+}
+
+TEST(MpiTraining, ExpertsChangeNoBit) {
+  if (world->size() == 1) GTEST_SKIP() << "needs ranks that share out experts";
+  const auto graphs = [](const std::string& modules) {
+    return test::words("--cuda-graph-impl local --cuda-graph-modules " + modules);
+  };
+  const auto moves = [](const std::string& kinds) {
+    return test::words("--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules " + kinds);
+  };
+  const Words all = moves("attn_norm qkv_linear core_attn attn_proj mlp_norm expert_fc1 moe_act");
+  std::vector<Way> ways = {{"allgather"},
+                           {"alltoall"},
+                           {"alltoall", graphs("layer")},
+                           {"alltoall", moves("expert_fc1 moe_act")},
+                           {"alltoall", graphs("attn moe_router moe_preprocess") + all}};
+  if (on_gpus()) {
+    for (const Words& more :
+         {Words{}, graphs("layer"), graphs("attn moe"), graphs("attn moe_router moe_preprocess"),
+          Words{"--moe-shared-expert-overlap"}, graphs("layer") + Words{"--moe-shared-expert-overlap"},
+          Words{"--moe-expert-rank-capacity-factor", "0.2"}, moves("expert_fc1 moe_act"), all, graphs("layer") + all,
+          graphs("attn moe_router moe_preprocess") + all})
+      ways.push_back({"flex", more});
+  }
+  const Words model = test::words(
+      "--num-layers 4 --swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "
+      "--moe-grouped-gemm --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 --micro-batch-size 1 "
+      "--global-batch-size 16 --train-iters 10");
+  const std::string ranks = std::to_string(world->size());
+  std::vector<Words> layouts = {{"--expert-model-parallel-size", ranks}};
+  if (world->size() == 4)
+    layouts.push_back(test::words(
+        "--num-layers 8 --expert-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule "
+        "interleaved "
+        "--num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --moe-layer-freq [0,1,0,1,0,1,0,1]"));
+  int number = 0;
+  for (const Words& layout : layouts) {
+    RunResult first;
+    for (const Way& way : ways) {
+      if (number++ % parts != part && &way != &ways.front()) continue;
+      const Words flags = model + layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
+      const std::string name = fmt::format("{}", fmt::join(Words(flags.begin() + std::ssize(model), flags.end()), " "));
+      SCOPED_TRACE(name);
+      if (world->rank() == 0) fmt::print("{}\n", name);
+      const RunResult run = train(flags, [&](Trainer& trainer) {
+        Rank& rank = trainer.rank();
+        expect_way(way.dispatcher, rank.layers.dispatcher->communicator().stats());
+        const Options& options = trainer.rank().options;
+        EXPECT_EQ(rank.graphs != nullptr && rank.graphs->stats().replays > 0,
+                  options.train.cuda_graph_impl != CudaGraphImpl::kNone);
+        EXPECT_EQ(rank.offload != nullptr && rank.offload->transfer.stats().offloads > 0,
+                  !options.offload.offload_modules.empty());
+        EXPECT_EQ(trainer.plans().capacity_factor > options.parallel.moe_expert_rank_capacity_factor,
+                  options.parallel.moe_expert_rank_capacity_factor < 1);
+      });
+      if (first.losses.empty()) first = run;
+      expect_same(run, first);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--device=cuda") device = DeviceType::kCuda;
+    if (argument.starts_with("--part=") && std::sscanf(argv[i], "--part=%d/%d", &part, &parts) == 2) --part;
+  }
+  set_deterministic_environment();
+  set_graphs_environment();
+  const TestFolder cache;
+  setenv("MEGALITH_CACHE", cache.path("cache").c_str(), 1);
+  MpiRuntime mpi(argc, argv, {.timeout = std::chrono::seconds(60)});
+  test::init_tests(argc, argv, mpi);
+  if (!test::select_rank_device(mpi, device)) return test::kSkipped;
+  const std::unique_ptr<Communicator> hosts = mpi.world(), gpus = on_gpus() ? mpi.world(device) : nullptr;
+  world = hosts.get();
+  devices = gpus ? gpus.get() : world;
+  return test::run_tests(mpi, *world);
+}
