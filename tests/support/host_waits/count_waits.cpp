@@ -12,8 +12,9 @@ CountedStep count_waits(Trainer& trainer, bool& counting) {
   samples.input.iteration = 100;
   step.train(samples.input);
   const auto replays = [&] { return rank.graphs ? rank.graphs->stats().replays : 0; };
+  const auto offloads = [&] { return rank.offload ? rank.offload->transfer.stats().offloads : 0; };
   HostWaits before = {};
-  CountedStep counted = {.replays = -replays(), .microbatches = rank.config.microbatches};
+  CountedStep counted = {.replays = -replays(), .offloads = -offloads(), .microbatches = rank.config.microbatches};
   counting = true;
   host_waits_begin();
   step.train(samples.input, [&] {
@@ -26,6 +27,7 @@ CountedStep count_waits(Trainer& trainer, bool& counting) {
   counting = false;
   step.read_result();
   counted.replays += replays();
+  counted.offloads += offloads();
   counted.waits.of_runtime += before.of_runtime;
   counted.waits.of_driver += before.of_driver;
   counted.waits.questions += before.questions;

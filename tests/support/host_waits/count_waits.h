@@ -10,7 +10,8 @@ namespace megalith::test {
 
 struct CountedStep {
   HostWaits waits = {};
-  std::int64_t replays = 0;  // of graphs
+  std::int64_t replays = 0;   // of graphs
+  std::int64_t offloads = 0;  // of kept activations
   std::int64_t microbatches = 0;
 };
 
