@@ -24,6 +24,14 @@ std::size_t moving_bytes(const OffloadChosen& chosen) {
 
 double shown_ms(double seconds) { return 1e3 * seconds; }
 
+std::string said_forecast(const OffloadChosen::Times& times) {
+  const CopyForecast& copies = times.copies;
+  return fmt::format(
+      "by forecast {:.2f} ms to the host and {:.2f} back beside {:.2f} of computing a microbatch, which waits {:.2f}",
+      shown_ms(copies.out_seconds), shown_ms(copies.back_seconds), shown_ms(times.computing),
+      shown_ms(copies.stalls()));
+}
+
 std::string said_nodes(const MemoryNodes& nodes) {
   return nodes.first == nodes.last ? fmt::format("node {}", nodes.first)
                                    : fmt::format("nodes {} and {}", nodes.first, nodes.last);
@@ -130,6 +138,12 @@ std::string printed_offload(const StepPlans& plans, const std::string& whose) {
                         row.slots, row.slots == 1 ? "slot" : "slots", said_layers(row.layers),
                         row.reason.empty() ? "moves" : "stays: " + row.reason);
   }
+  const auto other = plans.train.live_activations.find("other");
+  if (other != plans.train.live_activations.end() && other->second > 0) {
+    text +=
+        fmt::format("  {:<12} {:>12.2f} MiB of all microbatches at the fullest moment stays: of no kind that moves\n",
+                    "other", mib(other->second));
+  }
   const OffloadSaving saving = saving_of(plans);
   const auto line = [&text](const char* name, double bytes) {
     text += fmt::format("  {:<25} {:>12.2f} MiB\n", name, mib(bytes));
@@ -138,6 +152,7 @@ std::string printed_offload(const StepPlans& plans, const std::string& whose) {
   text +=
       fmt::format("  {:<25} {:>12.2f} MiB, R = {:.4f}\n", "saved, step arena", mib(saving.realised), saving.ratio());
   line("host memory, pinned", static_cast<double>(plans.host.peak_bytes));
+  if (chosen.forecast) text += fmt::format("  {}\n", said_forecast(*chosen.forecast));
   return text;
 }
 
@@ -178,14 +193,7 @@ std::string said_offload(const StepPlans& plans) {
       "moment (R = {:.4f})",
       kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(saving.realised),
       mib(saving.theory), saving.ratio());
-  if (const std::optional<OffloadChosen::Times>& times = chosen.forecast) {
-    const CopyForecast& copies = times->copies;
-    text += fmt::format(
-        "; by forecast {:.2f} ms to the host and {:.2f} back beside {:.2f} of computing a microbatch, which waits "
-        "{:.2f}",
-        shown_ms(copies.out_seconds), shown_ms(copies.back_seconds), shown_ms(times->computing),
-        shown_ms(copies.stalls()));
-  }
+  if (chosen.forecast) text += "; " + said_forecast(*chosen.forecast);
   return text;
 }
 

@@ -295,6 +295,7 @@ ExitCode forecast(int argc, char** argv) {
   if (rates) decide_on_ends(options, *rates, forecast);
   if (options.logging.print_actions) {
     fmt::print("{}", printed_actions(options, config));
+    if (rates) print_copies(forecast);
     return ExitCode::kOk;
   }
   print_layout(options, config, rates.has_value());

@@ -56,6 +56,7 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_EQ(slots(none), 0);
   EXPECT_THAT(printed_offload(none, ""), HasSubstr("stays: its copies would not hide behind computing"));
   EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
+  EXPECT_THAT(printed_offload(some, ""), HasSubstr("\n  by forecast "));
   EXPECT_FALSE(none.offload.forecast);
   EXPECT_NEAR(some.offload.forecast->copies.out_seconds, some.offload.used_bytes / 2e9, 1e-9);
   EXPECT_GT(some.offload.forecast->computing, 0);
