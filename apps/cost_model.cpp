@@ -78,7 +78,8 @@ double CostModel::exchange_seconds(const PlannedCall& call) const {
   const Rates::Link& within = call.padded > 0 || hosts > 1 ? rates_.host : rates_.peer;
   const double bytes = ring_bytes(call), away = (ranks - ranks / hosts) / (ranks - 1);  // share for other hosts
   const double latency = within.latency + rates_.network.latency * std::log2(hosts);
-  return latency + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
+  const double packed = call.padded > 0 ? 4 * bytes / rates_.memory : 0;  // read and written, before and behind
+  return latency + packed + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
 }
 
 double CostModel::seconds(const PlannedCall& call, bool beside) const {

@@ -25,7 +25,7 @@ double ring_bytes(const PlannedCall& call);  // of rows in equal parts, what fil
 // at the lower rate that is left to them. Sharded units are copied within a host, and their gradients' copies summed in
 // one pass; over hosts they are collectives. Exchanged rows go straight to their ranks: to those of other hosts at the
 // network's rate, and beside them within the host, where kernels read them out of each other's memory unless they are
-// padded.
+// padded, which packs them into equal parts before and takes them out behind.
 class CostModel {
  public:
   // Of heads of `width` over sequences of `length`. `rates` outlives the model.
