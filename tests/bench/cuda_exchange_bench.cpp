@@ -1,11 +1,14 @@
-// Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral]
-// Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, d 2048, 8 of 128
-// experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts through
-// NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that gets most,
-// its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank.
+// Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral] [skewed] [TOKENS ...]
+// Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, or each of TOKENS, d
+// 2048, 8 of 128 experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts
+// through NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that
+// gets most, its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank. Experts are as
+// likely as each other, or where routing is skewed by 1 / sqrt(1, 2, ...).
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -22,13 +25,29 @@ namespace {
 
 using namespace megalith;
 
-constexpr std::int64_t kTokens = 8192;
 constexpr int kCalls = 50;
 
 struct Case {
+  std::int64_t tokens = 8192;  // of a rank
   std::int64_t hidden = 2048;
   int experts = 128, choices = 8;
+  bool skewed = false;
 };
+
+// A token's experts, by the largest of log(u) / weight (Efraimidis and Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
+// Ranks that hold neighbouring experts get likely and unlikely ones: those of place e in likelihood are the 37 e-th.
+std::vector<int> choose(const Case& of, std::mt19937& random) {
+  std::vector<std::pair<double, int>> keys;
+  for (int e = 0; e < of.experts; ++e) {
+    const double weight = of.skewed ? 1 / std::sqrt(e + 1.0) : 1,
+                 u = (static_cast<double>(random()) + 1) / 4294967297.0;
+    keys.emplace_back(-std::log(u) / weight, e * 37 % of.experts);
+  }
+  std::partial_sort(keys.begin(), keys.begin() + of.choices, keys.end());
+  std::vector<int> chosen;
+  for (int k = 0; k < of.choices; ++k) chosen.push_back(keys[static_cast<std::size_t>(k)].second);
+  return chosen;
+}
 
 // Which of its tokens a rank sends to each rank, by seed: every rank computes all of them.
 struct Lists {
@@ -36,20 +55,17 @@ struct Lists {
   std::vector<std::int32_t> index;  // [M] of this rank
   std::int64_t most = 0;            // rows that arrive on one rank
   std::int64_t most_sent = 0;       // from others
+  double load = 0;                  // of the rank that gets most, over the mean
 
-  Lists(const Communicator& world, const Case& of) : index(static_cast<std::size_t>(kTokens * world.size())) {
+  Lists(const Communicator& world, const Case& of) : index(static_cast<std::size_t>(of.tokens * world.size())) {
     const int ranks = world.size();
     std::vector<std::int64_t> arrived(static_cast<std::size_t>(ranks)), from_others(arrived);
     for (int source = 0; source < ranks; ++source) {
       std::mt19937 random(static_cast<unsigned>(source + 1));
       std::vector<std::vector<std::int32_t>> tokens(static_cast<std::size_t>(ranks));
-      std::vector<int> experts(static_cast<std::size_t>(of.experts));
-      std::iota(experts.begin(), experts.end(), 0);
-      for (std::int32_t token = 0; token < kTokens; ++token) {
-        for (int k = 0; k < of.choices; ++k) {
-          std::swap(experts[static_cast<std::size_t>(k)],
-                    experts[static_cast<std::size_t>(k) + random() % static_cast<unsigned>(of.experts - k)]);
-          auto& list = tokens[static_cast<std::size_t>(experts[static_cast<std::size_t>(k)] * ranks / of.experts)];
+      for (std::int32_t token = 0; token < of.tokens; ++token) {
+        for (const int expert : choose(of, random)) {
+          auto& list = tokens[static_cast<std::size_t>(expert * ranks / of.experts)];
           if (list.empty() || list.back() != token) list.push_back(token);
         }
       }
@@ -65,6 +81,8 @@ struct Lists {
     }
     most = *std::max_element(arrived.begin(), arrived.end());
     most_sent = *std::max_element(from_others.begin(), from_others.end());
+    const auto sum = static_cast<double>(std::accumulate(arrived.begin(), arrived.end(), std::int64_t{0}));
+    load = static_cast<double>(most) * ranks / sum;
   }
 };
 
@@ -95,9 +113,12 @@ void measure(Communicator& world, const Case& of) {
   test::Rig rig({.device = DeviceType::kCuda});
   const std::int64_t ranks = world.size();
   const Lists lists(world, of);
-  const std::int64_t rows_listed = kTokens * ranks, room_rows = (lists.most + 127) / 128 * 128;
+  if (world.rank() == 0)
+    std::printf("%ld tokens a rank, %d of %d experts, load of ranks, max/mean %.2f\n", static_cast<long>(of.tokens),
+                of.choices, of.experts, lists.load);
+  const std::int64_t rows_listed = of.tokens * ranks, room_rows = (lists.most + 127) / 128 * 128;
   const std::int64_t row_bytes = of.hidden * 2 + of.choices * 8;
-  auto shared = rig.empty<std::uint8_t>((kTokens + room_rows) * row_bytes + rows_listed * 4);
+  auto shared = rig.empty<std::uint8_t>((of.tokens + room_rows) * row_bytes + rows_listed * 4);
   auto home = rig.empty<std::uint8_t>(rows_listed * row_bytes);
   auto sends = rig.empty<std::int32_t>(ranks * (ranks + 1));
   std::ranges::copy(lists.sends, sends.values.begin());
@@ -108,7 +129,8 @@ void measure(Communicator& world, const Case& of) {
   };
   auto* at = shared.tensor().as<std::byte>();
   auto* to = home.tensor().as<std::byte>();
-  ExchangeRows there{.group = world, .pair_room = kTokens}, back{.group = world, .pair_room = kTokens, .back = true};
+  ExchangeRows there{.group = world, .pair_room = of.tokens},
+      back{.group = world, .pair_room = of.tokens, .back = true};
   there.sends = back.sends = sends.tensor().view({ranks, ranks + 1});
   there.index = cut(at, DType::kInt32, {rows_listed});
   const std::size_t index_bytes = there.index.bytes();
@@ -116,7 +138,7 @@ void measure(Communicator& world, const Case& of) {
   for (const auto& [dtype, width] :
        {std::pair{DType::kBf16, of.hidden}, std::pair{DType::kInt32, std::int64_t{of.choices}},
         std::pair{DType::kFp32, std::int64_t{of.choices}}}) {
-    const Tensor in = cut(at, dtype, {kTokens, width}), arrived = cut(at, dtype, {room_rows, width});
+    const Tensor in = cut(at, dtype, {of.tokens, width}), arrived = cut(at, dtype, {room_rows, width});
     there.rows.push_back({.in = in, .out = arrived});
     if (dtype != DType::kInt32) back.rows.push_back({.in = arrived, .out = cut(to, dtype, {rows_listed, width})});
   }
@@ -145,7 +167,7 @@ void measure(Communicator& world, const Case& of) {
                                                 .rows = op->rows,
                                                 .index = op->index,
                                                 .sends = op->sends,
-                                                .pair_room = kTokens,
+                                                .pair_room = of.tokens,
                                                 .back = op->back});
             }));
       all_to_all(wanted);
@@ -166,9 +188,25 @@ int main(int argc, char** argv) {
   if (!test::select_rank_device(mpi, DeviceType::kCuda)) return test::kSkipped;
   try {
     const std::unique_ptr<Communicator> world = mpi.world(DeviceType::kCuda);
-    const bool mixtral = argc > 1 && std::string_view(argv[1]) == "mixtral";
-    if (world->size() > 1) measure(*world, mixtral ? Case{.experts = 8, .choices = 2} : Case{});
-    world->host_barrier();
+    Case of;
+    std::vector<std::int64_t> tokens;
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word == "mixtral") {
+        of.experts = 8;
+        of.choices = 2;
+      } else if (word == "skewed") {
+        of.skewed = true;
+      } else {
+        tokens.push_back(std::atoll(argv[i]));
+      }
+    }
+    if (tokens.empty()) tokens.push_back(of.tokens);
+    for (const std::int64_t count : tokens) {
+      of.tokens = count;
+      if (world->size() > 1) measure(*world, of);
+      world->host_barrier();
+    }
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
     mpi.abort(error.code());

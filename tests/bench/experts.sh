@@ -36,11 +36,9 @@ for name in "${@:-qwen3 mixtral}"; do
     for ep in ${EPS:-1 $ranks}; do
       for routing in forced natural; do
         steps=$natural more="--lr 2e-4"
-        if [ $routing = forced ]; then
-          steps=$forced
-          more+=" --moe-router-force-load-balancing --trace $work/trace --profile-step-start $((steps - 1)) --profile-step-end $steps"
-        fi
+        [ $routing = natural ] || { steps=$forced more+=" --moe-router-force-load-balancing"; }
         [ "$steps" -gt 0 ] || continue
+        more+=" --trace $work/trace --profile-step-start $((steps - 1)) --profile-step-end $steps"
         rm -f "$work/metrics" "$work/trace"
         # shellcheck disable=SC2086
         if ! mpirun --bind-to none -np "$ranks" "$apps/train" --config "configs/$config.toml" $common $flags --make-vocab-size-divisible-by "$vocabulary" \
