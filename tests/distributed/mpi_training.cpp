@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -38,6 +39,12 @@ DeviceType device = DeviceType::kCpu;
 int part = 0, parts = 1;
 
 bool on_gpus() { return device == DeviceType::kCuda; }
+
+void tell(const std::string& what) {
+  if (world->rank() != 0) return;
+  fmt::print("{}\n", what);
+  std::fflush(stdout);
+}
 
 Words device_flags() {
   return on_gpus() ? test::words("--device cuda --bf16 --deterministic-mode --hidden-size 128 --seq-length 64")
@@ -119,7 +126,7 @@ TEST(MpiTraining, GraphsChangeNoBit) {
   for (const Cell& cell : cells()) {
     if (number++ % parts != part) continue;
     SCOPED_TRACE(cell.name());
-    if (world->rank() == 0) fmt::print("{}\n", cell.name());
+    tell(cell.name());
     Books books;
     const RunResult run = train(cell.graphs(), [&](Trainer& trainer) {
       const int rank = world->rank();
@@ -186,7 +193,7 @@ TEST(MpiTraining, ExpertsChangeNoBit) {
       const Words flags = model + layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
       const std::string name = fmt::format("{}", fmt::join(Words(flags.begin() + std::ssize(model), flags.end()), " "));
       SCOPED_TRACE(name);
-      if (world->rank() == 0) fmt::print("{}\n", name);
+      tell(name);
       const RunResult run = train(flags, [&](Trainer& trainer) {
         Rank& rank = trainer.rank();
         expect_way(way.dispatcher, rank.layers.dispatcher->communicator().stats());
