@@ -137,7 +137,11 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
         dropped = std::make_unique<Graph>("what no graph holds");
         dropped->begin_capture(rank_.streams.compute);
       }
-      action.segment >= 0 ? rank_.runner.run_verb(action) : carry_out(action);
+      try {
+        action.segment >= 0 ? rank_.runner.run_verb(action) : carry_out(action);
+      } catch (const std::exception& error) {
+        rank_.graphs->fail_capture(dropped->name(), action, dropped->last_op(), error);
+      }
     }
   } catch (...) {
     end();

@@ -32,16 +32,6 @@ std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& r
   return {low, high - low + 1};
 }
 
-// Why the capture failed, behind where.
-[[noreturn]] void fail_capture(const std::string& graph, const std::string& where, std::string_view op,
-                               const std::exception& error) {
-  fail({.code = code_of(error),
-        .subject = fmt::format("capture of graph {}, in {}{}: {}", graph, where,
-                               op.empty() ? "" : fmt::format(" after op {}", op), error.what()),
-        .remedy = "all graphs were dropped, --cuda-graph-impl none runs without them",
-        .show_place = false});
-}
-
 }  // namespace
 
 void GraphedRunner::begin_step(const std::vector<Action>& actions, const GraphSignature& signature) {
@@ -146,11 +136,7 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
     if (!graph.last_op().empty()) op = graph.last_op();
     graph.abort_capture();
     runner_.restore(column, before);
-    drop();
-    const Action& failed = actions[std::min(at, run.first + run.count - 1)];
-    fail_capture(graph.name(),
-                 fmt::format("segment {}, {}", runner_.entry(failed.segment).name, name_of(verb_of(failed.kind))), op,
-                 error);
+    fail_capture("graph " + graph.name(), actions[std::min(at, run.first + run.count - 1)], op, error);
   }
   taken.after = runner_.host_state(column, segment, segments);
   taken.weights_alone = std::all_of(actions.begin() + static_cast<std::ptrdiff_t>(run.first),
@@ -168,6 +154,19 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
 void GraphedRunner::drop() {
   for (Held& held : held_) held = {};
   stats_ = {.replays = stats_.replays};
+}
+
+void GraphedRunner::fail_capture(const std::string& what, const Action& at, std::string_view op,
+                                 const std::exception& error) {
+  drop();
+  const std::string where =
+      at.segment < 0 ? to_string(at)
+                     : fmt::format("segment {}, {}", runner_.entry(at.segment).name, name_of(verb_of(at.kind)));
+  fail({.code = code_of(error),
+        .subject = fmt::format("capture of {}, in {}{}: {}", what, where,
+                               op.empty() ? "" : fmt::format(" after op {}", op), error.what()),
+        .remedy = "all graphs were dropped, --cuda-graph-impl none runs without them",
+        .show_place = false});
 }
 
 }  // namespace megalith

@@ -3,9 +3,11 @@
 // SegmentRunner gives.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,9 @@ class GraphedRunner {
   // Ahead of the run, to which it still is a capture, or leaves on the host what the captured one does. No hooks.
   void capture_ahead(const std::vector<Action>& actions, const Run& run);
   void drop();
+  // Drops all graphs and says why the capture of `what` failed: at this action, after this op ("": none).
+  [[noreturn]] void fail_capture(const std::string& what, const Action& at, std::string_view op,
+                                 const std::exception& error);
 
   struct Stats {  // of the graphs that are held; replays since construction
     int graphs = 0;

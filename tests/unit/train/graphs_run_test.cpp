@@ -200,15 +200,19 @@ class ByHand {
   StepInput input_;
 };
 
-std::vector<float> losses_by_hand(const Words& flags, const std::function<void(Trainer&, ByHand&)>& meanwhile = {}) {
+// Rank 0's.
+std::vector<float> losses_by_hand(const Words& flags, const std::function<void(Trainer&, ByHand&)>& meanwhile = {},
+                                  int ranks = 1) {
   std::vector<float> losses;
-  test::train(
-      {.flags = flags + Words{"--train-iters", "1", "--micro-batch-size", "4"}, .prepare = [&](Trainer& trainer, int) {
-         ByHand by_hand(trainer);
-         losses.push_back(by_hand.step());
-         if (meanwhile) meanwhile(trainer, by_hand);
-         for (int i = 0; i < 3; ++i) losses.push_back(by_hand.step());
-       }});
+  test::train({.flags = flags + Words{"--train-iters", "1", "--micro-batch-size", "4"},
+               .ranks = ranks,
+               .prepare = [&](Trainer& trainer, int rank) {
+                 ByHand by_hand(trainer);
+                 std::vector<float> own{by_hand.step()};
+                 if (meanwhile) meanwhile(trainer, by_hand);
+                 for (int i = 0; i < 3; ++i) own.push_back(by_hand.step());
+                 if (rank == 0) losses = own;
+               }});
   return losses;
 }
 
@@ -298,6 +302,34 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
     EXPECT_GT(captures.at(static_cast<std::size_t>(rank)), 0);
     EXPECT_LT(captures.at(static_cast<std::size_t>(rank)), graphs.at(static_cast<std::size_t>(rank)));
   }
+}
+
+// On both stages an MLP, which no graph holds, fails in that pass, behind an attention that is captured.
+TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
+  const Words pipeline{"--pipeline-model-parallel-size", "2"};
+  const auto fail_once = [](Trainer& trainer, ByHand& by_hand) {
+    Rank& rank = trainer.rank();
+    Parameter* broken = nullptr;
+    for (ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+      for (Parameter* parameter : unit.parameters) {
+        if (parameter->name().ends_with("mlp.linear_fc2.weight")) broken = parameter;
+      }
+    }
+    ASSERT_NE(broken, nullptr);
+    const Tensor weight = std::exchange(broken->weight, Tensor{});
+    EXPECT_THAT(by_hand.failing_step(),
+                AllOf(HasSubstr(fmt::format(
+                          "capture of what no graph holds, in segment layer {} mlp, forward after op ", rank.stage())),
+                      HasSubstr("all graphs were dropped")));
+    broken->weight = weight;
+    EXPECT_EQ(rank.graphs->stats().graphs, 0);
+    EXPECT_FALSE(rank.streams.compute.capturing());
+    by_hand.step();
+    EXPECT_TRUE(rank.graphs->complete());
+  };
+  const auto eager = [](Trainer&, ByHand& by_hand) { by_hand.step(); };
+  EXPECT_EQ(losses_by_hand(pipeline + kGraphs + Words{"--cuda-graph-modules", "attn"}, fail_once, 2),
+            losses_by_hand(pipeline, eager, 2));
 }
 
 // All layers are recomputed whole, which attention's graphs leave out: stages go through the pass before the first
