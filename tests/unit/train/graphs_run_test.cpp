@@ -153,6 +153,40 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
                                           "capture", "eager", "replay", "eager"));
 }
 
+// The pass in which libraries set themselves up, which a run makes on GPUs alone: a microbatch forward and backward,
+// and forward for the evaluation.
+TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
+  const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--eval-interval", "2", "--eval-iters", "1"};
+  const RunResult without = test::train({.flags = flags});
+  for (const Words& graphs : {Words{}, kModules}) {
+    SCOPED_TRACE(testing::PrintToString(graphs));
+    std::vector<Call> calls;
+    std::vector<std::pair<std::string, std::size_t>> warm_up;  // with the calls before it
+    const auto watch = [&](Trainer& trainer, int rank) {
+      record(calls)(trainer, rank);
+      trainer.rank().warm_up_hooks.before.emplace_back([&] { warm_up.emplace_back("pre_warmup", calls.size()); });
+      trainer.rank().warm_up_hooks.after.emplace_back([&] { warm_up.emplace_back("post_warmup", calls.size()); });
+      trainer.step().warm_up();
+    };
+    expect_same_run(test::train({.flags = flags + graphs, .prepare = watch}), without);
+    // Six segments; two microbatches a step.
+    constexpr std::size_t kPass = 6 * (6 + 2), kStep = 6 * 6 * 2, kEvaluation = 6 * 2 * 2;
+    ASSERT_EQ(calls.size(), kPass + 3 * kStep + 2 * kEvaluation);
+    std::map<std::string, int> points;
+    for (std::size_t i = 0; i < kPass; ++i) {
+      EXPECT_EQ(calls[i].phase, Phase::kWarmUp) << calls[i].what;
+      ++points[calls[i].what.substr(0, calls[i].what.find(' '))];
+    }
+    EXPECT_THAT(points,
+                testing::UnorderedElementsAre(testing::Pair("pre_forward", 12), testing::Pair("post_forward", 12),
+                                              testing::Pair("pre_backward", 6), testing::Pair("post_backward", 6),
+                                              testing::Pair("pre_weight", 6), testing::Pair("post_weight", 6)));
+    EXPECT_EQ(calls[kPass].phase, graphs.empty() ? Phase::kEager : Phase::kWarmUp);
+    EXPECT_THAT(warm_up, testing::ElementsAre(testing::Pair("pre_warmup", 0u),
+                                              testing::Pair("post_warmup", graphs.empty() ? kPass : kPass + kStep)));
+  }
+}
+
 // Also where the run ends before it has captured anything.
 TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
   for (const Words& more : {Words{"--train-iters", "2", "--cuda-graph-warmup-steps", "2"},
