@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 
 namespace megalith::test {
@@ -10,6 +11,11 @@ std::string Cell::name() const {
   std::string name = layout.name() + " " + layout.schedule + " recompute " + recompute;
   for (const std::string& module : modules) name += " " + module;
   return name;
+}
+
+bool Cell::delays_weights() const {
+  return layout.schedule == "zb-h1" || layout.schedule == "zb-v" ||
+         std::ranges::count(more, "--delay-wgrad-compute") > 0;
 }
 
 Words Cell::eager() const {
@@ -34,6 +40,7 @@ RunResult run_graphs(const Cell& cell, Books& books) {
                   const Rank& own = trainer.rank();
                   books.stats[rank] = own.graphs->stats();
                   books.plans[rank] = own.graphs->plan();
+                  books.actions[rank] = trainer.step().actions().train;
                   books.planned[rank] = trainer.plans().graphs;
                   books.flops[rank] = trainer.plans().train_flops;
                 }});
@@ -51,6 +58,23 @@ RunResult run(const Cell& cell, Books& books) {
   return cell.modules.empty() ? run_eagerly(cell) : run_graphs(cell, books);
 }
 
+namespace {
+
+void expect_weights_apart(const std::vector<Action>& actions, const RunPlan& plan) {
+  int alone = 0;
+  for (const Run& run : plan.runs) {
+    const auto first = actions.begin() + static_cast<std::ptrdiff_t>(run.first);
+    const auto weights = std::count_if(first, first + static_cast<std::ptrdiff_t>(run.count),
+                                       [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
+    if (weights == 0) continue;
+    EXPECT_EQ(weights, run.count) << "from " << to_string(*first) << " on";
+    ++alone;
+  }
+  EXPECT_GT(alone, 0);
+}
+
+}  // namespace
+
 void expect_replayed(const Cell& cell, const Books& books) {
   for (const auto& [rank, stats] : books.stats) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);
@@ -63,6 +87,7 @@ void expect_replayed(const Cell& cell, const Books& books) {
     EXPECT_EQ(stats.digest_of_ops, books.planned.at(rank).digest_of_ops) << "other ops than the plan's, by name";
     EXPECT_EQ(std::ssize(plan.runs), books.planned.at(rank).replays);
     EXPECT_GT(stats.ops, stats.graphs);
+    if (cell.delays_weights()) expect_weights_apart(books.actions.at(rank), plan);
     EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
   }
 }

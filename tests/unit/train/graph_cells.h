@@ -17,6 +17,7 @@ struct Cell {
   int eval_interval = 5;  // below `steps`: evaluations stand between steps too
 
   std::string name() const;
+  bool delays_weights() const;  // the gradients of all
   Words eager() const;
   Words graphs() const;
 };
@@ -24,6 +25,7 @@ struct Cell {
 struct Books {
   std::map<int, GraphedRunner::Stats> stats;  // by rank
   std::map<int, RunPlan> plans;
+  std::map<int, std::vector<Action>> actions;  // of a step
   std::map<int, StepGraphs> planned;
   std::map<int, double> flops;  // planned, of a step
 };
@@ -35,7 +37,8 @@ RunResult run(const Cell& cell, Books& books);
 
 // There are evaluations between steps.
 void expect_evaluated(const Cell& cell, const RunResult& run);
-// Each rank captured what the plan says, once, and replayed each run in every step but the first.
+// Each rank captured what the plan says, once, and replayed each run in every step but the first. Weight gradients that
+// are delayed are graphs of their own.
 void expect_replayed(const Cell& cell, const Books& books);
 
 }  // namespace megalith::test

@@ -35,6 +35,15 @@ void expect_recomputed(const Cell& cell, const Books& books) {
   EXPECT_GT(books.flops.at(0), without);
 }
 
+// The plan without overlap has other ops.
+void expect_overlapped(const Cell& cell, const Books& books) {
+  if (!cell.layout.overlap) return;
+  Cell plain = cell;
+  plain.layout.overlap = false;
+  const Options options = parse_flags(App::kTrain, test::tiny_flags() + plain.graphs()).options;
+  EXPECT_NE(books.stats.at(0).digest_of_ops, prepare_run(options, 0, cell.layout.ranks()).plans.graphs.digest_of_ops);
+}
+
 // The forms of context parallelism differ in how often two ranks call each other in a layer.
 void expect_exchanged(const Cell& cell, const RunResult& run) {
   if (cell.layout.context == 1) return;
@@ -67,6 +76,7 @@ void expect_as_eager(const std::vector<Cell>& cells) {
     test::expect_acted(run, cell.layout, test::sizes_of(cell.layout),
                        {.steps = cell.steps, .evaluations = std::ssize(run.validation_losses)}, sizeof(float));
     expect_recomputed(cell, books);
+    expect_overlapped(cell, books);
     expect_exchanged(cell, run);
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
       const test::RankActivity &with = run.ranks[rank], &without = eager.at(flags).ranks[rank];
