@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <set>
+#include <string>
 
 #include "apps/flags_binding.h"
 #include "apps/flags_companion.h"
@@ -268,6 +270,8 @@ void resolve(Options& options) {
   }
   if (train.cuda_graph_impl != CudaGraphImpl::kNone && train.cuda_graph_modules.empty())
     train.cuda_graph_modules = {"layer"};
+  std::set<std::string> modules;
+  std::erase_if(train.cuda_graph_modules, [&](const std::string& module) { return !modules.insert(module).second; });
   ConvertOptions& convert = options.convert;
   const auto other = [](const std::string& format) {
     return format == "hf" ? "native" : format == "native" ? "hf" : "";

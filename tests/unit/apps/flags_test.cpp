@@ -44,6 +44,9 @@ TEST(Flags, DerivesWhatWasLeftOut) {
               ElementsAre("layer"));
   EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).train.cuda_graph_modules,
               ElementsAre("attn"));
+  EXPECT_THAT(
+      train_options(test::words("--cuda-graph-impl local --cuda-graph-modules mlp attn mlp")).train.cuda_graph_modules,
+      ElementsAre("mlp", "attn"));
   EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).train.recompute_modules,
               ElementsAre("core_attn"));
 }
