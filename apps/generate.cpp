@@ -187,6 +187,8 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   }
   Request request = read_request(parsed.options, world);
   const Options& options = request.options;
+  if (shows && options.train.cuda_graph_impl == CudaGraphImpl::kTransformerEngine)
+    log_info("--cuda-graph-impl transformer_engine means local here");
   const Generator::Sizes sizes = request.sizes();
   const bool cuda = options.train.device == DeviceType::kCuda;
   const int neighbours = mpi == nullptr ? 1 : mpi->local_size();

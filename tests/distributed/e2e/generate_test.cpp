@@ -74,9 +74,11 @@ TEST_F(Generate, SamplesSideBySide) {
   EXPECT_EQ(three.substr(0, 36), one + "\n");
   EXPECT_THAT(three.substr(36),
               ::testing::AllOf(::testing::StartsWith("It is"), ::testing::Not(::testing::StartsWith(one))));
-  const Outcome outcome = test::run(
-      test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "9", "--print-speed"}),
-      folder_);
+  const Outcome outcome =
+      test::run(test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "9",
+                                           "--print-speed", "--cuda-graph-impl", "transformer_engine"}),
+                folder_);
+  EXPECT_THAT(outcome.err, ::testing::HasSubstr("--cuda-graph-impl transformer_engine means local here"));
   EXPECT_THAT(outcome.err, ::testing::ContainsRegex("6 tokens in [0-9.]+ s: [0-9.]+ tokens/s"));
 }
 
