@@ -17,6 +17,7 @@ namespace megalith {
 Step::Verbs Step::verbs_of_next_step() {
   if (rank_.graphs == nullptr) return Verbs::kEager;
   if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
+    if (warm_up_steps_ == 0) rank_.graphs->check_hooks(actions_.train);
     ++warm_up_steps_;
     pass_warm_up(false);
     return Verbs::kWarmUp;

@@ -27,6 +27,8 @@ class GraphedRunner {
   // Called behind each verb that is captured, while the stream captures: may add what the graph is to record.
   void after_captured_verb(std::function<void(const Action&)> call) { after_captured_verb_ = std::move(call); }
 
+  // Exit code 9 where a hook stands inside of what is to be one graph: known before the warm-up.
+  void check_hooks(const std::vector<Action>& actions) const { group_runs(actions, runner_, modules_); }
   // Before each step that captures or replays. Exit code 9 where the graphs do not fit it any more.
   void begin_step(const std::vector<Action>& actions, const GraphSignature& signature);
   // The run that begins with this action of the list; null: none does.

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/ops/elementwise.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {
@@ -449,6 +450,17 @@ TEST(GraphedRun, AHookInsideALayerIsRefused) {
     EXPECT_THAT(by_hand.failing_step(), HasSubstr("hook post_forward of segment layer 0 attention"));
     trainer.rank().runner.hooks(1) = {};
   });
+}
+
+// Before the warm-up, however long it is.
+TEST(GraphedRun, AHookInsideALayerFromTheStartIsRefusedBeforeTheFirstStep) {
+  int calls = 0;
+  const auto add_hook = [&](Rank& rank) {
+    rank.runner.hooks(1).add(HookPoint::kPostForward, [&](const HookContext&) { ++calls; });
+  };
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { test::train({.flags = kGraphs, .customize = add_hook}); }),
+              HasSubstr("hook post_forward of segment layer 0 attention"));
+  EXPECT_EQ(calls, 0);
 }
 
 }  // namespace
