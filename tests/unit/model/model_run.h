@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct ModelCase {
   // tokens than they are replayed with.
   bool replay_whole = false;
   GptFactories factories = {};
+  // In their place, for the plan and for the run: what has streams of its own needs the plan's, or those that compute.
+  std::function<GptFactories(Stream& compute)> factories_on = nullptr;
   Mode mode = Mode::kTrain;  // kEval: forward only
   DeviceType device = DeviceType::kCpu;
   bool deterministic = true;

@@ -4,6 +4,7 @@
 
 #include "moe/moe_layer.h"
 #include "tests/support/device_cases.h"
+#include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/model/model_run.h"
 
 namespace megalith {
@@ -69,6 +70,44 @@ TEST_P(MoeModel, OneGraphReplaysAMicrobatchWithOtherTokens) {
     EXPECT_EQ(replayed.replays, 2 * c.microbatches);
     EXPECT_EQ(replayed.tokens, eager.tokens);
     test::expect_same_bits(replayed, eager);
+  }
+}
+
+// How the rows of a rank travel.
+struct RankRows {
+  RankRows(Stream& compute, Communicator& group)
+      : stream(compute.device(), "rows of experts", compute.instruments()), dispatcher(group, stream, {}) {}
+  Stream stream;
+  Dispatcher dispatcher;
+};
+
+// Each rank has its own tokens, and experts of all layers, in more groups of the combine than two ranks need.
+TEST(MoeModelOfRanks, OneGraphReplaysAMicrobatchWithOtherTokens) {
+  for (const int ranks : {2, 4}) {
+    ThreadWorld(ranks, std::chrono::seconds(60)).run([&](Communicator& group) {
+      std::vector<std::unique_ptr<RankRows>> rows;  // of the plan and of the run, for each of the two below
+      ModelCase c{.config = model_config({.dtype = DType::kBf16, .device = DeviceType::kCpu}),
+                  .seed = 1 + static_cast<std::uint64_t>(group.rank())};
+      c.config.moe.num_experts = 8;
+      c.config.moe.combine_groups = 4;
+      c.factories_on = [&](Stream& compute) {
+        rows.push_back(std::make_unique<RankRows>(compute, group));
+        return GptFactories{.moe = moe_factory({.experts = {.rank = group.rank(), .ranks = ranks},
+                                                .dispatcher = &rows.back()->dispatcher,
+                                                .shared_expert_overlap = true})};
+      };
+      const ModelResult eager = run_model(c);
+      const CommunicatorStats of_eager = group.stats();
+      c.replay = c.replay_whole = true;
+      const ModelResult replayed = run_model(c);
+      EXPECT_EQ(replayed.graphs, c.microbatches);
+      EXPECT_EQ(replayed.replays, 2 * c.microbatches);
+      EXPECT_EQ(replayed.tokens, eager.tokens);
+      test::expect_same_bits(replayed, eager);
+      // Two layers, rows travel four times in each.
+      EXPECT_EQ(of_eager.messages, 8 * c.microbatches);
+      EXPECT_EQ(group.stats().messages, of_eager.messages + 8 * replayed.replays);
+    });
   }
 }
 
