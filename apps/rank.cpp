@@ -23,11 +23,17 @@ ExpertSplit expert_split(const Mesh& mesh) {
           .column_ranks = static_cast<int>(mesh.sizes().etp)};
 }
 
-// Or the router: a graph waits for nothing that began outside of it.
-bool graphs_hold_experts(const TrainingOptions& train) {
-  if (train.cuda_graph_impl == CudaGraphImpl::kNone) return false;
-  return std::ranges::any_of(train.cuda_graph_modules,
-                             [](const std::string& module) { return module == "layer" || module.starts_with("moe"); });
+// Whether rows on their way home may stay so beside weight gradients. A graph ends with nothing under way, and waits
+// for nothing that began outside of it: the verbs that begin and wait must be in one, or in none.
+bool waits_behind(const Options& options, const RunConfig& config) {
+  if (options.train.cuda_graph_impl == CudaGraphImpl::kNone) return true;
+  const GraphModules modules = graph_modules(options, config.pipeline);
+  if (config.pipeline.weights_apart() || modules.moe_dispatch) return false;
+  // Between the two the experts' gradients get their slot, which ends a graph.
+  const bool binds_gradients = config.mesh.edp > 1 &&
+                               options.parallel.expert_sharding() >= ShardingStrategy::kOptimGrads &&
+                               options.parallel.fsdp_reduce_grads == GradientReduction::kEach;
+  return !binds_gradients || !(modules.layer || modules.moe);
 }
 
 // Groups of one rank have nothing to add up.
@@ -117,7 +123,7 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
       Dispatcher::Options{.way = dispatcher_of(options),
                           .copies = mesh.sizes().etp,
                           .capacity_factor = options.parallel.moe_expert_rank_capacity_factor,
-                          .waits_behind = !graphs_hold_experts(options.train)});
+                          .waits_behind = waits_behind(options, config)});
 }
 
 RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,

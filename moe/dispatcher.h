@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "core/layers/context.h"
 #include "core/model/moe_config.h"
@@ -20,8 +21,8 @@ class Dispatcher {
     MoeTokenDispatcher way = MoeTokenDispatcher::kAllToAll;
     std::int64_t copies = 1;       // ranks that hold parts of the same experts' columns, neighbours in the group
     double capacity_factor = 1.5;  // --moe-expert-rank-capacity-factor
-    // Rows that come back in the backward pass are waited for by the router's verb instead of the dispatch's, so that
-    // weight gradients may stand between the two. Not where a graph holds one of them.
+    // Rows that come back in the backward pass are waited for behind the experts' weight gradients, or by the router's
+    // backward_data if that comes first, instead of by the dispatch's. Graphs hold both of these, or neither.
     bool waits_behind = false;
   };
 
@@ -68,12 +69,14 @@ class Dispatcher {
   void start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label);
   // What was started is there for the compute stream.
   void wait(const Context& ctx) { lane_.wait(ctx.compute); }
-  // Of a start_back in the backward pass: one of the two waits.
+  // Of a start_back in the backward pass, as Options::waits_behind has it: here, or where wait_behind() is called
+  // first.
   void wait_ahead(const Context& ctx) {
-    if (!options_.waits_behind) wait(ctx);
+    is_under_way_ = options_.waits_behind;
+    if (!is_under_way_) wait(ctx);
   }
   void wait_behind(const Context& ctx) {
-    if (options_.waits_behind) wait(ctx);
+    if (std::exchange(is_under_way_, false)) wait(ctx);
   }
 
  private:
@@ -84,6 +87,7 @@ class Dispatcher {
 
   CommLane lane_;
   Options options_;
+  bool is_under_way_ = false;  // what wait_behind() is for
 };
 
 }  // namespace megalith

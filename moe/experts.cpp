@@ -144,6 +144,7 @@ void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stas
                           .c = gate_.main_grad,
                           .c2 = up_.main_grad,
                           .accumulate = !gate_.overwrites});
+  if (spec_.dispatcher != nullptr) spec_.dispatcher->wait_behind(ctx);
 }
 
 }  // namespace megalith

@@ -9,6 +9,7 @@
 
 #include "core/layers/segment.h"
 #include "core/ops/grouped_gemm.h"
+#include "moe/dispatcher.h"
 
 namespace megalith {
 
@@ -29,6 +30,7 @@ class Experts : public Segment {
     std::int64_t experts = 0;  // of the layer
     ExpertSplit split = {};
     bool fused = true;
+    Dispatcher* dispatcher = nullptr;  // of rows that may be on their way beside weight gradients; null: none are
     float init_std = 0;
     float output_init_std = 0;
   };

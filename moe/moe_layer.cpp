@@ -90,6 +90,7 @@ std::unique_ptr<Segment> experts(const MoeSite& site, const MoeOptions& options)
                                 .experts = moe.num_experts,
                                 .split = options.experts,
                                 .fused = moe.use_transformer_engine_op_fuser,
+                                .dispatcher = options.dispatcher,
                                 .init_std = static_cast<float>(site.config.init_method_std),
                                 .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
 }

@@ -117,8 +117,8 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
     const auto waits = [&](int s) { return s > begin && behind.contains(s); };
     for (int s = end - 1; s >= begin; --s) {
       add(action, action.kind, s);
-      if (both && s + 1 < end && waits(s + 1)) add(action, ActionKind::kBackwardWeight, s + 1);
       if (both && !waits(s)) add(action, ActionKind::kBackwardWeight, s);
+      if (both && s + 1 < end && waits(s + 1)) add(action, ActionKind::kBackwardWeight, s + 1);
     }
     if (both) ++i;
   }

@@ -32,7 +32,7 @@ int first_segment(const ChunkSegments& segments, int chunk);  // of chunk == num
 
 // Expands chunks into their segments. A backward_data that is one block with its backward_weight is interleaved with it
 // per segment, so that gradients of late layers are ready early and stashes die early. A backward_weight of `behind`
-// comes then behind the next segment's backward_data, which leaves something on its way.
+// comes then behind both of the next segment, whose backward_data leaves something on its way.
 std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
                                     const std::set<int>& behind = {});
 

@@ -172,9 +172,9 @@ class RankLayer {
     for (std::size_t s = segments_.size(); s-- > 0;) {
       const Segment& segment = *segments_[s].segment;
       gradients_ = segment.backward_data(ctx_, mb_, gradients_, stashes_[s]);
+      if (!later || segments_[s].name != "experts") segment.backward_weight(ctx_, mb_, stashes_[s]);
       if (later && segments_[s].name == "dispatch")
         segments_[s + 1].segment->backward_weight(ctx_, mb_, stashes_[s + 1]);
-      if (!later || segments_[s].name != "experts") segment.backward_weight(ctx_, mb_, stashes_[s]);
     }
   }
 

@@ -132,7 +132,10 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
     RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .way = way};
     const RankLayerResult ahead = run_rank_layer(test);
     test.waits_behind = test.overlap = true;
-    expect_same(run_rank_layer(test), ahead);
+    for (const bool replay : {false, true}) {
+      test.replay = replay;
+      expect_same(run_rank_layer(test), ahead);
+    }
   }
 }
 

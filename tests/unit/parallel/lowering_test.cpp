@@ -77,7 +77,7 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
   EXPECT_GE(position(ActionKind::kReduce, 2), last_weight);
 }
 
-// Weights of segment 2 come behind the data gradient of segment 1, where both are one block.
+// Weights of segment 2 come behind both gradients of segment 1, where both are one block.
 TEST(Lowering, WeightGradientsStandBesideWhatIsOnItsWay) {
   const auto order_of = [](ScheduleKind kind) {
     std::string order;
@@ -89,7 +89,7 @@ TEST(Lowering, WeightGradientsStandBesideWhatIsOnItsWay) {
     }
     return order;
   };
-  EXPECT_EQ(order_of(ScheduleKind::k1F1B), " B3 W3 B2 B1 W2 W1 B0 W0");
+  EXPECT_EQ(order_of(ScheduleKind::k1F1B), " B3 W3 B2 B1 W1 W2 B0 W0");
   EXPECT_EQ(order_of(ScheduleKind::kZbH1), " B3 B2 B1 B0 W3 W2 W1 W0");
 }
 

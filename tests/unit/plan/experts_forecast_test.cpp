@@ -121,6 +121,21 @@ TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
   EXPECT_NEAR(alone.step->seconds - beside.step->seconds, waits - left, 0.02 * (waits - left));
 }
 
+// Where one graph, or none, holds the verbs around experts' weight gradients, these hide as much as in eager steps.
+TEST(ExpertsForecast, HidesRowsBehindWeightGradientsInGraphsToo) {
+  const Rates rates = test::rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
+  const auto exposed = [&](const Words& more) { return forecast(2, 2, more, &rates).stages.at(0).times.exposed_rows; };
+  const auto in_graphs = [&](const Words& modules, const Words& more = {}) {
+    return exposed(Words{"--cuda-graph-impl", "local", "--cuda-graph-modules"} + modules + more);
+  };
+  const double eager = exposed({}), delayed = exposed({"--delay-wgrad-compute"});
+  EXPECT_LT(eager, delayed);
+  for (const Words& modules : {Words{"layer"}, Words{"attn", "moe"}, Words{"attn", "moe_router"}})
+    EXPECT_NEAR(in_graphs(modules), eager, 1e-9) << testing::PrintToString(modules);
+  EXPECT_NEAR(in_graphs({"attn", "moe_router", "moe_preprocess"}), delayed, 1e-9);
+  EXPECT_NEAR(in_graphs({"layer"}, {"--delay-wgrad-compute"}), delayed, 1e-9);
+}
+
 // Sends are random; those of allgather are not.
 TEST(ExpertsForecast, IsWhatThreadRanksSend) {
   for (const char* type : {"allgather", "alltoall"}) {
