@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "apps/expert_rows.h"
@@ -25,14 +24,13 @@ bool Trainer::lacks_room(const ExpertRoom& needed) const {
   return needed.arrived > room.arrived || needed.rows > room.rows;
 }
 
-// Layers behind one whose rows had no room saw other rows than they will: it may take more than once.
+// Tokens that did not arrive have no rows, and layers behind saw other tokens than they will: what was needed may be
+// more, loss and gradients mean nothing, and it may take more than once.
 StepResult Trainer::with_room(const StepResult& lacked) {
   const auto start = std::chrono::steady_clock::now();
   StepResult result = lacked;
   while (result.lacks_room) {
-    const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-    make_room(result.room_needed, fmt::format("step {}{}", result.iteration,
-                                              finite ? "" : ", whose loss or gradients are not finite either,"));
+    make_room(result.room_needed, fmt::format("step {}", result.iteration));
     step_->train_again();
     result = step_->read_result();
   }
@@ -53,9 +51,9 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
   step_->give_back();
   world_.host_barrier();  // what the other ranks of this host had is free too when it is asked what there is
   setup_.plans = std::move(plans);
-  const std::string reason =
-      fmt::format("{} needed room on a rank for {} tokens and {} rows of its experts, and had it for {} and {}", what,
-                  needed.arrived, needed.rows, had.arrived, had.rows);
+  const std::string reason = fmt::format(
+      "{} needed room on a rank for at least {} tokens and {} rows of its experts, and had it for {} and {}", what,
+      needed.arrived, needed.rows, had.arrived, had.rows);
   on_all_ranks(world_, [&] {
     try {
       check_host_memory(setup_.plans, 0, world_);

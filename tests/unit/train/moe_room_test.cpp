@@ -226,7 +226,7 @@ TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
   }
   EXPECT_GT(faults_fired(), 0);
   disarm_faults();
-  EXPECT_THAT(message, testing::AllOf(HasSubstr("step 2 needed room on a rank for"), HasSubstr("1024 rows"),
+  EXPECT_THAT(message, testing::AllOf(HasSubstr("step 2 needed room on a rank for at least"), HasSubstr("1024 rows"),
                                       HasSubstr("--moe-expert-rank-capacity-factor 2.200")));
 }
 
