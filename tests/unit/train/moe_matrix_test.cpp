@@ -47,7 +47,8 @@ const std::vector<Layout> kLayouts = {{.data = 2},
                                       {.pipeline = 2, .data = 2},
                                       {.context = 2, .communication = "all_gather"},
                                       {.data = 4, .expert = 2},
-                                      {.pipeline = 2, .data = 2, .expert = 2}};
+                                      {.pipeline = 2, .data = 2, .expert = 2},
+                                      {.data = 4, .expert = 4}};
 const std::vector<Words> kWays = {
     {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}};  // of layouts with .expert
 
@@ -68,8 +69,11 @@ bool is_legal(const Case& c) {
   if (c[kSlots] == 3 && (layout.sharing == 4 || layout.sharing == 7)) return false;  // gradients are whole there
   return c[kSlots] == 0 || layout.gathers_units();
 }
-// Two instances of more than one rank.
-bool has_ranks(const Case& c) { return layout_of(c).sharing != 6 || layout_of(c).data == 4; }
+// Two instances of more than one rank, with a copy of the experts in each.
+bool has_ranks(const Case& c) {
+  const Layout layout = layout_of(c);
+  return layout.sharing != 6 || (layout.data == 4 && layout.expert < 4);
+}
 
 std::vector<Case> chosen_cases() {
   const bool is_quick = test::one_of(2) > 1;
