@@ -128,12 +128,7 @@ TEST(MpiTraining, GraphsChangeNoBit) {
     SCOPED_TRACE(cell.name());
     tell(cell.name());
     Books books;
-    const RunResult run = train(cell.graphs(), [&](Trainer& trainer) {
-      const int rank = world->rank();
-      books.stats[rank] = trainer.rank().graphs->stats();
-      books.plans[rank] = trainer.rank().graphs->plan();
-      books.planned[rank] = trainer.plans().graphs;
-    });
+    const RunResult run = train(cell.graphs(), [&](Trainer& trainer) { test::note(books, trainer, world->rank()); });
     test::expect_replayed(cell, books);
     expect_same(run, train(cell.eager(), nullptr));
   }
@@ -176,7 +171,8 @@ TEST(MpiTraining, ExpertsChangeNoBit) {
   }
   const Words model = test::words(
       "--num-layers 4 --swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "
-      "--moe-grouped-gemm --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 --micro-batch-size 1 "
+      "--moe-grouped-gemm --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 "
+      "--moe-expert-rank-capacity-factor 8 --micro-batch-size 1 "
       "--global-batch-size 16 --train-iters 10");
   const std::string ranks = std::to_string(world->size());
   std::vector<Words> layouts = {{"--expert-model-parallel-size", ranks}};

@@ -33,16 +33,20 @@ Words Cell::eager() const {
 
 Words Cell::graphs() const { return eager() + Words{"--cuda-graph-impl", "local", "--cuda-graph-modules"} + modules; }
 
+void note(Books& books, Trainer& trainer, int rank) {
+  const Rank& own = trainer.rank();
+  books.stats[rank] = own.graphs->stats();
+  books.plans[rank] = own.graphs->plan();
+  books.actions[rank] = trainer.step().actions().train;
+  books.planned[rank] = trainer.plans().graphs;
+  books.flops[rank] = trainer.plans().train_flops;
+}
+
 RunResult run_graphs(const Cell& cell, Books& books) {
   std::mutex mutex;
   return train({.flags = cell.graphs(), .ranks = cell.layout.ranks(), .finish = [&](Trainer& trainer, int rank) {
                   const std::lock_guard lock(mutex);
-                  const Rank& own = trainer.rank();
-                  books.stats[rank] = own.graphs->stats();
-                  books.plans[rank] = own.graphs->plan();
-                  books.actions[rank] = trainer.step().actions().train;
-                  books.planned[rank] = trainer.plans().graphs;
-                  books.flops[rank] = trainer.plans().train_flops;
+                  note(books, trainer, rank);
                 }});
 }
 

@@ -30,6 +30,7 @@ struct Books {
   std::map<int, double> flops;  // planned, of a step
 };
 
+void note(Books& books, Trainer& trainer, int rank);  // of a run with graphs that has ended
 RunResult run_graphs(const Cell& cell, Books& books);
 RunResult run_eagerly(const Cell& cell);
 // In graphs where it names modules.
