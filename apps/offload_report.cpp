@@ -138,16 +138,12 @@ std::string printed_offload(const StepPlans& plans, const std::string& whose) {
                         row.slots, row.slots == 1 ? "slot" : "slots", said_layers(row.layers),
                         row.reason.empty() ? "moves" : "stays: " + row.reason);
   }
-  const auto other = plans.train.live_activations.find("other");
-  if (other != plans.train.live_activations.end() && other->second > 0) {
-    text +=
-        fmt::format("  {:<12} {:>12.2f} MiB of all microbatches at the fullest moment stays: of no kind that moves\n",
-                    "other", mib(other->second));
-  }
   const OffloadSaving saving = saving_of(plans);
   const auto line = [&text](const char* name, double bytes) {
     text += fmt::format("  {:<25} {:>12.2f} MiB\n", name, mib(bytes));
   };
+  const auto other = plans.train.live_activations.find("other");  // at the fullest moment
+  if (other != plans.train.live_activations.end()) line("of no kind that moves", static_cast<double>(other->second));
   line("saved, fullest moment", saving.theory);
   text +=
       fmt::format("  {:<25} {:>12.2f} MiB, R = {:.4f}\n", "saved, step arena", mib(saving.realised), saving.ratio());

@@ -93,6 +93,7 @@ Step::Step(Rank& rank)
 }
 
 void Step::use(const StepPlans& plans) {
+  if (rank_.graphs) rank_.graphs->check_hooks(actions_.train);
   plans_ = &plans;
   fixed_ = {.actions = digest_of(actions_.train),
             .plan = digest_of(plans.train),

@@ -17,7 +17,6 @@ namespace megalith {
 Step::Verbs Step::verbs_of_next_step() {
   if (rank_.graphs == nullptr) return Verbs::kEager;
   if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
-    if (warm_up_steps_ == 0) rank_.graphs->check_hooks(actions_.train);
     ++warm_up_steps_;
     pass_warm_up(false);
     return Verbs::kWarmUp;
@@ -141,10 +140,13 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
       try {
         action.segment >= 0 ? rank_.runner.run_verb(action) : carry_out(action);
       } catch (const std::exception& error) {
-        rank_.graphs->fail_capture(dropped->name(), action, dropped->last_op(), error);
+        const std::string what = dropped->name(), op(dropped->last_op());
+        dropped.reset();
+        rank_.graphs->fail_capture(what, action, op, error);
       }
     }
   } catch (...) {
+    rank_.graphs->drop();
     end();
     throw;
   }

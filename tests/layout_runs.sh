@@ -69,7 +69,7 @@ check() {
   fi
   [ -n "${GRAPHS:-}" ] || return 0
   # A layer that is recomputed whole is one segment.
-  [[ $GRAPHS == *layer* || "$*" != *"--recompute-granularity full"* ]] || return 0
+  [[ $GRAPHS == *layer* || "$* ${ARGS:-}" != *"--recompute-granularity full"* ]] || return 0
   # shellcheck disable=SC2086
   if run "${name}_graphs" "$ranks" "$@" --cuda-graph-impl local --cuda-graph-modules $GRAPHS; then
     compare "${name}_graphs" "$name"
