@@ -1,4 +1,4 @@
-// Whole runs with captured graphs: what happens between steps, hooks in every phase, failures and drift.
+// Whole runs with captured graphs: what happens between steps, failures and drift.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -83,127 +83,6 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   std::stringstream trace;
   trace << std::ifstream(scratch.path("trace.json")).rdbuf();
   EXPECT_THAT(trace.str(), AllOf(HasSubstr("layer_norm"), testing::Not(HasSubstr("replay "))));
-}
-
-struct Call {
-  std::string what;  // point, segment, chunk, microbatch, verb
-  Phase phase;
-};
-
-// All six points of every segment.
-std::function<void(Trainer&, int)> record(std::vector<Call>& calls) {
-  return [&calls](Trainer& trainer, int) {
-    Rank& rank = trainer.rank();
-    std::vector<HookTable> tables(static_cast<std::size_t>(rank.runner.num_segments()));
-    for (HookTable& table : tables) {
-      for (int p = 0; p < kNumHookPoints; ++p) {
-        const auto point = static_cast<HookPoint>(p);
-        table.add(point, [&calls, &rank, point](const HookContext& c) {
-          EXPECT_FALSE(rank.streams.compute.capturing());
-          calls.push_back({fmt::format("{} {} {} {} {} {}", name_of(point), c.segment, c.segment_index, c.chunk,
-                                       c.microbatch, name_of(c.verb)),
-                           c.phase});
-        });
-      }
-    }
-    rank.runner.set_hooks(std::move(tables));
-  };
-}
-
-TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
-  const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--pipeline-schedule", "zb-h1"};
-  std::vector<Call> eager, graphs;
-  const RunResult without = test::train({.flags = flags, .prepare = record(eager)});
-  const RunResult with = test::train({.flags = flags + kModules, .prepare = record(graphs)});
-  expect_same_run(with, without);
-  // Embedding, 2 layers of 2, head: 6 points, 2 microbatches, 3 steps.
-  ASSERT_EQ(eager.size(), 6u * 6 * 2 * 3);
-  ASSERT_EQ(graphs.size(), eager.size());
-  std::map<Phase, int> of_phase;
-  for (std::size_t i = 0; i < eager.size(); ++i) {
-    EXPECT_EQ(graphs[i].what, eager[i].what);
-    EXPECT_EQ(eager[i].phase, Phase::kEager);
-    ++of_phase[graphs[i].phase];
-    const bool captured = graphs[i].what.find("layer") != std::string::npos;
-    const std::size_t step = i / (eager.size() / 3);
-    if (step == 0) {
-      EXPECT_EQ(graphs[i].phase, Phase::kWarmUp) << graphs[i].what;
-    } else if (!captured) {
-      EXPECT_EQ(graphs[i].phase, Phase::kEager) << graphs[i].what;
-    } else if (step == 2) {
-      EXPECT_EQ(graphs[i].phase, Phase::kReplay) << graphs[i].what;
-    } else {
-      EXPECT_TRUE(graphs[i].phase == Phase::kCapture || graphs[i].phase == Phase::kReplay) << graphs[i].what;
-    }
-  }
-  EXPECT_GT(of_phase[Phase::kCapture], 0);
-}
-
-TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
-  std::vector<std::string> calls;
-  const auto watch = [&](Rank& rank) {
-    rank.warm_up_hooks.before.emplace_back([&] { calls.push_back("pre_warmup"); });
-    rank.warm_up_hooks.after.emplace_back([&] { calls.push_back("post_warmup"); });
-    rank.runner.hooks(1).add(HookPoint::kPreForward,
-                             [&](const HookContext& c) { calls.emplace_back(name_of(c.phase)); });
-  };
-  const Words flags{"--train-iters", "4", "--micro-batch-size",        "8", "--eval-interval", "1",
-                    "--eval-iters",  "1", "--cuda-graph-warmup-steps", "2"};
-  test::train({.flags = flags + kGraphs, .customize = watch});
-  EXPECT_THAT(calls, testing::ElementsAre("pre_warmup", "warm_up", "eager", "warm_up", "eager", "post_warmup",
-                                          "capture", "eager", "replay", "eager"));
-}
-
-// The pass in which libraries set themselves up, which a run makes on GPUs alone: a microbatch forward and backward,
-// and forward for the evaluation.
-TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
-  const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--eval-interval", "2", "--eval-iters", "1"};
-  const RunResult without = test::train({.flags = flags});
-  for (const Words& graphs : {Words{}, kModules}) {
-    SCOPED_TRACE(testing::PrintToString(graphs));
-    std::vector<Call> calls;
-    std::vector<std::pair<std::string, std::size_t>> warm_up;  // with the calls before it
-    const auto watch = [&](Trainer& trainer, int rank) {
-      record(calls)(trainer, rank);
-      trainer.rank().warm_up_hooks.before.emplace_back([&] { warm_up.emplace_back("pre_warmup", calls.size()); });
-      trainer.rank().warm_up_hooks.after.emplace_back([&] { warm_up.emplace_back("post_warmup", calls.size()); });
-      trainer.step().warm_up();
-    };
-    expect_same_run(test::train({.flags = flags + graphs, .prepare = watch}), without);
-    // Six segments; two microbatches a step.
-    constexpr std::size_t kPass = 6 * (6 + 2), kStep = 6 * 6 * 2, kEvaluation = 6 * 2 * 2;
-    ASSERT_EQ(calls.size(), kPass + 3 * kStep + 2 * kEvaluation);
-    std::map<std::string, int> points;
-    for (std::size_t i = 0; i < kPass; ++i) {
-      EXPECT_EQ(calls[i].phase, Phase::kWarmUp) << calls[i].what;
-      ++points[calls[i].what.substr(0, calls[i].what.find(' '))];
-    }
-    EXPECT_THAT(points,
-                testing::UnorderedElementsAre(testing::Pair("pre_forward", 12), testing::Pair("post_forward", 12),
-                                              testing::Pair("pre_backward", 6), testing::Pair("post_backward", 6),
-                                              testing::Pair("pre_weight", 6), testing::Pair("post_weight", 6)));
-    EXPECT_EQ(calls[kPass].phase, graphs.empty() ? Phase::kEager : Phase::kWarmUp);
-    EXPECT_THAT(warm_up, testing::ElementsAre(testing::Pair("pre_warmup", 0u),
-                                              testing::Pair("post_warmup", graphs.empty() ? kPass : kPass + kStep)));
-  }
-}
-
-// Also where the run ends before it has captured anything.
-TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
-  for (const Words& more : {Words{"--train-iters", "2", "--cuda-graph-warmup-steps", "2"},
-                            Words{"--train-iters", "1", "--cuda-graph-warmup-steps", "3"},
-                            Words{"--train-iters", "5", "--cuda-graph-warmup-steps", "4", "--exit-interval", "3"}}) {
-    SCOPED_TRACE(testing::PrintToString(more));
-    std::vector<std::string> calls;
-    test::train({.flags = kGraphs + more, .customize = [&](Rank& rank) {
-                   rank.warm_up_hooks.before.emplace_back([&] { calls.emplace_back("pre_warmup"); });
-                   rank.warm_up_hooks.after.emplace_back([&] { calls.emplace_back("post_warmup"); });
-                   rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) {
-                     if (calls.empty() || calls.back() != name_of(c.phase)) calls.emplace_back(name_of(c.phase));
-                   });
-                 }});
-    EXPECT_THAT(calls, testing::ElementsAre("pre_warmup", "warm_up", "post_warmup"));
-  }
 }
 
 // Steps by hand on a trainer before its run.
@@ -450,17 +329,6 @@ TEST(GraphedRun, AHookInsideALayerIsRefused) {
     EXPECT_THAT(by_hand.failing_step(), HasSubstr("hook post_forward of segment layer 0 attention"));
     trainer.rank().runner.hooks(1) = {};
   });
-}
-
-// Before the warm-up, however long it is.
-TEST(GraphedRun, AHookInsideALayerFromTheStartIsRefusedBeforeTheFirstStep) {
-  int calls = 0;
-  const auto add_hook = [&](Rank& rank) {
-    rank.runner.hooks(1).add(HookPoint::kPostForward, [&](const HookContext&) { ++calls; });
-  };
-  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { test::train({.flags = kGraphs, .customize = add_hook}); }),
-              HasSubstr("hook post_forward of segment layer 0 attention"));
-  EXPECT_EQ(calls, 0);
 }
 
 }  // namespace
