@@ -142,7 +142,8 @@ std::string printed_offload(const StepPlans& plans, const std::string& whose) {
   const auto line = [&text](const char* name, double bytes) {
     text += fmt::format("  {:<25} {:>12.2f} MiB\n", name, mib(bytes));
   };
-  const auto other = plans.train.live_activations.find("other");  // at the fullest moment
+  const auto other =
+      plans.train.live_activations.find(std::string(name_of(SlotKind::kOther)));  // at the fullest moment
   if (other != plans.train.live_activations.end()) line("of no kind that moves", static_cast<double>(other->second));
   line("saved, fullest moment", saving.theory);
   text +=

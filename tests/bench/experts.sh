@@ -51,7 +51,7 @@ for name in "${@:-qwen3 mixtral}"; do
         printf '%-12s %3d %-8s %14.0f %8.1f %8.1f %8.1f  %s\n' "$case" "$ep" $routing "$(awk -v t="$(median "$work/metrics" tokens_per_second $counted)" -v n="$ranks" 'BEGIN {print t / n}')" \
           "$(median "$work/metrics" tflops_per_device $counted)" "$(median "$work/metrics" enqueue_ms $counted)" \
           "$(awk -v b="$(median "$work/metrics" memory_peak_bytes 1)" 'BEGIN {print b / 2^30}')" "$(grep -o 'by rank max/mean: [0-9.]*' "$work/log" | tail -n 1 | sed 's/.*: //')"
-        [ ! -e "$work/trace" ] || python3 tests/bench/layer_time.py "$work/trace" $((micro * 4096)) "$choices" "$hidden" "$ffn"
+        python3 tests/bench/layer_time.py "$work/trace" $((micro * 4096)) "$choices" "$hidden" "$ffn"
       done
     done
   done

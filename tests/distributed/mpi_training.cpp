@@ -17,6 +17,7 @@
 #include "apps/run_setup.h"
 #include "tests/distributed/rank_device.h"
 #include "tests/distributed/run_tests.h"
+#include "tests/distributed/way_of_rows.h"
 #include "tests/support/pairwise.h"
 #include "tests/unit/train/graph_cells.h"
 
@@ -141,60 +142,50 @@ struct Way {
   Words more = {};
 };
 
-// By its calls. A way that is not the one asked for would give the same bits.
-void expect_way(const std::string& dispatcher, const CommunicatorStats& stats) {
-  EXPECT_EQ(stats.pulled > 0, dispatcher == "flex");
-  EXPECT_EQ(stats.padded > 0, dispatcher == "alltoall" && on_gpus());
-  EXPECT_EQ(stats.messages > 0, dispatcher == "alltoall" && !on_gpus());
-}
-
 TEST(MpiTraining, ExpertsChangeNoBit) {
   if (world->size() == 1) GTEST_SKIP() << "needs ranks that share out experts";
   const auto graphs = [](const std::string& modules) {
     return test::words("--cuda-graph-impl local --cuda-graph-modules " + modules);
   };
-  const auto moves = [](const std::string& kinds) {
-    return test::words("--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules " + kinds);
-  };
-  const Words all = moves("attn_norm qkv_linear core_attn attn_proj mlp_norm expert_fc1 moe_act");
+  const Words two = test::offload({"expert_fc1", "moe_act"});
+  const Words all =
+      test::offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"});
   std::vector<Way> ways = {{"allgather"},
                            {"alltoall"},
                            {"alltoall", graphs("layer")},
-                           {"alltoall", moves("expert_fc1 moe_act")},
+                           {"alltoall", two},
                            {"alltoall", graphs("attn moe_router moe_preprocess") + all}};
   if (on_gpus()) {
     for (const Words& more :
          {Words{}, graphs("layer"), graphs("attn moe"), graphs("attn moe_router moe_preprocess"),
           Words{"--moe-shared-expert-overlap"}, graphs("layer") + Words{"--moe-shared-expert-overlap"},
-          Words{"--moe-expert-rank-capacity-factor", "0.2"}, moves("expert_fc1 moe_act"), all, graphs("layer") + all,
+          Words{"--moe-expert-rank-capacity-factor", "0.2"}, two, all, graphs("layer") + all,
           graphs("attn moe_router moe_preprocess") + all})
       ways.push_back({"flex", more});
   }
   const Words model = test::words(
       "--num-layers 4 --swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "
       "--moe-grouped-gemm --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 "
-      "--moe-expert-rank-capacity-factor 8 --micro-batch-size 1 "
-      "--global-batch-size 16 --train-iters 10");
-  const std::string ranks = std::to_string(world->size());
-  std::vector<Words> layouts = {{"--expert-model-parallel-size", ranks}};
+      "--moe-expert-rank-capacity-factor 8 --micro-batch-size 1 --global-batch-size 16 --train-iters 10");
+  std::vector<Words> layouts = {{"--expert-model-parallel-size", std::to_string(world->size())}};
   if (world->size() == 4)
     layouts.push_back(test::words(
-        "--num-layers 8 --expert-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule "
-        "interleaved "
-        "--num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --moe-layer-freq [0,1,0,1,0,1,0,1]"));
+        "--num-layers 8 --moe-layer-freq [0,1,0,1,0,1,0,1] --expert-model-parallel-size 2 --use-distributed-optimizer "
+        "--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2"));
   int number = 0, compared = 0;
   for (const Words& layout : layouts) {
     RunResult first;
     for (const Way& way : ways) {
       if (number++ % parts != part && &way != &ways.front()) continue;
-      const Words flags = model + layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
-      const std::string name = fmt::format("{}", fmt::join(Words(flags.begin() + std::ssize(model), flags.end()), " "));
+      const Words flags = layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
+      const std::string name = fmt::format("{}", fmt::join(flags, " "));
       SCOPED_TRACE(name);
       tell(name);
-      const RunResult run = train(flags, [&](Trainer& trainer) {
-        Rank& rank = trainer.rank();
-        expect_way(way.dispatcher, rank.layers.dispatcher->communicator().stats());
-        const Options& options = trainer.rank().options;
+      const RunResult run = train(model + flags, [&](Trainer& trainer) {
+        const Rank& rank = trainer.rank();
+        const Options& options = rank.options;
+        EXPECT_TRUE(test::went_by(options.parallel.moe_token_dispatcher_type, device,
+                                  rank.layers.dispatcher->communicator().stats()));
         EXPECT_EQ(rank.graphs != nullptr && rank.graphs->stats().replays > 0,
                   options.train.cuda_graph_impl != CudaGraphImpl::kNone);
         EXPECT_EQ(rank.offload != nullptr && rank.offload->transfer.stats().offloads > 0,

@@ -21,6 +21,11 @@ inline Words words(const std::string& line) {
   return Words(std::istream_iterator<std::string>(stream), {});
 }
 
+// Flags that move activations of these kinds, of any size.
+inline Words offload(const Words& kinds) {
+  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + kinds;
+}
+
 // 2 layers, hidden 32, sequence 16, global batch 8 in micro batches of 2, 6 steps.
 inline Words small_run() {
   return words(

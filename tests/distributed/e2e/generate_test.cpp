@@ -51,8 +51,7 @@ TEST_F(Generate, RepeatsItselfBySeed) {
   EXPECT_NE(first, greedy);
   // What training moved to the host is none of its business.
   std::filesystem::remove_all(folder_.path("kept"));
-  train(test::llama() + Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules",
-                              "core_attn", "act"});
+  train(test::llama() + test::offload({"core_attn", "act"}));
   EXPECT_EQ(text("It is", 40, {"--seed", "3"}), first);
 }
 

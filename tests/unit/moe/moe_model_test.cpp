@@ -56,6 +56,17 @@ ModelConfig model_config(const MoeModelCase& c) {
   return config;
 }
 
+// A graph of each microbatch, captured on other tokens, has the bits of the eager run.
+ModelResult expect_replays_with_other_tokens(ModelCase c, const ModelResult& eager) {
+  c.replay = c.replay_whole = true;
+  const ModelResult replayed = run_model(c);
+  EXPECT_EQ(replayed.graphs, c.microbatches);
+  EXPECT_EQ(replayed.replays, 2 * c.microbatches);
+  EXPECT_EQ(replayed.tokens, eager.tokens);
+  test::expect_same_bits(replayed, eager);
+  return replayed;
+}
+
 class MoeModel : public test::OnDevice<MoeModelCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, MoeModel, testing::ValuesIn(model_cases()), [](const auto& c) { return c.param.name; });
 
@@ -63,13 +74,7 @@ TEST_P(MoeModel, OneGraphReplaysAMicrobatchWithOtherTokens) {
   for (const bool fused : {false, true}) {
     ModelCase c{.config = model_config(GetParam()), .factories = {.moe = moe_factory()}, .device = device()};
     c.config.moe.grouped_gemm = c.config.moe.use_transformer_engine_op_fuser = fused;
-    const ModelResult eager = run_model(c);
-    c.replay = c.replay_whole = true;
-    const ModelResult replayed = run_model(c);
-    EXPECT_EQ(replayed.graphs, c.microbatches);
-    EXPECT_EQ(replayed.replays, 2 * c.microbatches);
-    EXPECT_EQ(replayed.tokens, eager.tokens);
-    test::expect_same_bits(replayed, eager);
+    expect_replays_with_other_tokens(c, run_model(c));
   }
 }
 
@@ -98,12 +103,7 @@ TEST(MoeModelOfRanks, OneGraphReplaysAMicrobatchWithOtherTokens) {
       };
       const ModelResult eager = run_model(c);
       const CommunicatorStats of_eager = group.stats();
-      c.replay = c.replay_whole = true;
-      const ModelResult replayed = run_model(c);
-      EXPECT_EQ(replayed.graphs, c.microbatches);
-      EXPECT_EQ(replayed.replays, 2 * c.microbatches);
-      EXPECT_EQ(replayed.tokens, eager.tokens);
-      test::expect_same_bits(replayed, eager);
+      const ModelResult replayed = expect_replays_with_other_tokens(c, eager);
       // Two layers, rows travel four times in each.
       EXPECT_EQ(of_eager.messages, 8 * c.microbatches);
       EXPECT_EQ(group.stats().messages, of_eager.messages + 8 * replayed.replays);

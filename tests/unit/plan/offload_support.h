@@ -5,10 +5,6 @@
 
 namespace megalith::test {
 
-inline Words offload(const Words& modules) {
-  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + modules;
-}
-
 inline const Words kExperts = {"--num-experts",         "4",  "--moe-router-topk", "2",
                                "--moe-ffn-hidden-size", "32", "--swiglu",          "--disable-bias-linear",
                                "--ffn-hidden-size",     "64", "--moe-layer-freq",  "1"};

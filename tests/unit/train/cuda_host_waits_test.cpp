@@ -56,17 +56,15 @@ class CudaHostWaits : public testing::Test {
 TEST_F(CudaHostWaits, AStepHasNone) {
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
   const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
-  const auto moves = [](const std::string& kinds) {
-    return test::words("--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules " + kinds);
-  };
   const Words recompute{"--recompute-granularity", "selective", "--recompute-modules", "moe_act", "layernorm"};
   for (const Words& flags :
        {model(), model() + Words{"--loss-chunk-size", "32"}, model() + graphs + Words{"layer"}, experts(),
         experts() + fused, experts() + recompute, experts() + fused + graphs + Words{"layer"},
         experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"},
-        experts() + fused + graphs + Words{"attn", "moe"}, model() + moves("core_attn act"),
-        experts() + moves("expert_fc1 moe_act"),
-        experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"} + moves("attn_norm expert_fc1 moe_act")}) {
+        experts() + fused + graphs + Words{"attn", "moe"}, model() + test::offload({"core_attn", "act"}),
+        experts() + test::offload({"expert_fc1", "moe_act"}),
+        experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"} +
+            test::offload({"attn_norm", "expert_fc1", "moe_act"})}) {
     SCOPED_TRACE(testing::PrintToString(flags));
     const CountedStep counted = count_waits_of(flags);
     EXPECT_EQ(counted.waits.of_runtime, 0) << counted.waits.first;

@@ -187,13 +187,7 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
     });
   };
   const Words flags = cuda(kDeterministic + Words{"--lr-decay-style", "constant"});
-  const Words moved = flags + Words{"--fine-grained-activation-offloading",
-                                    "--min-offload-bytes",
-                                    "0",
-                                    "--offload-modules",
-                                    "attn_norm",
-                                    "fc1",
-                                    "act"};
+  const Words moved = flags + test::offload({"attn_norm", "fc1", "act"});
   testing::internal::CaptureStderr();
   const RunResult poisoned = test::train({.flags = flags, .prepare = poison});
   const std::string told = testing::internal::GetCapturedStderr();

@@ -103,10 +103,7 @@ Cell cell_of(const Case& c) {
   cell.layout.schedule = at(test::schedules(), c, kSchedule);
   cell.layout.sharing = at(kSharings, c, kSharing);
   cell.more = at(kModels, c, kModel) + way.more + Words{"--check-hazards"};
-  if (!way.offloads.empty())
-    cell.more = cell.more +
-                Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} +
-                way.offloads;
+  if (!way.offloads.empty()) cell.more = cell.more + test::offload(way.offloads);
   return cell;
 }
 

@@ -33,11 +33,7 @@ void expect_same(const RunResult& got, const RunResult& want) {
   }
 }
 
-Words offload(const Words& kinds) {
-  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--check-hazards",
-               "--offload-modules"} +
-         kinds;
-}
+Words offload(const Words& kinds) { return Words{"--check-hazards"} + test::offload(kinds); }
 
 TEST(MoeOffload, EightRanksHaveTheBitsOfKeeping) {
   const RunResult keep = run({});

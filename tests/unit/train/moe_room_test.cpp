@@ -104,12 +104,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     bool graphs = false;
   };
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe"};
-  const Words moves{"--fine-grained-activation-offloading",
-                    "--min-offload-bytes",
-                    "0",
-                    "--offload-modules",
-                    "attn_norm",
-                    "fused_group_mlp"};
+  const Words moves = test::offload({"attn_norm", "fused_group_mlp"});
   for (const Way& way :
        {Way{{.data = 2, .expert = 2}, {}, second}, Way{{.data = 2, .sharing = 2, .expert = 2}, {}, second},
         Way{{.data = 2, .sharing = 3, .expert = 2}, moves, second},

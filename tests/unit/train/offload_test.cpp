@@ -14,15 +14,13 @@ namespace megalith {
 namespace {
 
 using test::expect_same_run;
+using test::offload;
 using test::RunResult;
 using test::Words;
 using test::operator+;
 
 const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1", "--train-iters", "3"};
-Words modules(const Words& kinds) {
-  return Words{"--fine-grained-activation-offloading", "--min-offload-bytes", "0", "--offload-modules"} + kinds;
-}
-const Words kAll = modules({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
+const Words kAll = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
 
 // Each slot that moves once each way in each microbatch.
 void expect_moved(const RunResult& run, std::int64_t steps, std::int64_t microbatches, std::int64_t chunks) {
@@ -77,7 +75,7 @@ const Words kSmall = {"--hidden-size",       "16", "--seq-length",     "8",   "-
 // As Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(OffloadRun, EverySuppressedWaitIsFound) {
-  const Words graphs = {"--cuda-graph-impl", "local"}, kinds = modules({"attn_norm", "act", "core_attn"});
+  const Words graphs = {"--cuda-graph-impl", "local"}, kinds = offload({"attn_norm", "act", "core_attn"});
   const Words experts =
       test::llama_flags() + test::words(
                                 "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
@@ -92,7 +90,7 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
   };
   for (const Way& way : {Way{kinds}, Way{kinds + graphs}, Way{kinds + units, 2, 2, test::one_of(31)},
                          // Of rows that another rank sent, as many as came.
-                         Way{modules({"expert_fc1", "moe_act"}) + experts, 2, 0, test::one_of(31)}}) {
+                         Way{offload({"expert_fc1", "moe_act"}) + experts, 2, 0, test::one_of(31)}}) {
     SCOPED_TRACE(testing::PrintToString(way.flags));
     const Words flags = kSmall + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
     const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
@@ -114,8 +112,8 @@ TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
                           "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 "
                           "--moe-grouped-gemm --use-transformer-engine-op-fuser --train-iters 2");
   const auto run = [&](const Words& kinds) { return test::train({.flags = flags + kinds}); };
-  const RunResult keep = run({}), all = run(modules({"fused_group_mlp"})), alone = run(modules({"moe_act"})),
-                  without = run(modules({"expert_fc1", "expert_fc2"}));
+  const RunResult keep = run({}), all = run(offload({"fused_group_mlp"})), alone = run(offload({"moe_act"})),
+                  without = run(offload({"expert_fc1", "expert_fc2"}));
   const test::RankActivity &of_all = all.ranks[0], &of_alone = alone.ranks[0], &of_others = without.ranks[0];
   EXPECT_GT(of_alone.slots, 0);
   EXPECT_GT(of_others.slots, 0);
