@@ -12,6 +12,26 @@
 
 namespace megalith {
 
+namespace {
+
+// While it lives, attention leaves zeros where its plan is made already: over long sequences it is nearly all of a
+// microbatch.
+class OnlySetUp {
+ public:
+  explicit OnlySetUp(Stream& stream) : stream_(stream.cuda()) { set(true); }
+  ~OnlySetUp() { set(false); }
+  OnlySetUp(const OnlySetUp&) = delete;
+  OnlySetUp& operator=(const OnlySetUp&) = delete;
+
+ private:
+  void set(bool on) {
+    if (stream_ != nullptr) stream_->only_set_up(on);
+  }
+  CudaStream* stream_;
+};
+
+}  // namespace
+
 // Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
 // capture, in which libraries set themselves up.
 Step::Verbs Step::verbs_of_next_step() {
@@ -28,6 +48,7 @@ Step::Verbs Step::verbs_of_next_step() {
 void Step::warm_up() {
   const BlankSamples samples(rank_.config);
   const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
+    const OnlySetUp only_set_up(rank_.streams.compute);
     std::vector<Action> first;
     for (const Action& action : actions) {
       const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;

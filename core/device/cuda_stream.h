@@ -45,6 +45,11 @@ class CudaStream {
   void let_start_early() { starts_early_ = true; }
   bool starts_early() const { return starts_early_; }
 
+  // For a pass that is run for what libraries set up in it: ops that take long may do that once for each problem, and
+  // leave zeros where it is done.
+  void only_set_up(bool on) { only_sets_up_ = on; }
+  bool only_sets_up() const { return only_sets_up_; }
+
   // What an op's backend keeps from call to call (plans, tables), one object a type: made at first use, gone with the
   // stream.
   template <class T>
@@ -80,6 +85,7 @@ class CudaStream {
   int multiprocessors_ = 0;
   CudaFault* fault_ = nullptr;
   bool starts_early_ = false;
+  bool only_sets_up_ = false;
   cublasLtContext* blas_lt_ = nullptr;
   cudnnContext* dnn_ = nullptr;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;

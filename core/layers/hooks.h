@@ -23,7 +23,8 @@ std::string_view name_of(Verb verb);        // "forward"
 // How the verb runs that a hook stands at.
 enum class Phase : std::uint8_t {
   kEager,
-  kWarmUp,   // eagerly, before anything is captured: the libraries' pass, --cuda-graph-warmup-steps
+  kWarmUp,   // eagerly, before anything is captured: the libraries' pass, whose values mean nothing (attention on GPUs
+             // leaves zeros), --cuda-graph-warmup-steps
   kCapture,  // captured now and replayed at once
   kReplay,
 };

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <initializer_list>
 #include <limits>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "core/device/cuda/check.h"
 #include "core/ops/attention_graph_cuda.cuh"
 #include "core/ops/attention_rows_cuda.h"
+#include "core/ops/elementwise.h"
 
 namespace megalith {
 
@@ -130,6 +132,9 @@ struct Call {
     at(uid) = x.data;
   }
 
+  bool needs_no_run(CudaStream& stream) const {
+    return stream.only_sets_up() && stream.keep<StreamPlans>().plans.contains(problem);
+  }
   // Enqueues; neither allocates device memory nor waits, so it is legal under capture.
   void run(CudaStream& stream, void* workspace, std::size_t bytes) const {
     const Plan& plan = plan_for(stream, problem);
@@ -151,12 +156,17 @@ struct Call {
   }
 };
 
+void clear(CudaStream& stream, std::initializer_list<Tensor> outputs) {
+  for (const Tensor& x : outputs) run(stream, Fill{.x = x, .value = 0});
+}
+
 void run_samples(CudaStream& stream, const AttentionBackward& op, void* dq_sum, void* workspace, std::size_t bytes) {
   Call call(op, op.deterministic ? AttentionPass::kBackwardDirect : AttentionPass::kBackwardAccumulating);
   call.bind(AttentionUid::kDOut, &AttentionProblem::d_out, op.d_out, "op.d_out");
   call.bind(AttentionUid::kDq, &AttentionProblem::dq, op.dq, "op.dq");
   call.bind(AttentionUid::kDk, &AttentionProblem::dk, op.dk, "op.dk");
   call.bind(AttentionUid::kDv, &AttentionProblem::dv, op.dv, "op.dv");
+  if (call.needs_no_run(stream)) return clear(stream, {op.dq, op.dk, op.dv});
   call.at(AttentionUid::kDelta) = op.delta.data;
   call.at(AttentionUid::kDqSum) = dq_sum;
   call.run(stream, workspace, bytes);
@@ -180,7 +190,9 @@ void run(CudaStream& stream, const AttentionForward& op) {
   if (op.q.numel() == 0) return;
   if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
   check_dim(op.q);
-  Call(op, AttentionPass::kForward).run(stream, op.workspace.data, op.workspace.bytes());
+  const Call call(op, AttentionPass::kForward);
+  if (call.needs_no_run(stream)) return clear(stream, {op.out, op.lse});
+  call.run(stream, op.workspace.data, op.workspace.bytes());
 }
 
 void run(CudaStream& stream, const AttentionBackward& op) {

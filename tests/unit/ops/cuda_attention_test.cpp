@@ -309,6 +309,22 @@ TEST_F(CudaAttention, ReplaysWithOtherDataAndGivesTheBitsOfEagerRuns) {
   }
 }
 
+TEST_F(CudaAttention, OnlySetsUpEachProblemOnce) {
+  CudaStream stream;
+  Problem p(stream, {2, 200, 4, 2, 64, Layout::kPacked});
+  const auto run_all = [&p] {
+    p.poison();
+    p.run_forward();
+    p.run_backward(true);
+    return std::vector{p.out.values(), p.lse.values(), p.d.own_q.values(), p.d.own_k.values(), p.d.own_v.values()};
+  };
+  stream.only_set_up(true);
+  const auto first = run_all();
+  for (const auto& zeros : run_all()) EXPECT_EQ(zeros, std::vector<double>(zeros.size()));
+  stream.only_set_up(false);
+  EXPECT_EQ(run_all(), first);
+}
+
 TEST_F(CudaAttention, BuildsNoPlanUnderCapture) {
   CudaStream stream;
   Problem p(stream, {1, 128, 2, 2, 64});
