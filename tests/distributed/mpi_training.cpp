@@ -19,6 +19,7 @@
 #include "tests/distributed/run_tests.h"
 #include "tests/distributed/way_of_rows.h"
 #include "tests/support/pairwise.h"
+#include "tests/unit/moe/model_of_ranks.h"
 #include "tests/unit/train/graph_cells.h"
 
 namespace megalith {
@@ -202,6 +203,14 @@ TEST(MpiTraining, ExpertsChangeNoBit) {
     }
   }
   EXPECT_GT(compared, 0) << "too many parts";
+}
+
+// The counts of rows are the devices' alone, and a graph holds a microbatch from its tokens to its gradients.
+TEST(MpiTraining, OneGraphReplaysAMicrobatchOfExpertsWithOtherTokens) {
+  if (world->size() == 1 || world->size() == 3) GTEST_SKIP() << "needs 2 or 4 ranks";
+  const std::unique_ptr<Communicator> group = devices->duplicate("rows");
+  test::expect_ranks_replay_with_other_tokens(*group, device,
+                                              on_gpus() ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "core/device/graph.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/grad_norm.h"
+#include "parallel/comm/memory_sharing.h"
 #include "tests/reference/dropout_mask.h"
 #include "tests/support/download.h"
 
@@ -242,6 +243,9 @@ ModelResult run_model(const ModelCase& test) {
   }
   ModelRun run(test, test.device, nullptr);
   run.arena().use(result.plan);
+  if (test.shares_memory) {
+    EXPECT_TRUE(test.shares_memory->share_memory(run.arena().block(), run.arena().block_bytes(), 0));
+  }
   if (test.replay &&
       test.device == DeviceType::kCuda) {  // libraries make their plans at the first call: no capture yet
     run.draw(test.seed + 1);
@@ -250,6 +254,7 @@ ModelResult run_model(const ModelCase& test) {
   result.weights = run.draw(test.seed);
   run.step(test.replay);
   run.read(result);
+  if (test.shares_memory) test.shares_memory->unshare_memory();
   return result;
 }
 

@@ -14,6 +14,10 @@
 #include "parallel/pipeline_parallel/segment_runner.h"
 #include "tests/reference/gpt.h"
 
+namespace megalith {
+class MemorySharing;
+}
+
 namespace megalith::test {
 
 struct ModelCase {
@@ -32,7 +36,8 @@ struct ModelCase {
   GptFactories factories = {};
   // In their place, for the plan and for the run: what has streams of its own needs the plan's, or those that compute.
   std::function<GptFactories(Stream& compute)> factories_on = nullptr;
-  Mode mode = Mode::kTrain;  // kEval: forward only
+  MemorySharing* shares_memory = nullptr;  // of the run, with whom
+  Mode mode = Mode::kTrain;                // kEval: forward only
   DeviceType device = DeviceType::kCpu;
   bool deterministic = true;
   std::uint64_t seed = 1;
