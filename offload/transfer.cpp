@@ -84,6 +84,7 @@ void ActivationTransfer::wait_until_written(const Action& action) {
   Flight& first = flights_[{first_written_[static_cast<std::size_t>(action.item)], action.column}];
   const int verb = slot(action).last_writer.segment;
   const bool in_graph = replays_ && first.in_graph;
+  if (in_graph) ++stats_.from_within;
   Source source{.column = action.column,
                 .microbatch = action.microbatch,
                 .verb = points_.between_layers ? -1 : verb,

@@ -66,6 +66,8 @@ TEST_P(Offload, HasTheBitsOfKeeping) {
     const RunResult run = test::train({.flags = flags + kAll + way, .ranks = layout.ranks()});
     test::expect_same_state(run, keep);
     expect_moved(run, 3, microbatches, chunks);
+    for (const test::RankActivity& rank : run.ranks)  // where a graph says that a layer's activations are written
+      EXPECT_EQ(rank.offload.from_within > 0, way[0] == "--cuda-graph-impl");
   }
 }
 
