@@ -49,8 +49,14 @@ bool went_as_asked(const Options& options, const Rank& rank) {
   return test::went_by(asked, DeviceType::kCuda, rank.layers.dispatcher->communicator().stats());
 }
 
+// Whether rows of experts left for the host, as many as came, where that was asked for.
+bool moved_as_asked(const Options& options, const Rank& rank) {
+  return (rank.offload != nullptr && rank.offload->transfer.stats().bounded_out > 0) ==
+         !options.offload.offload_modules.empty();
+}
+
 // Counts one step of a run with these flags on all ranks; whether none waited, and graphs were replayed and
-// rows sent as asked.
+// rows sent and moved as asked.
 bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   const Options options = parse_flags(App::kTrain, flags).options;
   const StopRequest stop;
@@ -59,7 +65,7 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   bool counting = false;
   const test::CountedStep step = test::count_waits(trainer, counting);
   const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.unseen;
-  const bool as_asked = went_as_asked(options, trainer.rank());
+  const bool as_asked = went_as_asked(options, trainer.rank()) && moved_as_asked(options, trainer.rank());
   const bool fails = waits != 0 || !as_asked || step.waits.questions > kMostQuestions ||
                      (step.replays > 0) != (options.train.cuda_graph_impl != CudaGraphImpl::kNone);
   if (fails)
@@ -76,12 +82,16 @@ int run(MpiRuntime& mpi, Communicator& world) {
   const std::unique_ptr<Communicator> gpus = mpi.world(DeviceType::kCuda);
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "layer"};
   const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const Words around_rows{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
+  const Words on_host = test::offload({"expert_fc1", "moe_act"});
   const Words tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
   const auto by = [&](const char* dispatcher) { return experts(world.size(), dispatcher); };
   int status = 0;
   for (const auto& [name, flags] : std::vector<std::pair<const char*, Words>>{
            {"flex", by("flex")},
            {"flex, graphs", by("flex") + graphs},
+           {"flex, rows on the host", by("flex") + on_host},
+           {"flex, rows on the host, graphs", by("flex") + on_host + around_rows},
            {"alltoall", by("alltoall")},
            {"allgather, graphs", by("allgather") + graphs},
            {"experts and units sharded", by("flex") + sharded},
