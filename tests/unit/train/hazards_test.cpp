@@ -57,6 +57,8 @@ TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
   for (const Way& way :
        {Way{"--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"},
         Way{"--overlap-grad-reduce --ddp-bucket-size 1 --delay-wgrad-compute"},
+        Way{"--swiglu --disable-bias-linear --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
+            "--moe-shared-expert-intermediate-size 16 --moe-shared-expert-overlap --expert-model-parallel-size 2"},
         Way{"--num-layers 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v", pipeline_idle}}) {
     SCOPED_TRACE(way.flags);
     const std::vector<std::string> run = graphs + test::words(way.flags);

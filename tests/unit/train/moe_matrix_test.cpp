@@ -49,8 +49,10 @@ const std::vector<Layout> kLayouts = {{.data = 2},
                                       {.data = 4, .expert = 2},
                                       {.pipeline = 2, .data = 2, .expert = 2},
                                       {.data = 4, .expert = 4}};
+// Of layouts with .expert.
 const std::vector<Words> kWays = {
-    {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}};  // of layouts with .expert
+    {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}, {"--moe-combine-groups", "4"}};
+constexpr int kGroups = 3;  // adds up in another order
 
 Layout layout_of(const Case& c) {
   Layout layout = at(kLayouts, c, kLayout);
@@ -103,14 +105,15 @@ Cell cell_of(const Case& c) {
   return cell;
 }
 
-// Nothing of it all: of each model and layout one run for all ways of sharing but those that add up in another order:
-// gradients that are summed in each microbatch, and over instances.
+// Nothing of it all: of each model and layout one run for all but what adds up in another order: gradients that are
+// summed in each microbatch or over instances, and rows in other groups.
 Case plain(const Case& c) {
   Case plain{};
   plain[kFamily] = c[kFamily];
   plain[kLayout] = c[kLayout];
   plain[kSchedule] = 1;
   const int sharing = at(kSharings, c, kSharing);
+  plain[kWay] = c[kWay] == kGroups ? kGroups : 0;
   plain[kSharing] = sharing == 3 || sharing == 5 ? 2 : sharing == 6 ? c[kSharing] : 0;
   return plain;
 }

@@ -75,7 +75,15 @@ std::vector<Layout> layouts() {
           {.context = 2, .expert = 2},
           {.data = 4, .sharing = 3, .expert = 2},
           {.data = 4, .expert = 2, .expert_tensor = 2},
-          {.tensor = 2, .sequence = true, .sharing = 1, .context = 2, .expert = 4}};
+          {.tensor = 2, .sequence = true, .sharing = 1, .context = 2, .expert = 4},
+          {.tensor = 2,
+           .sequence = true,
+           .pipeline = 2,
+           .data = 2,
+           .schedule = "interleaved",
+           .sharing = 7,
+           .context = 2,
+           .expert = 4}};
 }
 
 class Moe : public test::MoeTest {};
