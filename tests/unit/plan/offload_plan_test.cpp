@@ -150,19 +150,21 @@ TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
                                 want[0], want[1]));
 }
 
-// Experts in all layers or in every other one. Of each there are three slots: the tokens that a rank sends and those
-// that arrive, and what the gate and up projections make of them.
+// Experts in all layers or in every other one, on eight ranks and, dp 2 ep 2, on four. Of each there are three slots:
+// the tokens that a rank sends and those that arrive, and what the gate and up projections make of them.
 TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
-  for (const int every : {1, 2}) {
+  for (const auto& [replicas, every] : {std::pair(4, 1), {4, 2}, {2, 2}}) {
     for (const Words& fused : {Words{}, Words{"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"}}) {
-      SCOPED_TRACE(fmt::format("every {}, {} words for fusion", every, fused.size()));
-      const Words flags = test::plan_flags() + kSeedLayout + Words{"--moe-layer-freq", std::to_string(every)} + fused +
-                          offload({"expert_fc1", "moe_act"}) + Words{"--offload-distance", "0"};
-      const Options options = test::complete(flags, 8);
-      const RunConfig config = run_config(options, 8);
+      SCOPED_TRACE(fmt::format("dp {}, every {}, {} words for fusion", replicas, every, fused.size()));
+      const Words shape = test::words(fmt::format(
+          "--moe-layer-freq {} --expert-model-parallel-size {} --global-batch-size {}", every, replicas, 8 * replicas));
+      const Words flags = test::plan_flags() + kSeedLayout + shape + fused + offload({"expert_fc1", "moe_act"}) +
+                          Words{"--offload-distance", "0"};
+      const Options options = test::complete(flags, 2 * replicas);
+      const RunConfig config = run_config(options, 2 * replicas);
       std::string want;
       for (int stage = 0; stage < 2; ++stage) {
-        const StepPlans plans = record_step(options, config, 4 * stage, {.most_microbatches = 1 << 14}).plans;
+        const StepPlans plans = record_step(options, config, replicas * stage, {.most_microbatches = 1 << 14}).plans;
         const std::size_t in_flight = (stage == 0 ? 10u : 6u) / static_cast<unsigned>(every);  // layers
         std::size_t bytes = 0;                                                                 // of a layer's slots
         for (const OffloadSlot& slot : plans.offload.points.slots) bytes += slot.layer == 2 * stage ? slot.bytes : 0;
