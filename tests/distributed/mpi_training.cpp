@@ -143,8 +143,7 @@ struct Way {
   Words more = {};
 };
 
-TEST(MpiTraining, ExpertsChangeNoBit) {
-  if (world->size() == 1) GTEST_SKIP() << "needs ranks that share out experts";
+std::vector<Way> ways_of_rows() {
   const auto graphs = [](const std::string& modules) {
     return test::words("--cuda-graph-impl local --cuda-graph-modules " + modules);
   };
@@ -156,53 +155,63 @@ TEST(MpiTraining, ExpertsChangeNoBit) {
                            {"alltoall", graphs("layer")},
                            {"alltoall", two},
                            {"alltoall", graphs("attn moe_router moe_preprocess") + all}};
-  if (on_gpus()) {
-    for (const Words& more :
-         {Words{}, graphs("layer"), graphs("attn moe"), graphs("attn moe_router moe_preprocess"),
-          Words{"--moe-shared-expert-overlap"}, graphs("layer") + Words{"--moe-shared-expert-overlap"},
-          Words{"--moe-expert-rank-capacity-factor", "0.2"}, two, all, graphs("layer") + all,
-          graphs("attn moe_router moe_preprocess") + all})
-      ways.push_back({"flex", more});
-  }
+  if (!on_gpus()) return ways;
+  for (const Words& more :
+       {Words{}, graphs("layer"), graphs("attn moe"), graphs("attn moe_router moe_preprocess"),
+        Words{"--moe-shared-expert-overlap"}, graphs("layer") + Words{"--moe-shared-expert-overlap"},
+        Words{"--moe-expert-rank-capacity-factor", "0.2"}, two, all, graphs("layer") + all,
+        graphs("attn moe_router moe_preprocess") + all})
+    ways.push_back({"flex", more});
+  return ways;
+}
+
+// All ways of rows against the first one.
+void expect_one_result(const Words& layout) {
   const Words model = test::words(
       "--num-layers 4 --swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "
       "--moe-grouped-gemm --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 "
       "--moe-expert-rank-capacity-factor 8 --micro-batch-size 1 --global-batch-size 16 --train-iters 10");
-  std::vector<Words> layouts = {{"--expert-model-parallel-size", std::to_string(world->size())}};
-  if (world->size() == 4)
-    layouts.push_back(test::words(
-        "--num-layers 8 --moe-layer-freq [0,1,0,1,0,1,0,1] --expert-model-parallel-size 2 --use-distributed-optimizer "
-        "--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2"));
+  const std::vector<Way> ways = ways_of_rows();
+  RunResult first;
   int number = 0, compared = 0;
-  for (const Words& layout : layouts) {
-    RunResult first;
-    for (const Way& way : ways) {
-      if (number++ % parts != part && &way != &ways.front()) continue;
-      const Words flags = layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
-      const std::string name = fmt::format("{}", fmt::join(flags, " "));
-      SCOPED_TRACE(name);
-      tell(name);
-      const RunResult run = train(model + flags, [&](Trainer& trainer) {
-        const Rank& rank = trainer.rank();
-        const Options& options = rank.options;
-        EXPECT_TRUE(test::went_by(options.parallel.moe_token_dispatcher_type, device,
-                                  rank.layers.dispatcher->communicator().stats()));
-        EXPECT_EQ(rank.graphs != nullptr && rank.graphs->stats().replays > 0,
-                  options.train.cuda_graph_impl != CudaGraphImpl::kNone);
-        EXPECT_EQ(rank.offload != nullptr && rank.offload->transfer.stats().offloads > 0,
-                  !options.offload.offload_modules.empty());
-        EXPECT_EQ(trainer.plans().capacity_factor > options.parallel.moe_expert_rank_capacity_factor,
-                  options.parallel.moe_expert_rank_capacity_factor < 1);
-      });
-      if (&way == &ways.front()) {
-        first = run;
-      } else {
-        expect_same(run, first);
-        ++compared;
-      }
+  for (const Way& way : ways) {
+    if (number++ % parts != part && &way != &ways.front()) continue;
+    const Words flags = layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
+    const std::string name = fmt::format("{}", fmt::join(flags, " "));
+    SCOPED_TRACE(name);
+    tell(name);
+    const RunResult run = train(model + flags, [&](Trainer& trainer) {
+      const Rank& rank = trainer.rank();
+      const Options& options = rank.options;
+      EXPECT_TRUE(test::went_by(options.parallel.moe_token_dispatcher_type, device,
+                                rank.layers.dispatcher->communicator().stats()));
+      EXPECT_EQ(rank.graphs != nullptr && rank.graphs->stats().replays > 0,
+                options.train.cuda_graph_impl != CudaGraphImpl::kNone);
+      EXPECT_EQ(rank.offload != nullptr && rank.offload->transfer.stats().offloads > 0,
+                !options.offload.offload_modules.empty());
+      EXPECT_EQ(trainer.plans().capacity_factor > options.parallel.moe_expert_rank_capacity_factor,
+                options.parallel.moe_expert_rank_capacity_factor < 1);
+    });
+    if (&way == &ways.front()) {
+      first = run;
+    } else {
+      expect_same(run, first);
+      ++compared;
     }
   }
   EXPECT_GT(compared, 0) << "too many parts";
+}
+
+TEST(MpiTraining, ExpertsChangeNoBit) {
+  if (world->size() == 1) GTEST_SKIP() << "needs ranks that share out experts";
+  expect_one_result({"--expert-model-parallel-size", std::to_string(world->size())});
+}
+
+TEST(MpiTraining, ExpertsInAPipelineChangeNoBit) {
+  if (world->size() != 4) GTEST_SKIP() << "needs 4 ranks";
+  expect_one_result(test::words(
+      "--num-layers 8 --moe-layer-freq [0,1,0,1,0,1,0,1] --expert-model-parallel-size 2 --use-distributed-optimizer "
+      "--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2"));
 }
 
 // The counts of rows are the devices' alone, and a graph holds a microbatch from its tokens to its gradients.
