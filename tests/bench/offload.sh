@@ -39,8 +39,9 @@ act-6-behind $moves act --offload-distance 6; act-7-behind $moves act --offload-
 recomputed $full; auto ${lean/mlp_act/mlp} $moves auto"
   [qwen3-pipeline]="4|$qwen3 $pipeline $pipeline_graphs --expert-model-parallel-size 2 --global-batch-size 16|\
 kept; expert_fc1 $moves expert_fc1; with-act $moves expert_fc1 moe_act --offload-slowdown 0.05; with-act-whole $moves expert_fc1 moe_act --offload-distance 3"
-  [mixed]="4|$qwen3 $pipeline $mixed $pipeline_graphs --expert-model-parallel-size 2 --global-batch-size 16|\
-kept; expert_fc1 $moves expert_fc1; all $moves $kinds"
+  [mixed]="4|$qwen3 $pipeline $mixed --expert-model-parallel-size 2 --global-batch-size 16|\
+kept $pipeline_graphs; expert_fc1 $pipeline_graphs $moves expert_fc1; all $pipeline_graphs $moves $kinds; \
+eager; expert_fc1-near $moves expert_fc1 --offload-distance 0; all-near $moves $kinds --offload-distance 0"
   [mixed8]="8|$qwen3 $pipeline $mixed --expert-model-parallel-size 4 --global-batch-size 32|\
 kept $pipeline_graphs; eager; expert_fc1 $pipeline_graphs $moves expert_fc1; all $pipeline_graphs $moves $kinds"
 )
