@@ -117,6 +117,10 @@ GraphSignature Step::signature() {
   for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
     fold_in(unit.weight_shard.data);
     fold_in(unit.grad_shard.data);
+    for (const Parameter* parameter : unit.parameters) {  // of those in slots below
+      if (unit.resident_weights) fold_in(parameter->weight.data);
+      if (unit.resident_gradients) fold_in(parameter->main_grad.data);
+    }
   }
   if (rank_.units.sharded) fold(now.addresses, rank_.units.sharded->digest());
   now.microbatches = staging_.last().first_samples.size();

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 
@@ -43,6 +45,29 @@ std::function<void(Trainer&, int)> record(std::vector<Call>& calls) {
   };
 }
 
+// In every phase those of eager steps, in their order. `steps` and `calls` of a rank.
+void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vector<Call>& eager, std::size_t steps) {
+  ASSERT_EQ(graphs.size(), eager.size());
+  std::map<Phase, int> of_phase;
+  for (std::size_t i = 0; i < eager.size(); ++i) {
+    EXPECT_EQ(graphs[i].what, eager[i].what);
+    EXPECT_EQ(eager[i].phase, Phase::kEager);
+    ++of_phase[graphs[i].phase];
+    const bool captured = graphs[i].what.find("layer") != std::string::npos;
+    const std::size_t step = i / (eager.size() / steps);
+    if (step == 0) {
+      EXPECT_EQ(graphs[i].phase, Phase::kWarmUp) << graphs[i].what;
+    } else if (!captured) {
+      EXPECT_EQ(graphs[i].phase, Phase::kEager) << graphs[i].what;
+    } else if (step > 1) {
+      EXPECT_EQ(graphs[i].phase, Phase::kReplay) << graphs[i].what;
+    } else {
+      EXPECT_TRUE(graphs[i].phase == Phase::kCapture || graphs[i].phase == Phase::kReplay) << graphs[i].what;
+    }
+  }
+  EXPECT_GT(of_phase[Phase::kCapture], 0);
+}
+
 TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--pipeline-schedule", "zb-h1"};
   std::vector<Call> eager, graphs;
@@ -51,25 +76,25 @@ TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   expect_same_run(with, without);
   // Embedding, 2 layers of 2, head: 6 points, 2 microbatches, 3 steps.
   ASSERT_EQ(eager.size(), 6u * 6 * 2 * 3);
-  ASSERT_EQ(graphs.size(), eager.size());
-  std::map<Phase, int> of_phase;
-  for (std::size_t i = 0; i < eager.size(); ++i) {
-    EXPECT_EQ(graphs[i].what, eager[i].what);
-    EXPECT_EQ(eager[i].phase, Phase::kEager);
-    ++of_phase[graphs[i].phase];
-    const bool captured = graphs[i].what.find("layer") != std::string::npos;
-    const std::size_t step = i / (eager.size() / 3);
-    if (step == 0) {
-      EXPECT_EQ(graphs[i].phase, Phase::kWarmUp) << graphs[i].what;
-    } else if (!captured) {
-      EXPECT_EQ(graphs[i].phase, Phase::kEager) << graphs[i].what;
-    } else if (step == 2) {
-      EXPECT_EQ(graphs[i].phase, Phase::kReplay) << graphs[i].what;
-    } else {
-      EXPECT_TRUE(graphs[i].phase == Phase::kCapture || graphs[i].phase == Phase::kReplay) << graphs[i].what;
-    }
-  }
-  EXPECT_GT(of_phase[Phase::kCapture], 0);
+  expect_calls_of_eager_steps(graphs, eager, 3);
+}
+
+// Whose graphs are captured ahead of the step's messages, in a pass that calls none.
+TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
+  const Words flags = test::words(
+      "--train-iters 3 --micro-batch-size 4 --num-layers 4 --pipeline-model-parallel-size 2 "
+      "--pipeline-schedule zb-v");
+  std::array<std::vector<Call>, 2> eager, graphs;
+  const auto of_rank = [](std::array<std::vector<Call>, 2>& calls) {
+    return [&calls](Trainer& trainer, int rank) { record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank); };
+  };
+  const RunResult without = test::train({.flags = flags, .ranks = 2, .prepare = of_rank(eager)});
+  const RunResult with = test::train({.flags = flags + kModules, .ranks = 2, .prepare = of_rank(graphs)});
+  expect_same_run(with, without);
+  // Two layers of 2 a rank, and embedding and head on the first one.
+  ASSERT_EQ(eager[0].size(), 6u * 6 * 2 * 3);
+  ASSERT_EQ(eager[1].size(), 4u * 6 * 2 * 3);
+  for (const std::size_t rank : {0, 1}) expect_calls_of_eager_steps(graphs.at(rank), eager.at(rank), 3);
 }
 
 TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {

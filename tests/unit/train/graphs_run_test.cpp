@@ -107,6 +107,20 @@ class ByHand {
     }
     return "no error";
   }
+  // Another one stands in for a step.
+  template <class T>
+  void expect_refused(const std::string& what, T& held, T other) {
+    SCOPED_TRACE(what);
+    std::swap(held, other);
+    EXPECT_THAT(failing_step(), HasSubstr("an address of memory, parameters or gradients has changed"));
+    std::swap(held, other);
+    EXPECT_GT(step(), 0);
+  }
+  void expect_tensor_refused(const std::string& what, MemoryPool& pool, Tensor& held) {
+    expect_refused(what, held,
+                   Tensor(pool.allocate(held.bytes(), MemoryCategory::kParameters, "another"), held.dtype, held.shape));
+  }
+  StepInput& input() { return input_; }
 
  private:
   Step& step_;
@@ -282,34 +296,22 @@ TEST(GraphedRun, ExchangedMemoryIsRefused) {
     ByHand by_hand(trainer);
     for (int i = 0; i < 2; ++i) by_hand.step();
     EXPECT_GT(rank.graphs->stats().graphs, 0);
-    const auto expect_refused = [&](const char* what, auto& held, auto other) {
-      SCOPED_TRACE(what);
-      std::swap(held, other);
-      EXPECT_THAT(by_hand.failing_step(), HasSubstr("an address of memory, parameters or gradients has changed"));
-      std::swap(held, other);
-      EXPECT_GT(by_hand.step(), 0);
-    };
-    const auto expect_tensor_refused = [&](const char* what, Tensor& held) {
-      expect_refused(
-          what, held,
-          Tensor(pool.allocate(held.bytes(), MemoryCategory::kParameters, "another"), held.dtype, held.shape));
-    };
     for (ParameterUnit& unit : rank.model.gpt.parameters->units()) {
-      expect_tensor_refused((unit.name + " weights").c_str(), unit.weight_shard);
-      expect_tensor_refused((unit.name + " gradients").c_str(), unit.grad_shard);
+      by_hand.expect_tensor_refused(unit.name + " weights", pool, unit.weight_shard);
+      by_hand.expect_tensor_refused(unit.name + " gradients", pool, unit.grad_shard);
     }
     StepMemory& memory = rank.step;
-    expect_tensor_refused("sums", memory.sums);
-    expect_tensor_refused("rows of experts", memory.expert_counts);
-    expect_tensor_refused("rows of a loss", memory.balance_counts);
-    expect_tensor_refused("room", memory.room_needed);
-    expect_tensor_refused("rows sent", memory.rows_sent);
+    by_hand.expect_tensor_refused("sums", pool, memory.sums);
+    by_hand.expect_tensor_refused("rows of experts", pool, memory.expert_counts);
+    by_hand.expect_tensor_refused("rows of a loss", pool, memory.balance_counts);
+    by_hand.expect_tensor_refused("room", pool, memory.room_needed);
+    by_hand.expect_tensor_refused("rows sent", pool, memory.rows_sent);
     StepParameters parameters = *memory.parameters;
-    expect_refused("parameters", memory.parameters, &parameters);
+    by_hand.expect_refused("parameters", memory.parameters, &parameters);
     ReplicaGroups& group = rank.groups;
     const UnitStreams streams{
         .compute = rank.streams.compute, .gather = *rank.streams.unshard, .reduce = rank.streams.communication};
-    expect_refused(
+    by_hand.expect_refused(
         "slots", rank.units.sharded,
         std::make_unique<ShardedUnits>(*rank.model.gpt.parameters, rank.units.points.slots,
                                        std::vector<UnitGroups>{{.gather = group.shards(), .reduce = group.shards()}},
@@ -321,6 +323,39 @@ TEST(GraphedRun, ExchangedMemoryIsRefused) {
                                     "--data-parallel-sharding-strategy optim_grads_params"),
                .ranks = 2,
                .prepare = exchange});
+}
+
+// What no slot holds is read by each parameter's own address.
+TEST(GraphedRun, ExchangedParametersAreRefused) {
+  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+    by_hand.step();
+    Rank& rank = trainer.rank();
+    EXPECT_GT(rank.graphs->stats().graphs, 0);
+    for (ParameterUnit& unit : rank.model.gpt.parameters->units()) {
+      for (Parameter* parameter : unit.parameters) {
+        by_hand.expect_tensor_refused(parameter->name(), rank.memory.pool, parameter->weight);
+        by_hand.expect_tensor_refused(parameter->name() + ", gradient", rank.memory.pool, parameter->main_grad);
+      }
+    }
+  });
+}
+
+TEST(GraphedRun, AnotherPlanOrNumberOfMicrobatchesIsRefused) {
+  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+    by_hand.step();
+    EXPECT_GT(trainer.rank().graphs->stats().graphs, 0);
+    const std::vector<std::int64_t> samples = by_hand.input().first_samples;
+    by_hand.input().first_samples.push_back(0);
+    EXPECT_THAT(by_hand.failing_step(), HasSubstr("the number of microbatches has changed"));
+    by_hand.input().first_samples = samples;
+    EXPECT_GT(by_hand.step(), 0);
+    StepPlans another = trainer.plans();
+    another.train.slots.begin()->second.bytes += 256;
+    trainer.step().use(another);
+    EXPECT_THAT(by_hand.failing_step(), HasSubstr("the memory plan has changed"));
+    trainer.step().use(trainer.plans());
+    EXPECT_GT(by_hand.step(), 0);
+  });
 }
 
 TEST(GraphedRun, AHookInsideALayerIsRefused) {
