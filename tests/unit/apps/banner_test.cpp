@@ -1,4 +1,5 @@
 #include "apps/banner.h"
+#include "apps/dispatcher_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -125,6 +126,20 @@ TEST(Banner, SaysWhoHoldsExperts) {
             start + "; shared out over etp 4 x ep 1, 1 copy, rows by allgather");
   EXPECT_TRUE(experts_of({"--moe-shared-expert-overlap", "--moe-shared-expert-intermediate-size", "24"})
                   .ends_with("; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others"));
+}
+
+TEST(Banner, SaysWhyRowsDoNotGoByFlex) {
+  Options options;
+  options.train.device = DeviceType::kCuda;
+  for (const MoeTokenDispatcher asked : {MoeTokenDispatcher::kAuto, MoeTokenDispatcher::kFlex}) {
+    options.parallel.moe_token_dispatcher_type = asked;
+    options.parallel.gpus_apart = false;
+    EXPECT_EQ(said_dispatcher(options), "rows by flex");
+    options.parallel.gpus_apart = true;
+    EXPECT_EQ(said_dispatcher(options), "rows by alltoall (flex needs GPUs that all map each other's memory)");
+  }
+  options.parallel.moe_token_dispatcher_type = MoeTokenDispatcher::kAllToAll;
+  EXPECT_EQ(said_dispatcher(options), "rows by alltoall");
 }
 
 }  // namespace
