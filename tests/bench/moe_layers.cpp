@@ -1,0 +1,135 @@
+// What layers of experts take within steps of a training run, by events that hooks record in front of the router and
+// behind the merge: with graphs too, which a trace does not show, and without its two events around each op.
+//   mpirun -np RANKS moe_layers FLAGS OF TRAIN...    graphs: --cuda-graph-modules attn moe, which ends one where they
+//   stand
+// Prints, by rank, the means of the last step over layers and microbatches, and the TFLOP/s of a rank's mean share of
+// the rows: 18 x tokens x choices x hidden x FFN of a SwiGLU layer, 12 of another; shared experts and routers are not
+// counted. Every backward_weight is to follow its backward_data.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "apps/dispatcher_choice.h"
+#include "apps/flags.h"
+#include "apps/run_setup.h"
+#include "apps/trainer.h"
+#include "core/device/cuda_device.h"
+#include "parallel/comm/mpi_runtime.h"
+
+namespace megalith {
+namespace {
+
+enum Way { kForward, kBackward, kNumWays };
+
+class LayerClock {
+ public:
+  void attach(Rank& rank) {
+    Stream& compute = rank.streams.compute;
+    for (int s = 0; s < rank.runner.num_segments(); ++s) {
+      if (!is_of_layer(rank, s)) continue;
+      const bool begins = !is_of_layer(rank, s - 1) || layer_of(rank, s - 1) != layer_of(rank, s);
+      const bool ends = !is_of_layer(rank, s + 1) || layer_of(rank, s + 1) != layer_of(rank, s);
+      const std::string layer = layer_of(rank, s);
+      const auto record_at = [&](HookPoint point, Way way, bool begin) {
+        rank.runner.hooks(s).add(point, [this, layer, way, begin, &compute](const HookContext& c) {
+          Span& span = spans_[{layer, c.microbatch, way}];
+          compute.record(begin ? span.begin : span.end);
+        });
+      };
+      if (begins) {
+        record_at(HookPoint::kPreForward, kForward, true);
+        record_at(HookPoint::kPostWeight, kBackward, false);
+      }
+      if (ends) {
+        record_at(HookPoint::kPostForward, kForward, false);
+        record_at(HookPoint::kPreBackward, kBackward, true);
+      }
+    }
+  }
+  // Of the last step, which is over; seconds.
+  double mean(Way of) const {
+    double seconds = 0;
+    int count = 0;
+    for (const auto& [key, span] : spans_) {
+      if (std::get<Way>(key) != of) continue;
+      seconds += seconds_between(span.begin, span.end);
+      ++count;
+    }
+    return count == 0 ? 0 : seconds / count;
+  }
+
+ private:
+  struct Span {
+    Event begin{"layer of experts begins", true}, end{"layer of experts ends", true};
+  };
+  static bool is_of_layer(const Rank& rank, int segment) {
+    if (segment < 0 || segment >= rank.runner.num_segments()) return false;
+    const SegmentModule module = rank.runner.entry(segment).module;
+    return module == SegmentModule::kMoeRouter || module == SegmentModule::kMoeDispatch ||
+           module == SegmentModule::kMoe;
+  }
+  static std::string layer_of(const Rank& rank, int segment) {  // "layer 3" of "layer 3 router"
+    const std::string& name = rank.runner.entry(segment).name;
+    return name.substr(0, name.find(' ', name.find(' ') + 1));
+  }
+
+  std::map<std::tuple<std::string, int, Way>, Span> spans_;
+};
+
+int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
+  const bool on_gpus = options.train.device == DeviceType::kCuda;
+  LayerClock clock;
+  RunSetup setup = prepare_run(options, world.rank(), world.size());
+  if (gpus_are_apart(setup, world)) use_gpus_apart(setup, world.rank());
+  setup.customize = [&](Rank& rank) { clock.attach(rank); };
+  const std::unique_ptr<Communicator> gpus = on_gpus ? mpi.world(DeviceType::kCuda) : nullptr;
+  const StopRequest stop;
+  Trainer trainer(std::move(setup), gpus ? *gpus : world, stop, &world);
+  const ExitCode code = trainer.run();
+  trainer.rank().streams.compute.synchronize();
+  const RunConfig& config = trainer.rank().config;
+  const ModelConfig& model = trainer.rank().options.model;
+  const auto tokens = static_cast<double>(config.rank_tokens());
+  const double flops = (model.swiglu ? 18.0 : 12.0) * tokens * static_cast<double>(model.moe.router_topk) *
+                       static_cast<double>(model.hidden_size) * static_cast<double>(model.moe.ffn_hidden_size);
+  struct Times {
+    double forward, backward;
+  };
+  int rank = 0;
+  for (const Times& of : world.host_gather(Times{clock.mean(kForward), clock.mean(kBackward)})) {
+    if (world.rank() == 0)
+      fmt::print("rank {}: forward {:.0f} us, backward {:.0f} us, {:.0f} TFLOP/s\n", rank, 1e6 * of.forward,
+                 1e6 * of.backward, flops / (of.forward + of.backward) * 1e-12);
+    ++rank;
+  }
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace megalith
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  try {
+    const Options options = parse_flags(App::kTrain, std::vector<std::string>(argv + 1, argv + argc)).options;
+    if (options.train.deterministic_mode) set_deterministic_environment();
+    if (options.train.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
+    MpiRuntime mpi(argc, argv, {});
+    const std::unique_ptr<Communicator> world = mpi.world();
+    try {
+      if (options.train.device == DeviceType::kCuda) select_cuda_device(mpi.gpu());
+      return run(mpi, *world, options);
+    } catch (const Error& error) {
+      fmt::print(stderr, "rank {}: {}\n", mpi.rank(), error.what());
+      mpi.abort(error.code());
+    }
+  } catch (const Error& error) {
+    fmt::print(stderr, "moe_layers: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
