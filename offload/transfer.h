@@ -56,7 +56,7 @@ class ActivationTransfer {
   // Since construction, warm-up included.
   struct Stats {
     std::int64_t offloads = 0, reloads = 0;
-    std::int64_t from_within = 0;                    // offloads that start at an event inside a graph
+    std::int64_t from_within = 0;                    // offloads that wait for an event inside a graph
     std::int64_t bytes_out = 0, bytes_back = 0;      // whole slots
     std::int64_t bounded_out = 0, bounded_back = 0;  // of them those of which count_into() tells what moved
     friend bool operator==(const Stats&, const Stats&) = default;

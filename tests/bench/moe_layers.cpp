@@ -94,7 +94,7 @@ int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
   trainer.rank().streams.compute.synchronize();
   const RunConfig& config = trainer.rank().config;
   const ModelConfig& model = trainer.rank().options.model;
-  const auto tokens = static_cast<double>(config.rank_tokens());
+  const double tokens = static_cast<double>(config.rank_tokens()) / config.mesh.tp;
   const double flops = (model.swiglu ? 18.0 : 12.0) * tokens * static_cast<double>(model.moe.router_topk) *
                        static_cast<double>(model.hidden_size) * static_cast<double>(model.moe.ffn_hidden_size);
   struct Times {
@@ -102,7 +102,7 @@ int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
   };
   int rank = 0;
   for (const Times& of : world.host_gather(Times{clock.mean(kForward), clock.mean(kBackward)})) {
-    if (world.rank() == 0)
+    if (world.rank() == 0 && of.forward > 0)
       fmt::print("rank {}: forward {:.0f} us, backward {:.0f} us, {:.0f} TFLOP/s\n", rank, 1e6 * of.forward,
                  1e6 * of.backward, flops / (of.forward + of.backward) * 1e-12);
     ++rank;
@@ -116,7 +116,8 @@ int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
 int main(int argc, char** argv) {
   using namespace megalith;
   try {
-    const Options options = parse_flags(App::kTrain, std::vector<std::string>(argv + 1, argv + argc)).options;
+    Options options = parse_flags(App::kTrain, std::vector<std::string>(argv + 1, argv + argc)).options;
+    options.train.eval_iters = 0;  // the last step is the last that hooks see
     if (options.train.deterministic_mode) set_deterministic_environment();
     if (options.train.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
     MpiRuntime mpi(argc, argv, {});

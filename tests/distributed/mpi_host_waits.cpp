@@ -1,5 +1,5 @@
-// No rank waits for its GPU while it enqueues a step: rows of experts by all three ways, sharded units, tensor and
-// context parallelism, eager and in graphs, counted in front of CUDA itself (tests/support/host_waits/host_waits.h).
+// No rank waits for its GPU while it enqueues a step: rows of experts by all three ways and moved to the host, sharded
+// units, tensor and context parallelism, eager and in graphs, counted in front of CUDA itself (tests/support/host_waits/host_waits.h).
 //   mpirun -np 2 mpi_host_waits     or 4, which then share out the experts
 // Prints a line a layout; exit code 1 where a rank waits or rows go another way than asked, 77, for a skipped test,
 // where ranks outnumber GPUs. Where a communicator has calls in graphs and others, some ask whether something is done,
@@ -72,9 +72,9 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
     fmt::print(
         stderr,
         "rank {}: expected no wait, got {} of the runtime, {} of the driver, {} questions; first {}; {} replays; rows "
-        "of experts went {}\n",
+        "of experts went, or left for the host, {}\n",
         world.rank(), step.waits.of_runtime, step.waits.of_driver, step.waits.questions, step.waits.first, step.replays,
-        as_asked ? "as asked" : "another way than asked");
+        as_asked ? "as asked" : "otherwise than asked");
   return !world.host_any(fails);
 }
 

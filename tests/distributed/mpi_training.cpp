@@ -217,6 +217,7 @@ TEST(MpiTraining, ExpertsInAPipelineChangeNoBit) {
 // The counts of rows are the devices' alone, and a graph holds a microbatch from its tokens to its gradients.
 TEST(MpiTraining, OneGraphReplaysAMicrobatchOfExpertsWithOtherTokens) {
   if (world->size() == 1 || world->size() == 3) GTEST_SKIP() << "needs 2 or 4 ranks";
+  if (part > 0) GTEST_SKIP() << "in the first part";
   const std::unique_ptr<Communicator> group = devices->duplicate("rows");
   test::expect_ranks_replay_with_other_tokens(*group, device,
                                               on_gpus() ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll);

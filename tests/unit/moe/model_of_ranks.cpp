@@ -16,7 +16,8 @@ namespace {
 // How the rows of a rank travel.
 struct RankRows {
   RankRows(Stream& compute, Communicator& group, MoeTokenDispatcher way)
-      : stream(compute.device(), "rows of experts", compute.instruments()), dispatcher(group, stream, {.way = way}) {}
+      : stream(compute.device(), "rows of experts", compute.instruments()),
+        dispatcher(group, stream, {.way = way, .capacity_factor = 8}) {}
   Stream stream;
   Dispatcher dispatcher;
 };
