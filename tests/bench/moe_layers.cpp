@@ -94,7 +94,7 @@ int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
   trainer.rank().streams.compute.synchronize();
   const RunConfig& config = trainer.rank().config;
   const ModelConfig& model = trainer.rank().options.model;
-  const double tokens = static_cast<double>(config.rank_tokens()) / config.mesh.tp;
+  const double tokens = static_cast<double>(config.rank_tokens() / config.mesh.tp);
   const double flops = (model.swiglu ? 18.0 : 12.0) * tokens * static_cast<double>(model.moe.router_topk) *
                        static_cast<double>(model.hidden_size) * static_cast<double>(model.moe.ffn_hidden_size);
   struct Times {
