@@ -1,5 +1,6 @@
 // No rank waits for its GPU while it enqueues a step: rows of experts by all three ways and moved to the host, sharded
-// units, tensor and context parallelism, eager and in graphs, counted in front of CUDA itself (tests/support/host_waits/host_waits.h).
+// units, tensor and context parallelism, eager and in graphs, counted in front of CUDA itself
+// (tests/support/host_waits/host_waits.h).
 //   mpirun -np 2 mpi_host_waits     or 4, which then share out the experts
 // Prints a line a layout; exit code 1 where a rank waits or rows go another way than asked, 77, for a skipped test,
 // where ranks outnumber GPUs. Where a communicator has calls in graphs and others, some ask whether something is done,
