@@ -87,7 +87,11 @@ while goes_on; do
   sharding=
   [ $((round % 2)) -eq 1 ] || sharding='--data-parallel-sharding-strategy optim_grads_params --eval-interval 7 --eval-iters 2'
   mkdir -p "$work/whole" "$work/killed"
-  train "$work/whole" "$steps"
+  train "$work/whole" "$steps" || {
+    echo "soak: round $round: a run that nobody kills failed:" >&2
+    tail -n 20 "$work/whole/log" >&2
+    exit 1
+  }
   done=false
   while [ $done = false ]; do
     { train "$work/killed" "$steps"; } 2>/dev/null &  # bash would tell of the kill
