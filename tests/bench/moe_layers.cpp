@@ -7,6 +7,7 @@
 // counted. Every backward_weight is to follow its backward_data.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -24,28 +25,26 @@
 namespace megalith {
 namespace {
 
-enum Way { kForward, kBackward, kNumWays };
+enum Way { kForward, kBackward };
 
 class LayerClock {
  public:
   void attach(Rank& rank) {
     Stream& compute = rank.streams.compute;
     for (int s = 0; s < rank.runner.num_segments(); ++s) {
-      if (!is_of_layer(rank, s)) continue;
-      const bool begins = !is_of_layer(rank, s - 1) || layer_of(rank, s - 1) != layer_of(rank, s);
-      const bool ends = !is_of_layer(rank, s + 1) || layer_of(rank, s + 1) != layer_of(rank, s);
-      const std::string layer = layer_of(rank, s);
+      const std::int64_t layer = layer_of_experts(rank, s);
+      if (layer < 0) continue;
       const auto record_at = [&](HookPoint point, Way way, bool begin) {
         rank.runner.hooks(s).add(point, [this, layer, way, begin, &compute](const HookContext& c) {
           Span& span = spans_[{layer, c.microbatch, way}];
           compute.record(begin ? span.begin : span.end);
         });
       };
-      if (begins) {
+      if (layer_of_experts(rank, s - 1) != layer) {
         record_at(HookPoint::kPreForward, kForward, true);
         record_at(HookPoint::kPostWeight, kBackward, false);
       }
-      if (ends) {
+      if (layer_of_experts(rank, s + 1) != layer) {
         record_at(HookPoint::kPostForward, kForward, false);
         record_at(HookPoint::kPreBackward, kBackward, true);
       }
@@ -67,18 +66,16 @@ class LayerClock {
   struct Span {
     Event begin{"layer of experts begins", true}, end{"layer of experts ends", true};
   };
-  static bool is_of_layer(const Rank& rank, int segment) {
-    if (segment < 0 || segment >= rank.runner.num_segments()) return false;
-    const SegmentModule module = rank.runner.entry(segment).module;
-    return module == SegmentModule::kMoeRouter || module == SegmentModule::kMoeDispatch ||
-           module == SegmentModule::kMoe;
-  }
-  static std::string layer_of(const Rank& rank, int segment) {  // "layer 3" of "layer 3 router"
-    const std::string& name = rank.runner.entry(segment).name;
-    return name.substr(0, name.find(' ', name.find(' ') + 1));
+  // That the segment is of; -1: none.
+  static std::int64_t layer_of_experts(const Rank& rank, int segment) {
+    if (segment < 0 || segment >= rank.runner.num_segments()) return -1;
+    const NamedSegment& named = rank.model.gpt.segments[static_cast<std::size_t>(segment)];
+    const bool has_experts = named.module == SegmentModule::kMoeRouter || named.module == SegmentModule::kMoeDispatch ||
+                             named.module == SegmentModule::kMoe;
+    return has_experts ? named.layer : -1;
   }
 
-  std::map<std::tuple<std::string, int, Way>, Span> spans_;
+  std::map<std::tuple<std::int64_t, int, Way>, Span> spans_;  // by layer and microbatch
 };
 
 int run(MpiRuntime& mpi, Communicator& world, const Options& options) {

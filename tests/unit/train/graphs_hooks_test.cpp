@@ -45,8 +45,10 @@ std::function<void(Trainer&, int)> record(std::vector<Call>& calls) {
   };
 }
 
-// In every phase those of eager steps, in their order. `steps` and `calls` of a rank.
-void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vector<Call>& eager, std::size_t steps) {
+constexpr std::size_t kSteps = 3;  // warm-up, capture, replay
+
+// Of a rank: those of eager steps, in their order, each in its phase.
+void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vector<Call>& eager) {
   ASSERT_EQ(graphs.size(), eager.size());
   std::map<Phase, int> of_phase;
   for (std::size_t i = 0; i < eager.size(); ++i) {
@@ -54,7 +56,7 @@ void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vec
     EXPECT_EQ(eager[i].phase, Phase::kEager);
     ++of_phase[graphs[i].phase];
     const bool captured = graphs[i].what.find("layer") != std::string::npos;
-    const std::size_t step = i / (eager.size() / steps);
+    const std::size_t step = i / (eager.size() / kSteps);
     if (step == 0) {
       EXPECT_EQ(graphs[i].phase, Phase::kWarmUp) << graphs[i].what;
     } else if (!captured) {
@@ -75,8 +77,8 @@ TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   const RunResult with = test::train({.flags = flags + kModules, .prepare = record(graphs)});
   expect_same_run(with, without);
   // Embedding, 2 layers of 2, head: 6 points, 2 microbatches, 3 steps.
-  ASSERT_EQ(eager.size(), 6u * 6 * 2 * 3);
-  expect_calls_of_eager_steps(graphs, eager, 3);
+  ASSERT_EQ(eager.size(), 6u * 6 * 2 * kSteps);
+  expect_calls_of_eager_steps(graphs, eager);
 }
 
 // Whose graphs are captured ahead of the step's messages, in a pass that calls none.
@@ -92,9 +94,9 @@ TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
   const RunResult with = test::train({.flags = flags + kModules, .ranks = 2, .prepare = of_rank(graphs)});
   expect_same_run(with, without);
   // Two layers of 2 a rank, and embedding and head on the first one.
-  ASSERT_EQ(eager[0].size(), 6u * 6 * 2 * 3);
-  ASSERT_EQ(eager[1].size(), 4u * 6 * 2 * 3);
-  for (const std::size_t rank : {0, 1}) expect_calls_of_eager_steps(graphs.at(rank), eager.at(rank), 3);
+  ASSERT_EQ(eager[0].size(), 6u * 6 * 2 * kSteps);
+  ASSERT_EQ(eager[1].size(), 4u * 6 * 2 * kSteps);
+  for (const std::size_t rank : {0, 1}) expect_calls_of_eager_steps(graphs.at(rank), eager.at(rank));
 }
 
 TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
