@@ -34,12 +34,11 @@ double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows
   return bytes * std::min(1.0, rows_of(slot, rows->mean) / static_cast<double>(rows_of(slot, rows->room)));
 }
 
-// Of the rows of experts that are expected nine tenths leave and come back by copy engines, whether in use or not: the
-// kernel for the others takes multiprocessors. On the CPU there is no such engine.
+// Rows of experts that are expected leave and come back by copy engines, whether in use or not: the kernel for those
+// beyond takes multiprocessors. On the CPU there is no such engine.
 void set_sure_rows(OffloadSlot& slot, const std::optional<ExpertRows>& rows, DeviceType device) {
-  constexpr double kSure = 0.9;
   if (slot.bounded && rows && device == DeviceType::kCuda)
-    slot.sure_rows = static_cast<std::int64_t>(kSure * rows_of(slot, rows->mean));
+    slot.sure_rows = static_cast<std::int64_t>(rows_of(slot, rows->mean));
 }
 
 // Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, the process itself needs some,
