@@ -13,6 +13,7 @@
 #include "apps/flags_binding.h"
 #include "apps/metrics.h"
 #include "apps/offload_report.h"
+#include "apps/step_plans.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/device/cuda_device.h"
@@ -92,15 +93,6 @@ std::string said_tokens(const Options& options) {
                      train.skip_train ? "evaluation alone"
                                       : fmt::format("{} in {}", with_unit(all), counted(train.train_iters, "step")),
                      prefixes.empty() ? "--mock-data" : listed(prefixes));
-}
-
-std::string said_graphs(const TrainingOptions& train) {
-  if (train.cuda_graph_impl == CudaGraphImpl::kNone) return "";
-  std::string modules;
-  for (const std::string& module : train.cuda_graph_modules) modules += (modules.empty() ? "" : " and ") + module;
-  return fmt::format("{}, captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}", modules,
-                     counted(train.cuda_graph_warmup_steps, "warm-up step"),
-                     train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
 
 std::string said_experts(const Options& options, const RunConfig& config) {

@@ -304,7 +304,7 @@ ExitCode forecast(int argc, char** argv) {
     const std::string whose = config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "";
     print_memory(stage.memory, stage.plans, whose);
     fmt::print("{}", printed_offload(stage.plans, whose));
-    fmt::print("{}", printed(stage.plans.graphs, options.train.device, whose));
+    fmt::print("{}", printed(stage.plans.graphs, options.train, whose));
   }
   print_work(options, forecast);
   fmt::print("{}", printed_experts(options, forecast));

@@ -12,6 +12,7 @@
 #include "apps/offload_choice.h"
 #include "apps/offload_report.h"
 #include "apps/step.h"
+#include "core/base/counted.h"
 #include "core/device/short_ops.h"
 #include "graphs/held_buffers.h"
 #include "offload/recorded_way.h"
@@ -303,15 +304,24 @@ std::size_t StepGraphs::bytes() const {
   return static_cast<std::size_t>(graphs) * kGraphBytes + static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp;
 }
 
-std::string printed(const StepGraphs& graphs, DeviceType device, const std::string& whose) {
+std::string said_graphs(const TrainingOptions& train) {
+  if (train.cuda_graph_impl == CudaGraphImpl::kNone) return "";
+  std::string modules;
+  for (const std::string& module : train.cuda_graph_modules) modules += (modules.empty() ? "" : " and ") + module;
+  return fmt::format("{}, captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}", modules,
+                     counted(train.cuda_graph_warmup_steps, "warm-up step"),
+                     train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
+}
+
+std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose) {
   if (graphs.graphs == 0) return "";
-  std::string text = fmt::format("graphs per rank{}\n", whose);
+  std::string text = fmt::format("graphs per rank{}\n  {:<25} {}\n", whose, "of", said_graphs(train));
   const auto add = [&text](const char* name, std::int64_t count) {
     text += fmt::format("  {:<25} {:>12}\n", name, count);
   };
   add("captured", graphs.graphs);
   add("ops in them", graphs.captured_ops);
-  add(device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
+  add(train.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
   text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
                       static_cast<double>(graphs.bytes()) / (1 << 20));
   add("replays a step", graphs.replays);
@@ -353,7 +363,7 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
-    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options.train.device, whose);
+    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options.train, whose);
   }
   return text;
 }

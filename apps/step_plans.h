@@ -90,8 +90,10 @@ struct RecordSpec {
 };
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 
+// The modules that graphs hold and when they are captured; empty where nothing is.
+std::string said_graphs(const TrainingOptions& train);
 // Lines; empty where nothing is captured.
-std::string printed(const StepGraphs& graphs, DeviceType device, const std::string& whose);
+std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose);
 // The actions of a training step of each stage's first rank, as text.
 std::string printed_actions(const Options& options, const RunConfig& config);
 

@@ -344,14 +344,16 @@ TEST(PrintedActions, AreThoseOfEachStage) {
 TEST(PrintedActions, NameTheGraphsThatHoldThem) {
   const Options options =
       complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "2",
-                                    "--cuda-graph-impl", "local", "--cuda-graph-modules", "attn"},
+                                    "--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn"},
                2);
   const std::string text = printed_actions(options, run_config(options, 2));
   EXPECT_THAT(text, testing::HasSubstr("segment 0 column 0 (embedding)\n"));
   EXPECT_THAT(
       text, testing::ContainsRegex(R"(forward chunk 0 microbatch 0 segment 1 column 0 \(layer 0 attention\) graph 0)"));
-  EXPECT_THAT(text, testing::ContainsRegex("optimizer_step\ngraphs per rank of stage 0\n  captured +8\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("graphs per rank of stage 1\n  captured +8\n"));
+  EXPECT_THAT(text,
+              testing::ContainsRegex("optimizer_step\ngraphs per rank of stage 0\n  of +attn, captured after 1 warm-up "
+                                     "step[^\n]*; transformer_engine means local here\n  captured +8\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("graphs per rank of stage 1\n  of [^\n]*\n  captured +8\n"));
 }
 
 }  // namespace

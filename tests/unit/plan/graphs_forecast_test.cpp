@@ -40,8 +40,10 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
   EXPECT_EQ(layer.nodes, layer.captured_ops);
   const StepGraphs gpu = graphs(local + Words{"layer", "--device", "cuda"});
   EXPECT_EQ(gpu.nodes, gpu.captured_ops + 4 * 7);
-  EXPECT_THAT(printed(layer, DeviceType::kCpu, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
-  EXPECT_THAT(printed(gpu, DeviceType::kCuda, ""),
+  TrainingOptions train{.device = DeviceType::kCpu};
+  EXPECT_THAT(printed(layer, train, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
+  train.device = DeviceType::kCuda;
+  EXPECT_THAT(printed(gpu, train, ""),
               testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
 }
 
