@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace megalith::test {
 
@@ -64,13 +65,14 @@ RunResult run(const Cell& cell, Books& books) {
 
 namespace {
 
-void expect_weights_apart(const std::vector<Action>& actions, const RunPlan& plan) {
+// Runs of weight gradients alone; dualpipe-v delays those of some microbatches, the others stand with their data's.
+void expect_weights_apart(const std::vector<Action>& actions, const RunPlan& plan, bool all) {
   int alone = 0;
   for (const Run& run : plan.runs) {
     const auto first = actions.begin() + static_cast<std::ptrdiff_t>(run.first);
     const auto weights = std::count_if(first, first + static_cast<std::ptrdiff_t>(run.count),
                                        [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
-    if (weights == 0) continue;
+    if (weights == 0 || (!all && std::cmp_less(weights, run.count))) continue;
     EXPECT_EQ(weights, run.count) << "from " << to_string(*first) << " on";
     ++alone;
   }
@@ -91,7 +93,8 @@ void expect_replayed(const Cell& cell, const Books& books) {
     EXPECT_EQ(stats.digest_of_ops, books.planned.at(rank).digest_of_ops) << "other ops than the plan's, by name";
     EXPECT_EQ(std::ssize(plan.runs), books.planned.at(rank).replays);
     EXPECT_GT(stats.ops, stats.graphs);
-    if (cell.delays_weights()) expect_weights_apart(books.actions.at(rank), plan);
+    if (cell.delays_weights() || cell.layout.schedule == "dualpipe-v")
+      expect_weights_apart(books.actions.at(rank), plan, cell.delays_weights());
     EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
   }
 }
