@@ -24,9 +24,9 @@ bool is_backward(const Action& action) {
 
 // Who touches a storage: places in the list of actions; none is -1.
 struct Touches {
-  std::ptrdiff_t first_forward = -1, last_writer = -1, last_forward = -1;  // verbs
-  std::ptrdiff_t first_backward = -1;                                      // verb or message
-  bool is_sent = false;                                                    // read by what sends the chunk's output
+  std::ptrdiff_t first_forward = -1, last_writer = -1, last_saver = -1, last_forward = -1;  // verbs
+  std::ptrdiff_t first_backward = -1;                                                       // verb or message
+  bool is_sent = false;    // read by what sends the chunk's output
   bool of_others = false;  // another column's actions read it, or those of no microbatch
 };
 
@@ -119,9 +119,10 @@ class Finder {
       if (saver == forwards_.end()) {
         touches.of_others = true;
       } else {
-        touches.last_forward = std::max(touches.last_forward, static_cast<std::ptrdiff_t>(saver->second));
+        touches.last_saver = std::max(touches.last_saver, static_cast<std::ptrdiff_t>(saver->second));
       }
     }
+    touches.last_forward = std::max(touches.last_forward, touches.last_saver);
   }
 
   std::int64_t layer_of(int segment) const {
@@ -146,6 +147,7 @@ class Finder {
                                         .first_backward_reader = verb_at(touches.first_backward)},
                                .views = {}};
     describe(candidate, recorded);
+    if (candidate.slot.bounded) candidate.slot.last_writer = verb_at(std::max(writer, touches.last_saver));
     if (touches.of_others) {
       candidate.stays = "handed on to another chunk of the stage";
     } else if (touches.is_sent &&

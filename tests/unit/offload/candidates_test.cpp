@@ -144,15 +144,21 @@ TEST_F(Candidates, AreNotWhatNoKindCanName) {
   EXPECT_THAT(found(), IsEmpty());
 }
 
+// Their rows may leave only behind the verb that says in its stash how many there are.
 TEST_F(Candidates, KnowThatTheirRowsAreBounded) {
   action(Kind::kForward, 0);
   void* x = allocate();
   write(x);
-  keep(x, SlotKind::kMoeAct, true);
-  action(Kind::kBackwardData, 0);
+  action(Kind::kForward, 1);
   read(x);
+  keep(x, SlotKind::kExpertFc1, true);
+  action(Kind::kBackwardData, 1);
+  read(x);
+  action(Kind::kBackwardData, 0);
   ASSERT_THAT(found(), SizeIs(1));
-  EXPECT_TRUE(found()[0].slot.bounded);
+  const OffloadSlot slot = found()[0].slot;
+  EXPECT_TRUE(slot.bounded);
+  EXPECT_EQ(slot.last_writer, (SlotVerb{Kind::kForward, 1}));
 }
 
 TEST_F(Candidates, ThatWereReceivedAreWrittenByTheirFirstReader) {

@@ -133,6 +133,33 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
   }
 }
 
+// Of each layer the norm's output moves whole and, eagerly too, as many of the tokens that arrived as there are.
+TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
+  constexpr std::int64_t kNormBytes = kTokens * 16 * 4;
+  for (const Words& graphs : {Words{}, Words{"--cuda-graph-impl", "local"}}) {
+    std::mutex mutex;
+    std::map<int, std::int64_t> moved;  // of rows in use, in the last step
+    const auto read = [&](Trainer& trainer, int rank) {
+      const std::lock_guard lock(mutex);
+      moved[rank] = trainer.rank().step.moved_bytes.as<const std::int64_t>()[0];
+    };
+    const RunResult run = test::train(
+        {.flags = kFlags + Words{"--offload-modules", "expert_fc1"} + graphs, .ranks = kRanks, .finish = read});
+    std::int64_t all = 0, most = 0;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const test::RankActivity& did = run.ranks[static_cast<std::size_t>(rank)];
+      const std::int64_t layers = did.slots / 2;
+      const std::int64_t arrived = did.slot_bytes - layers * kNormBytes;  // with all of their room
+      EXPECT_EQ(did.offload.bounded_out * did.slot_bytes, did.offload.bytes_out * arrived);
+      EXPECT_LE(moved[rank], arrived * kMicrobatches);
+      all += moved[rank];
+      most += arrived * kMicrobatches;
+    }
+    EXPECT_GT(all, 0);
+    EXPECT_LT(all, most);
+  }
+}
+
 // The second stage alone moves some: rank 0 tells of them nevertheless.
 TEST(MoeCopies, OfOtherStagesAreToldByRankZero) {
   std::vector<json> lines;
