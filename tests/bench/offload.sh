@@ -7,7 +7,8 @@
 #                                         named twice, its ways take turns
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 12); RATES, a file
 # (default configs/rates/h200.toml; `rates --only copies` measures the link's rates, which must be this machine's); ONLY, a
-# regular expression of the names of ways; DEVICE (default cuda); ARGS, more flags for train.
+# regular expression of the names of ways; GRAPHS, what graphs hold in pipelines (default "attn moe_router
+# moe_preprocess"); DEVICE (default cuda); ARGS, more flags for train.
 # Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third, of fewer than seven of those
 # after the first, of a single one that. Losses are to agree in bits with ARGS=--deterministic-mode.
 set -euo pipefail
@@ -25,7 +26,7 @@ llama8b="--config configs/llama3_8b.toml --vocab-size 128255 --micro-batch-size 
 graphs="--cuda-graph-impl local --cuda-graph-modules attn"
 qwen3="--config configs/qwen3_8_layers.toml --vocab-size 151935 --moe-router-force-load-balancing"
 pipeline="--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2 $zero"
-pipeline_graphs="$graphs moe_router moe_preprocess"
+pipeline_graphs="--cuda-graph-impl local --cuda-graph-modules ${GRAPHS:-attn moe_router moe_preprocess}"
 mixed="--moe-layer-freq [0,1,0,1,0,1,0,1]"
 kinds="attn_norm qkv_linear core_attn attn_proj mlp_norm fc1 act fc2 expert_fc1 moe_act"
 # case: ranks | flags | ways, each NAME FLAGS, apart by semicolons; the first is what the others are compared with
