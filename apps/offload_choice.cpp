@@ -178,7 +178,8 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   const OffloadRecording recorded{.arena = plain.memory.arena,
                                   .timeline = recording.timeline,
                                   .actions = recording.actions,
-                                  .entries = recording.entries};
+                                  .entries = recording.entries,
+                                  .between_layers = chosen.points.between_layers};
   const std::vector<OffloadCandidate> candidates = find_candidates(recorded, names);
   const OffloadRequest request = offload_request(options, plain.model.parts);
   std::vector<OffloadChoice> choices = choose_offloads(candidates, request);

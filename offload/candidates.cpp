@@ -147,7 +147,8 @@ class Finder {
                                         .first_backward_reader = verb_at(touches.first_backward)},
                                .views = {}};
     describe(candidate, recorded);
-    if (candidate.slot.bounded) candidate.slot.last_writer = verb_at(std::max(writer, touches.last_saver));
+    if (candidate.slot.bounded && !recording_.between_layers)
+      candidate.slot.last_writer = verb_at(std::max(writer, touches.last_saver));
     if (touches.of_others) {
       candidate.stays = "handed on to another chunk of the stage";
     } else if (touches.is_sent &&

@@ -33,6 +33,7 @@ struct OffloadRecording {
   const Timeline& timeline;
   const std::vector<Action>& actions;
   const std::vector<std::size_t>& entries;  // where in the timeline each action begins
+  bool between_layers = false;              // where the actions of slots are to stand, as OffloadPoints
 };
 
 struct SegmentName {

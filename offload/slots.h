@@ -34,8 +34,9 @@ struct OffloadSlot {
   bool bounded = false;              // some of its views are: rows of experts
   std::int64_t sure_rows = 0;        // of a bounded one's those that a copy engine takes, in use or not
   // Verbs of this chunk; no other action but the send of the chunk's output, behind its last verb, touches it. The
-  // writer is the last one that writes it, which none does in backward, and of a bounded one not before the last that
-  // saves a view, as stashes tell only then how many rows are in use. Who saves a view of it counts as a reader.
+  // writer is the last one that writes it, which none does in backward, and of a bounded one that leaves within its
+  // layer not before the last that saves a view, as stashes tell only then how many rows are in use. Who saves a view
+  // of it counts as a reader.
   SlotVerb last_writer, last_forward_reader, first_backward_reader;
   std::string name;          // "layer 3 attention: core_attn"
   int lag = -1, ahead = -1;  // in place of those of OffloadPoints; -1: theirs

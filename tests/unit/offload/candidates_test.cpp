@@ -65,8 +65,12 @@ class Candidates : public testing::Test {
     return x;
   }
 
-  std::vector<OffloadCandidate> found() {
-    return find_candidates({.arena = arena_, .timeline = timeline_, .actions = actions_, .entries = entries_},
+  std::vector<OffloadCandidate> found(bool between_layers = false) {
+    return find_candidates({.arena = arena_,
+                            .timeline = timeline_,
+                            .actions = actions_,
+                            .entries = entries_,
+                            .between_layers = between_layers},
                            kSegments);
   }
 
@@ -144,7 +148,8 @@ TEST_F(Candidates, AreNotWhatNoKindCanName) {
   EXPECT_THAT(found(), IsEmpty());
 }
 
-// Their rows may leave only behind the verb that says in its stash how many there are.
+// Within a layer their rows may leave only behind the verb that says in its stash how many there are; behind the layer
+// its graph says when they were written.
 TEST_F(Candidates, KnowThatTheirRowsAreBounded) {
   action(Kind::kForward, 0);
   void* x = allocate();
@@ -159,6 +164,7 @@ TEST_F(Candidates, KnowThatTheirRowsAreBounded) {
   const OffloadSlot slot = found()[0].slot;
   EXPECT_TRUE(slot.bounded);
   EXPECT_EQ(slot.last_writer, (SlotVerb{Kind::kForward, 1}));
+  EXPECT_EQ(found(true)[0].slot.last_writer, (SlotVerb{Kind::kForward, 0}));
 }
 
 TEST_F(Candidates, ThatWereReceivedAreWrittenByTheirFirstReader) {

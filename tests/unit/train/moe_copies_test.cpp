@@ -136,7 +136,8 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
 // Of each layer the norm's output moves whole and, eagerly too, as many of the tokens that arrived as there are.
 TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
   constexpr std::int64_t kNormBytes = kTokens * 16 * 4;
-  for (const Words& graphs : {Words{}, Words{"--cuda-graph-impl", "local"}}) {
+  const Words local = {"--cuda-graph-impl", "local", "--cuda-graph-modules"};
+  for (const Words& graphs : {Words{}, local + Words{"layer"}, local + Words{"moe_router", "moe_preprocess"}}) {
     std::mutex mutex;
     std::map<int, std::int64_t> moved;  // of rows in use, in the last step
     const auto read = [&](Trainer& trainer, int rank) {
@@ -152,6 +153,8 @@ TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
       const std::int64_t arrived = did.slot_bytes - layers * kNormBytes;  // with all of their room
       EXPECT_EQ(did.offload.bounded_out * did.slot_bytes, did.offload.bytes_out * arrived);
       EXPECT_LE(moved[rank], arrived * kMicrobatches);
+      // Both are written within a graph, also where experts read them outside of it.
+      EXPECT_EQ(did.offload.from_within, graphs.empty() ? 0 : did.offload.offloads - did.slots * kMicrobatches);
       all += moved[rank];
       most += arrived * kMicrobatches;
     }
