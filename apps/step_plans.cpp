@@ -1,6 +1,7 @@
 #include "apps/step_plans.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <functional>
 #include <map>
@@ -306,9 +307,8 @@ std::size_t StepGraphs::bytes() const {
 
 std::string said_graphs(const TrainingOptions& train) {
   if (train.cuda_graph_impl == CudaGraphImpl::kNone) return "";
-  std::string modules;
-  for (const std::string& module : train.cuda_graph_modules) modules += (modules.empty() ? "" : " and ") + module;
-  return fmt::format("{}, captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}", modules,
+  return fmt::format("{}, captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}",
+                     fmt::join(train.cuda_graph_modules, " and "),
                      counted(train.cuda_graph_warmup_steps, "warm-up step"),
                      train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
