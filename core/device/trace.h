@@ -1,7 +1,8 @@
 // Times of what the streams of one rank did, for a picture in Perfetto or chrome://tracing. Each op is timed by two
 // events on its stream; what contains ops (a step, a segment's verb) is a range, timed likewise and on the host, where
 // it lasts as long as its ops took to enqueue. The replay of a graph is a range that tells its ops; on the CPU these
-// are timed as well. Costs two event records an op while it is active, nothing otherwise.
+// are timed as well. Costs two event records an op while it is active, 6 us of a GPU and 20 to 40 while four GPUs of a
+// host copy to or from its memory; nothing otherwise.
 #pragma once
 
 #include <chrono>
