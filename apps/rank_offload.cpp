@@ -19,7 +19,6 @@ bool RankOffload::moves_rows() const { return std::ranges::any_of(points.slots, 
 std::unique_ptr<RankOffload> make_offload(const Options& options, DeviceType device, OffloadPoints points,
                                           const Instruments& instruments, const Context& ctx, SegmentRunner& runner) {
   if (points.empty()) return nullptr;
-  points.between_layers = options.train.cuda_graph_impl != CudaGraphImpl::kNone;
   return std::make_unique<RankOffload>(device, std::move(points), instruments, ctx, runner,
                                        options.train.check_hazards);
 }
