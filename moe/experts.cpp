@@ -75,13 +75,13 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
                               .h = ctx.empty({rows, 2 * ffn_}, x.dtype, "experts' fc1 output"),
                               .y = ctx.empty({rows, ffn_}, x.dtype, "experts' activation")};
   if (spec_.fused) {
-    launch(ctx.compute, fc1);
+    launch(ctx, fc1);
   } else {
-    launch(ctx.compute, product_of(fc1));
+    launch(ctx, product_of(fc1));
     launch(ctx.compute, swiglu_of(fc1));
   }
   const Tensor out = ctx.empty({rows, spec_.hidden}, x.dtype, "experts' rows");
-  launch(ctx.compute, GroupedGemm{.a = fc1.y, .offsets = offsets, .b = down_.weight, .c = out});
+  launch(ctx, GroupedGemm{.a = fc1.y, .offsets = offsets, .b = down_.weight, .c = out});
   // Where ranks share out experts only the device knows how many tokens and rows there are.
   const std::int32_t* const tokens_end = inputs[kPosition].bound;
   const std::int32_t* const rows_end = tokens_end == nullptr ? nullptr : end_of(offsets);
@@ -112,15 +112,15 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
       .y = ctx.empty({rows, ffn_}, h.dtype, "experts' activation"),
       .d_row_weight_partial = ctx.empty({rows, partials}, DType::kFp32, "row weights' gradient")};
   if (spec_.fused) {
-    launch(ctx.compute, fc2);
+    launch(ctx, fc2);
   } else {
-    launch(ctx.compute, product_of(fc2));
+    launch(ctx, product_of(fc2));
     launch(ctx.compute, swiglu_of(fc2));
   }
   if (!stash.has(kActivation)) stash.refill(kActivation, fc2.y);
   stash[kOutputGradient] = dy;
   const Tensor d_rows = ctx.empty({rows, spec_.hidden}, dy.dtype, "experts' rows gradient");
-  launch(ctx.compute,
+  launch(ctx,
          GroupedGemm{
              .a = fc2.dh, .offsets = offsets, .b = gate_.weight, .b2 = up_.weight, .c = d_rows, .transpose_b = false});
   TensorList gradients{d_rows, output_gradients[kMergeResidual], fc2.d_row_weight_partial};
@@ -130,20 +130,19 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
 
 void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   const Tensor &token = stash.at(kTokenOfRow, "tokens of routed rows"), &offsets = stash[kExpertOffsets];
-  launch(ctx.compute, GroupedGemmWgrad{.a = stash.at(kOutputGradient, "experts' output gradient"),
-                                       .a_index = token,
-                                       .b = with_bound(stash.at(kActivation, "experts' activation"), nullptr),
-                                       .offsets = offsets,
-                                       .c = down_.main_grad,
-                                       .accumulate = !down_.overwrites});
-  launch(ctx.compute,
-         GroupedGemmWgrad{.a = with_bound(stash.at(kPreActivation, "gradient of experts' fc1 output"), nullptr),
-                          .b = with_bound(stash.at(kInput, "experts' input"), nullptr),
-                          .b_index = token,
-                          .offsets = offsets,
-                          .c = gate_.main_grad,
-                          .c2 = up_.main_grad,
-                          .accumulate = !gate_.overwrites});
+  launch(ctx, GroupedGemmWgrad{.a = stash.at(kOutputGradient, "experts' output gradient"),
+                               .a_index = token,
+                               .b = with_bound(stash.at(kActivation, "experts' activation"), nullptr),
+                               .offsets = offsets,
+                               .c = down_.main_grad,
+                               .accumulate = !down_.overwrites});
+  launch(ctx, GroupedGemmWgrad{.a = with_bound(stash.at(kPreActivation, "gradient of experts' fc1 output"), nullptr),
+                               .b = with_bound(stash.at(kInput, "experts' input"), nullptr),
+                               .b_index = token,
+                               .offsets = offsets,
+                               .c = gate_.main_grad,
+                               .c2 = up_.main_grad,
+                               .accumulate = !gate_.overwrites});
   if (spec_.dispatcher != nullptr) spec_.dispatcher->wait_behind(ctx);
 }
 

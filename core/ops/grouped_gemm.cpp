@@ -54,6 +54,9 @@ void partial_out(const Tensor& partial, const Shape& shape, const Tensor& offset
   f.out(partial, "op.d_row_weight_partial").dtype(DType::kFp32).shape(parts).bounded_by(offsets);
 }
 
+// A count of tiles handed out.
+std::size_t tile_counter_bytes(DeviceType device) { return device == DeviceType::kCuda ? sizeof(std::int32_t) : 0; }
+
 }  // namespace
 
 void fields(const GroupedGemm& op, Fields& f) {
@@ -66,8 +69,11 @@ void fields(const GroupedGemm& op, Fields& f) {
   const std::int64_t n = op.transpose_b ? pair * height : width;
   f.out(op.c, "op.c").dtype(op.b.dtype).shape({rows, n}).strided_rows().bounded_by(op.offsets);
   rows_in({op.a, "op.a", op.index, "op.index"}, {rows, k}, DTypeSet{op.b.dtype}, op.offsets, f);
+  f.workspace(op.workspace);
   product_cost(f, {rows, k, n}, 0);
 }
+
+std::size_t workspace_bytes(const GroupedGemm&, DeviceType device) { return tile_counter_bytes(device); }
 
 void fields(const GroupedGemmWgrad& op, Fields& f) {
   require(!op.a_index || !op.b_index, "GroupedGemmWgrad: a_index and b_index together");
@@ -86,8 +92,11 @@ void fields(const GroupedGemmWgrad& op, Fields& f) {
     rows_in(a, {rows, m}, dtypes, op.offsets, f);
     rows_in(b, {rows, n}, DTypeSet{op.a.dtype}, op.offsets, f);
   }
+  f.workspace(op.workspace);
   product_cost(f, {rows, m, n}, op.accumulate ? bytes_of({&op.c, &op.c2}) : 0);
 }
+
+std::size_t workspace_bytes(const GroupedGemmWgrad&, DeviceType device) { return tile_counter_bytes(device); }
 
 void fields(const GroupedGemmSwiglu& op, Fields& f) {
   const std::int64_t count = experts(op.offsets, f);
@@ -99,8 +108,11 @@ void fields(const GroupedGemmSwiglu& op, Fields& f) {
   f.out(op.h, "op.h").dtype(op.gate.dtype).shape({rows, 2 * columns}).bounded_by(op.offsets);
   weights_in(op.row_weight, rows, op.offsets, f);
   rows_in({op.a, "op.a", op.index, "op.index"}, {rows, k}, DTypeSet{op.gate.dtype}, op.offsets, f);
+  f.workspace(op.workspace);
   product_cost(f, {rows, k, 2 * columns}, bytes_of({&op.y, &op.row_weight}));
 }
+
+std::size_t workspace_bytes(const GroupedGemmSwiglu&, DeviceType device) { return tile_counter_bytes(device); }
 
 void fields(const GroupedGemmSwigluBackward& op, Fields& f) {
   const std::int64_t count = experts(op.offsets, f);
@@ -112,8 +124,11 @@ void fields(const GroupedGemmSwigluBackward& op, Fields& f) {
   weights_in(op.row_weight, rows, op.offsets, f);
   partial_out(op.d_row_weight_partial, {rows, columns}, op.offsets, f);
   rows_in({op.dy, "op.dy", op.index, "op.index"}, {rows, k}, DTypeSet{op.b.dtype}, op.offsets, f);
+  f.workspace(op.workspace);
   product_cost(f, {rows, k, columns}, bytes_of({&op.h, &op.dh, &op.row_weight, &op.d_row_weight_partial}));
 }
+
+std::size_t workspace_bytes(const GroupedGemmSwigluBackward&, DeviceType device) { return tile_counter_bytes(device); }
 
 void fields(const RoutedSwigluForward& op, Fields& f) {
   experts(op.offsets, f);

@@ -2,6 +2,7 @@
 // expert; rows r with offsets[e] <= r < offsets[e + 1] belong to expert e. Offsets are read on the device alone. Rows
 // from offsets[E] on are neither read nor written; an operand with `index` is read at row index[r] instead of r, so
 // that nothing is permuted in memory. A tensor's bound, if it has one, is the address of offsets[E].
+// On Hopper the blocks of a product take its tiles from one counter, which is the product's workspace.
 // Deterministic: each result sums its terms in ascending order in fp32, whatever the tile, and is rounded once.
 //   R: capacity of routed rows, T: tokens, E: experts, F: FFN size of an expert
 #pragma once
@@ -22,6 +23,7 @@ struct GroupedGemm {
   Tensor b2;       // optional, as b: a second matrix. transpose_b: c = [a b | a b2], else c = a[:, :k] b + a[:, k:] b2
   Tensor c;        // [R, n], [R, 2n] for a transposed pair; out, dtype of a; rows may be strided
   bool transpose_b = true;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8: which tile of the result is next
 };
 
 // C_e += sum over the expert's rows of a_r^T b_r: weight gradient. An expert without rows is left alone; with zeros
@@ -36,6 +38,7 @@ struct GroupedGemmWgrad {
   Tensor c;                // [E m, n] in and out (out if not accumulate), fp32 or dtype of a; contiguous
   Tensor c2;               // optional, as c: takes the second half of a's columns
   bool accumulate = true;  // otherwise c is overwritten
+  Tensor workspace;        // [workspace_bytes(op, device)] uint8: which tile of the result is next
 };
 
 // h = [a gate_e^T | a up_e^T], rounded;  y = w_r round(silu(h_gate) h_up), rounded: fc1 of the experts, SwiGLU and the
@@ -49,6 +52,7 @@ struct GroupedGemmSwiglu {
   Tensor row_weight;  // [R] fp32
   Tensor h;           // [R, 2F] out, dtype of a; contiguous
   Tensor y;           // [R, F] out, dtype of a; contiguous
+  Tensor workspace;   // [workspace_bytes(op, device)] uint8: which tile of the result is next
 };
 
 // dy' = round(dy_r B_e), fc2's data gradient, and RoutedSwigluBackward of it in one kernel, with the same bits.
@@ -63,6 +67,7 @@ struct GroupedGemmSwigluBackward {
   Tensor dh;                    // [R, 2F] out, dtype of dy; contiguous; may be h
   Tensor y;                     // [R, F] out: the forward's y again, bit for bit; contiguous
   Tensor d_row_weight_partial;  // [R, ceil(F / 64)] fp32 out; contiguous
+  Tensor workspace;             // [workspace_bytes(op, device)] uint8: which tile of the result is next
 };
 
 // y = round(w_r round(silu(x_gate) x_up)) for the first offsets[E] rows.
@@ -109,18 +114,22 @@ inline RoutedSwigluBackward swiglu_of(const GroupedGemmSwigluBackward& op) {
 }
 
 void fields(const GroupedGemm& op, Fields& f);  // 2 R k n FLOPs (4 with a pair): planned for the capacity
+std::size_t workspace_bytes(const GroupedGemm& op, DeviceType device);
 void compute(const GroupedGemm& op);
 void run(CudaStream& stream, const GroupedGemm& op);
 
 void fields(const GroupedGemmWgrad& op, Fields& f);
+std::size_t workspace_bytes(const GroupedGemmWgrad& op, DeviceType device);
 void compute(const GroupedGemmWgrad& op);
 void run(CudaStream& stream, const GroupedGemmWgrad& op);
 
 void fields(const GroupedGemmSwiglu& op, Fields& f);
+std::size_t workspace_bytes(const GroupedGemmSwiglu& op, DeviceType device);
 void compute(const GroupedGemmSwiglu& op);
 void run(CudaStream& stream, const GroupedGemmSwiglu& op);
 
 void fields(const GroupedGemmSwigluBackward& op, Fields& f);
+std::size_t workspace_bytes(const GroupedGemmSwigluBackward& op, DeviceType device);
 void compute(const GroupedGemmSwigluBackward& op);
 void run(CudaStream& stream, const GroupedGemmSwigluBackward& op);
 

@@ -39,11 +39,6 @@ struct Ring {
   }
 };
 
-// What hands out a kernel's tiles in memory; zeros before and after.
-struct TileCounter {
-  int next, ended_blocks;
-};
-
 // The numbers of a block's tiles, ascending. Blocks share a counter, so that one which begins late, behind another
 // kernel on its multiprocessor, has fewer. One thread takes them, each while it fills the last stages of the tile
 // before, so that blocks end together; all others read them in order, at most kBehind tiles later.
@@ -65,7 +60,8 @@ struct TileNumbers {
 template <int kStages>
 class TileTaker {
  public:
-  __device__ TileTaker(TileCounter* counter, TileNumbers<kStages>& numbers) : counter_(counter), numbers_(numbers) {
+  // `next_tile` is zero when the kernel begins.
+  __device__ TileTaker(int* next_tile, TileNumbers<kStages>& numbers) : next_tile_(next_tile), numbers_(numbers) {
     take();
   }
   // At each of the `stages` of a tile: one of the last is where its follower is taken.
@@ -78,20 +74,14 @@ class TileTaker {
     numbers_.number[at] = held_;
     barrier_arrive(shared_address(&numbers_.known[at]));
   }
-  // After the last call: the last block leaves zeros behind.
-  __device__ void end() {
-    if (threadIdx.x != 0) return;
-    __threadfence();
-    if (atomicAdd(&counter_->ended_blocks, 1) == static_cast<int>(gridDim.x) - 1) *counter_ = {0, 0};
-  }
 
  private:
   static constexpr int kStagesAhead = 4;  // what an answer takes
   __device__ void take() {
-    if (threadIdx.x == 0) held_ = atomicAdd(&counter_->next, 1);
+    if (threadIdx.x == 0) held_ = atomicAdd(next_tile_, 1);
   }
 
-  TileCounter* counter_;
+  int* next_tile_;
   TileNumbers<kStages>& numbers_;
   unsigned taken_ = 0;
   int held_ = 0;

@@ -1,7 +1,6 @@
 // Tensor maps, forms and launches of the grouped products on Hopper.
 #include "core/ops/grouped_gemm_hopper_cuda.h"
 
-#include "core/device/cuda/allow_under_capture.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/grouped_gemm_hopper_rows.cuh"
 #include "core/ops/grouped_gemm_hopper_wgrad.cuh"
@@ -38,33 +37,14 @@ bool suits(const TensorMaps& maps, const Tensor& offsets, std::int64_t depth) {
 // Rows are found by 32 bits, in units of 16 bytes.
 bool can_gather(const Tensor& x) { return x.size(0) * x.stride(0) / 8 < kMaxIndex; }
 
-// Kept by a stream, and used by its products in turn: those that a graph runs side by side have different ones as long
-// as it has fewer products than there are counters. Graphs use them as long as they live.
-class TileCounters {
- public:
-  TileCounters() {
-    const AllowUnderCapture allow;
-    MEGALITH_CUDA_CHECK(cudaMalloc(&counters_, kCount * sizeof(TileCounter)));
-    cudaStream_t stream = nullptr;  // of its own, as the one that keeps this may capture
-    MEGALITH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    MEGALITH_CUDA_CHECK(cudaMemsetAsync(counters_, 0, kCount * sizeof(TileCounter), stream));
-    MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream));
-    MEGALITH_CUDA_CHECK(cudaStreamDestroy(stream));
-  }
-  ~TileCounters() { log_cuda(cudaFree(counters_), "cudaFree"); }
-  TileCounters(const TileCounters&) = delete;
-  TileCounters& operator=(const TileCounters&) = delete;
-  TileCounter* next() { return counters_ + last_++ % kCount; }
-
- private:
-  static constexpr unsigned kCount = 4096;
-  TileCounter* counters_ = nullptr;
-  unsigned last_ = 0;
-};
+// The product's workspace, zero by the time that its kernel begins.
+int* tile_counter(CudaStream& stream, const Tensor& workspace) {
+  stream.fill(workspace.data, 0, sizeof(int));
+  return workspace.as<int>();
+}
 
 template <class Form>
-void launch_rows(CudaStream& stream, RowsArguments arguments) {
-  arguments.counter = stream.keep<TileCounters>().next();
+void launch_rows(CudaStream& stream, const RowsArguments& arguments) {
   constexpr auto kKernel = grouped_gemm_kernel<Form>;
   allow_shared_memory<kKernel>(sizeof(RowsMemory<Form>));
   const auto blocks = static_cast<unsigned>(stream.multiprocessors());
@@ -104,8 +84,7 @@ bool takes(const TensorMaps& maps, const Operands& of) {
 }
 
 template <class Form, bool kGather, bool kTransposed, class C>
-void launch_wgrad(CudaStream& stream, WgradArguments arguments) {
-  arguments.counter = stream.keep<TileCounters>().next();
+void launch_wgrad(CudaStream& stream, const WgradArguments& arguments) {
   constexpr auto kKernel = grouped_gemm_wgrad_kernel<Form, kGather, kTransposed, C>;
   allow_shared_memory<kKernel>(sizeof(WgradMemory<Form>));
   const auto blocks = static_cast<unsigned>(stream.multiprocessors());
@@ -119,6 +98,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
   const Operands operands{op.a, op.index, op.offsets, op.b, op.b2, op.c.size(0), op.transpose_b};
   if (!takes(maps, operands) || !suits(op.c)) return false;
   RowsArguments p = arguments_of(maps, operands);
+  p.counter = tile_counter(stream, op.workspace);
   p.c = op.c.as<Bf16>();
   p.c_stride = op.c.stride(0);
   Variants(bool{op.index}, op.transpose_b).visit([&](auto gathers, auto along_k) {
@@ -132,6 +112,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
   const Operands operands{op.a, op.index, op.offsets, op.gate, op.up, op.y.size(0), true};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.y)) return false;
   RowsArguments p = arguments_of(maps, operands);
+  p.counter = tile_counter(stream, op.workspace);
   p.c = op.h.as<Bf16>();
   p.y = op.y.as<Bf16>();
   p.row_weight = op.row_weight.as<const float>();
@@ -147,6 +128,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
   const Operands operands{op.dy, op.index, op.offsets, op.b, no_pair, op.y.size(0), false};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.dh) || !suits(op.y)) return false;
   RowsArguments p = arguments_of(maps, operands);
+  p.counter = tile_counter(stream, op.workspace);
   p.h = op.h.as<const Bf16>();
   p.c = op.dh.as<Bf16>();
   p.y = op.y.as<Bf16>();
@@ -170,6 +152,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
   const Tensor &first = transposed ? op.b : op.a, &second = transposed ? op.a : op.b;
   if (gathers && !can_gather(first)) return false;
   WgradArguments p{};
+  p.counter = tile_counter(stream, op.workspace);
   p.b = maps.rows(second, kDepth);
   p.a = gathers ? p.b : maps.rows(first, kDepth);
   if (op.c.dtype == DType::kFp32) {

@@ -72,7 +72,6 @@ __device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory,
     }
     taker.hand_out();
   }
-  taker.end();
 }
 
 // One warpgroup: the products of its half of the rows.

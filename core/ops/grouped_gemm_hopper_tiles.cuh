@@ -22,7 +22,7 @@ struct RowsArguments {
   int columns;              // of one matrix of b: n or F
   int depth;                // k of one matrix
   int pair;                 // 1: b2 has the other columns (along k), or the other depth
-  TileCounter* counter;
+  int* counter;
 };
 
 // The gradient of SwiGLU has much to do after the product: narrower tiles leave registers to one more warpgroup for it.

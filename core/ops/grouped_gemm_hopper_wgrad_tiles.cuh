@@ -16,7 +16,7 @@ struct WgradArguments {
   void *c, *c2;
   int a_columns, b_columns;  // of one C
   bool adds;                 // or overwrites C
-  TileCounter* counter;
+  int* counter;
   int pair;  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
 };
 
@@ -153,7 +153,6 @@ __device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>&
     }
     taker.hand_out();
   }
-  taker.end();
 }
 
 // C of experts without rows, which have no tiles, becomes zeros; by a warpgroup of each block.

@@ -34,7 +34,8 @@ class GroupedBench : public Workbench {
   GroupedBench(const Layer& layer, bool zipf)
       : l_(layer),
         zipf_(zipf),
-        m_(layer.sizes, [this](const Shape& shape, DType dtype) { return tensor(shape, dtype, false); }) {
+        m_(layer.sizes, [this](const Shape& shape, DType dtype) { return tensor(shape, dtype, false); }),
+        workspace_(tensor({256}, DType::kUint8, false)) {
     route();
     for (const Tensor& x : {m_.x, m_.d_out, m_.rows}) fill(x, 1);
     const auto deviation = static_cast<float>(1 / std::sqrt(static_cast<double>(l_.sizes.hidden)));
@@ -44,7 +45,11 @@ class GroupedBench : public Workbench {
 
   template <class Op>
   void go(const Op& op) {
-    run(stream(), op);
+    if constexpr (HasWorkspace<Op>) {
+      run(stream(), with_workspace(op, DeviceType::kCuda, [this](std::int64_t) { return workspace_; }));
+    } else {
+      run(stream(), op);
+    }
   }
   void forward() {
     m_.forward([this](const auto& op) { go(op); });
@@ -134,6 +139,7 @@ class GroupedBench : public Workbench {
   Layer l_;
   bool zipf_;
   test::ExpertLayer m_;
+  Tensor workspace_;  // of each product in turn
   std::uint64_t drawn_ = 0;
   std::vector<cudaEvent_t> marks_;
 };

@@ -108,11 +108,10 @@ class CudaExpertSizesTest : public CudaSizes {
                                .h = s.output({rows, 2 * n}, dtype()),
                                .y = s.output({rows, n}, dtype())};
     const auto parts = after(s, [&] {
-      launch(s.stream(),
-             GroupedGemm{.a = op.a, .index = op.index, .offsets = op.offsets, .b = op.gate, .b2 = op.up, .c = op.h});
+      launch(s.stream(), s.ready(product_of(op)));
       launch(s.stream(), RoutedSwigluForward{.x = op.h, .row_weight = op.row_weight, .offsets = op.offsets, .y = op.y});
     });
-    EXPECT_TRUE(after(s, [&] { launch(s.stream(), op); }) == parts);
+    EXPECT_TRUE(after(s, [&] { launch(s.stream(), s.ready(op)); }) == parts);
   }
   void backward_has_the_bits_of_its_parts(const Experts& experts, const Shape& dy, std::int64_t n, bool in_place) {
     const std::int64_t rows = experts.capacity;
@@ -128,9 +127,7 @@ class CudaExpertSizesTest : public CudaSizes {
                                        .y = s.output({rows, n}, dtype()),
                                        .d_row_weight_partial = s.output({rows, (n + 63) / 64}, DType::kFp32)};
     const auto parts = after(s, [&] {
-      launch(s.stream(),
-             GroupedGemm{
-                 .a = op.dy, .index = op.index, .offsets = op.offsets, .b = op.b, .c = op.y, .transpose_b = false});
+      launch(s.stream(), s.ready(product_of(op)));
       launch(s.stream(), RoutedSwigluBackward{.x = h,
                                               .dy = op.y,
                                               .row_weight = op.row_weight,
@@ -139,7 +136,7 @@ class CudaExpertSizesTest : public CudaSizes {
                                               .y = op.y,
                                               .d_row_weight_partial = op.d_row_weight_partial});
     });
-    EXPECT_TRUE(after(s, [&] { launch(s.stream(), op); }) == parts) << (in_place ? "in place" : "");
+    EXPECT_TRUE(after(s, [&] { launch(s.stream(), s.ready(op)); }) == parts) << (in_place ? "in place" : "");
   }
 };
 INSTANTIATE_TEST_SUITE_P(Types, CudaExpertSizesTest, testing::Values(DType::kFp32, DType::kBf16),
@@ -169,14 +166,16 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
   for (std::int64_t r = 0; r < kRows; ++r) index.push_back(static_cast<std::int32_t>(r * 7919 % kRows));
   const Tensor x = s.normal({kRows, kWidth}, dtype()), w = s.normal({kExperts * kWidth, kWidth}, dtype());
   const Tensor offsets = s.integers(even);
-  GroupedGemm product{.a = x, .offsets = offsets, .b = w, .c = s.output({kRows, kWidth}, dtype())}, gathered = product;
+  const GroupedGemm product =
+      s.ready(GroupedGemm{.a = x, .offsets = offsets, .b = w, .c = s.output({kRows, kWidth}, dtype())});
+  GroupedGemm gathered = product;
   gathered.index = s.integers(index);
   gathered.c = s.output({kRows, kWidth}, dtype());
-  const GroupedGemmWgrad gradient{.a = x,
-                                  .b = x,
-                                  .offsets = offsets,
-                                  .c = s.output({kExperts * kWidth, kWidth}, DType::kFp32),
-                                  .accumulate = false};
+  const GroupedGemmWgrad gradient = s.ready(GroupedGemmWgrad{.a = x,
+                                                             .b = x,
+                                                             .offsets = offsets,
+                                                             .c = s.output({kExperts * kWidth, kWidth}, DType::kFp32),
+                                                             .accumulate = false});
   GroupedGemmWgrad together = gradient;
   together.b = s.normal({kRows, 2 * kWidth}, dtype());
   together.c = s.output({kExperts * kWidth, 2 * kWidth}, dtype());

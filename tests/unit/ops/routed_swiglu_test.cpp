@@ -174,7 +174,7 @@ TEST_P(GroupedGemmSwigluTest, HasTheBitsOfItsParts) {
       const Tensor gate = input({routing.experts() * columns, k}), up = input({routing.experts() * columns, k});
       const Tensor weight = row_weights(routing), offsets = offsets_of(routing);
       const Tensor h = output({routing.capacity, 2 * columns}), y = output({routing.capacity, columns});
-      launch(stream(), GroupedGemm{.a = a.x, .index = a.index, .offsets = offsets, .b = gate, .b2 = up, .c = h});
+      launch(stream(), ready(GroupedGemm{.a = a.x, .index = a.index, .offsets = offsets, .b = gate, .b2 = up, .c = h}));
       launch(stream(), RoutedSwigluForward{.x = h, .row_weight = weight, .offsets = offsets, .y = y});
       const Values want_h = values(live(h, routing)), want_y = values(live(y, routing));
       const GroupedGemmSwiglu op{
@@ -198,8 +198,9 @@ TEST_P(GroupedGemmSwigluTest, BackwardHasTheBitsOfItsParts) {
       const Tensor weight = row_weights(routing), offsets = offsets_of(routing);
       const Tensor product = output({routing.capacity, columns});
       const Backward out = outputs(routing, columns);
-      launch(stream(),
-             GroupedGemm{.a = dy.x, .index = dy.index, .offsets = offsets, .b = b, .c = product, .transpose_b = false});
+      const GroupedGemm dgrad{
+          .a = dy.x, .index = dy.index, .offsets = offsets, .b = b, .c = product, .transpose_b = false};
+      launch(stream(), ready(dgrad));
       launch(stream(), RoutedSwigluBackward{.x = h,
                                             .dy = product,
                                             .row_weight = weight,
@@ -238,14 +239,14 @@ TEST_P(GroupedGemmSwigluTest, AnInfiniteGradientLeavesNoNaN) {
   Values gradient(2 * k, 1.0);
   gradient[3] = inf;
   const Backward out = outputs(routing, columns);
-  launch(stream(), GroupedGemmSwigluBackward{.dy = input({2, k}, dtype(), gradient),
-                                             .offsets = offsets_of(routing),
-                                             .b = input({k, columns}, dtype(), Values(k * columns, 1.0)),
-                                             .h = input({2, 2 * columns}, dtype(), Values(2 * 2 * columns, 1.0)),
-                                             .row_weight = input({2}, DType::kFp32, Values(2, 1.0)),
-                                             .dh = out.dx,
-                                             .y = out.y,
-                                             .d_row_weight_partial = out.partial});
+  launch(stream(), ready(GroupedGemmSwigluBackward{.dy = input({2, k}, dtype(), gradient),
+                                                   .offsets = offsets_of(routing),
+                                                   .b = input({k, columns}, dtype(), Values(k * columns, 1.0)),
+                                                   .h = input({2, 2 * columns}, dtype(), Values(2 * 2 * columns, 1.0)),
+                                                   .row_weight = input({2}, DType::kFp32, Values(2, 1.0)),
+                                                   .dh = out.dx,
+                                                   .y = out.y,
+                                                   .d_row_weight_partial = out.partial}));
   const Values partial = values(out.partial);
   EXPECT_EQ(Values(partial.begin(), partial.begin() + 2), Values(2, inf));
   EXPECT_TRUE(std::isfinite(partial[2]) && std::isfinite(partial[3]));
