@@ -12,9 +12,9 @@
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/base/line_reader.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
-#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -22,7 +22,6 @@ namespace {
 
 constexpr const char* kFlag = "--metrics-jsonl";
 constexpr const char* kScope = "metrics";
-constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 33;
 
 template <typename Float>
 std::string number_or_null(Float value) {
@@ -108,18 +107,17 @@ void move_away(const std::string& path) {
 
 // Rewrites the file without the lines after `last_step`; through a second file, so that a crash loses nothing.
 void keep_until(const std::string& path, std::int64_t last_step) {
-  const std::string all = read_whole_file(path, kMaxBytes);
+  LineReader lines(path, {.line_bytes = kMaxMetricsLineBytes});
   OutputFile out(path, kScope);
-  std::string_view rest = all;
-  for (std::int64_t number = 1; rest.find('\n') != std::string_view::npos; ++number) {  // not a torn last line
-    const std::string_view line = take_part(rest, '\n');
-    const std::optional<std::int64_t> iteration = iteration_of(line);
+  while (const std::optional<LineReader::Line> line = lines.next()) {
+    if (!line->has_end) break;  // torn
+    const std::optional<std::int64_t> iteration = line->is_too_long ? std::nullopt : iteration_of(line->text);
     if (!iteration) {
-      refuse_format(fmt::format("{}:{}", path, number), "a line of --metrics-jsonl", escaped_short(std::string(line)),
-                    "the file was left as it is; name another one");
+      refuse_format(fmt::format("{}:{}", path, lines.number()), "a line of --metrics-jsonl",
+                    escaped_short(std::string(line->text)), "the file was left as it is; name another one");
     }
     if (*iteration > last_step) continue;
-    out.write(line);
+    out.write(line->text);
     out.write("\n");
   }
   out.commit();

@@ -8,9 +8,8 @@
 #include "apps/flags_binding.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
-#include "core/base/file.h"
+#include "core/base/line_reader.h"
 #include "core/base/log.h"
-#include "core/base/take_part.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/strict_json.h"
 
@@ -21,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;
-constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxLineValues = std::size_t{1} << 17;
 constexpr std::size_t kMaxSteps = std::size_t{1} << 22;
 // Far beyond any run, and small enough that sums and the conversion to double are exact.
@@ -30,7 +28,6 @@ constexpr std::size_t kMaxCategories = 1000;
 constexpr double kMaxLayer = 1e6;
 
 std::optional<Json> parse(std::string_view line) {
-  if (line.size() > kMaxLineBytes) return std::nullopt;
   try {
     return parse_strict_json(line, "", kMaxLineValues);
   } catch (const Error&) {
@@ -68,7 +65,7 @@ class Line {
   }
   std::string text(const char* key) const {
     const Json* const value = find(key);
-    return value == nullptr ? "" : json_text(*value, kMaxLineBytes, place_of(key));
+    return value == nullptr ? "" : json_text(*value, kMaxMetricsLineBytes, place_of(key));
   }
   // From 0 to kMaxCount each.
   std::vector<double> numbers(const char* key) const {
@@ -227,25 +224,23 @@ std::optional<std::int64_t> iteration_of(std::string_view line) { return iterati
 
 MetricsRun read_metrics(const std::string& path) {
   const FaultScope scope("report.input");
-  const std::string all = read_file_or_pipe(path, kMaxFileBytes);
+  LineReader lines(path, {.line_bytes = kMaxMetricsLineBytes, .file_bytes = kMaxFileBytes});
   MetricsRun run{.path = path};
   std::string place = path;
   const auto refuse = [&](const std::string& expected, const std::string& got) {
     refuse_format(place, expected, got, "report draws files of train --metrics-jsonl");
   };
-  std::string_view rest = all;
   bool has_evaluations = false;
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    place = fmt::format("{}:{}", path, number);
-    const bool has_end = rest.find('\n') != std::string_view::npos;
-    const std::string_view text = take_part(rest, '\n');
-    const std::optional<Json> object = parse(text);
+  while (const std::optional<LineReader::Line> text = lines.next()) {
+    place = fmt::format("{}:{}", path, lines.number());
+    if (text->is_too_long) refuse(fmt::format("a line of at most {} bytes", kMaxMetricsLineBytes), "more");
+    const std::optional<Json> object = parse(text->text);
     const std::optional<std::int64_t> iteration = iteration_in(object);
-    if (!iteration && !has_end) {
+    if (!iteration && !text->has_end) {
       log_warning(place + ": the last line is torn and left out: the run was ended while it wrote it, or still writes");
       break;
     }
-    if (!iteration) refuse("a JSON object with an iteration", escaped_short(text));
+    if (!iteration) refuse("a JSON object with an iteration", escaped_short(text->text));
     if (object->contains("evaluation")) {  // of a run with --skip-train, at any step
       has_evaluations = true;
       continue;

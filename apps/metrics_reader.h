@@ -2,6 +2,7 @@
 // MiB, counts of 2^48, and the limits of strict_json.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,8 @@
 #include <vector>
 
 namespace megalith {
+
+inline constexpr std::size_t kMaxMetricsLineBytes = std::size_t{1} << 20;
 
 // Of one layer in a step, as ExpertLoad (apps/expert_load.h) has it.
 struct LayerLoad {
@@ -65,7 +68,7 @@ struct MetricsRun {
 // leaves it, is left out with a warning.
 MetricsRun read_metrics(const std::string& path);
 
-// The step of a metrics line; none where it is not one.
+// The step of a metrics line of at most kMaxMetricsLineBytes; none where it is not one.
 std::optional<std::int64_t> iteration_of(std::string_view line);
 
 }  // namespace megalith

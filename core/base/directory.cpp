@@ -140,13 +140,7 @@ File Directory::open_to_lock(const std::string& name) const {
 }
 
 std::string Directory::read_text(const std::string& name, std::uint64_t max_bytes) const {
-  const File file = open_file(name);
-  if (file.size() > max_bytes) {
-    refuse_format(file.path(), fmt::format("at most {} bytes", max_bytes), std::to_string(file.size()));
-  }
-  std::string text(file.size(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return open_file(name).read_all(max_bytes);
 }
 
 std::vector<DirectoryEntry> Directory::list() const {

@@ -63,7 +63,7 @@ constexpr FaultSite kSites[] = {
     {"step.end", "point", "the result of a training step was read"},
     {"data.index", "open map", "PREFIX.idx of a dataset"},
     {"data.tokens", "open read", "PREFIX.bin of a dataset"},
-    {"prepare.input", "open map", "the text that prepare reads"},
+    {"prepare.input", "open map read", "the text that prepare reads"},
     {"prepare.output", "open mkdir create write sync close rename remove",
      "PREFIX.bin and PREFIX.idx as prepare writes them"},
     {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},

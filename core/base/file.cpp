@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
@@ -60,6 +61,8 @@ Descriptor open_path(std::string_view operation, const std::string& path, int fl
   return fd;
 }
 
+void free_text(char* text) { std::free(text); }
+
 void require_regular(mode_t mode, const std::string& path) {
   if (S_ISREG(mode)) return;
   const char* const kind = S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a pipe" : "a device or a socket";
@@ -69,25 +72,8 @@ void require_regular(mode_t mode, const std::string& path) {
         .show_place = false});
 }
 
-// All bytes up to the end of what is open; `known`: how many there seem to be.
-std::string read_all(const Descriptor& fd, const std::string& path, std::uint64_t known, std::uint64_t max_bytes) {
-  std::string text;
-  std::size_t used = 0;
-  for (std::size_t block = static_cast<std::size_t>(std::min(known, max_bytes)) + 1;; block = kReadBlock) {
-    text.resize(used + block);
-    std::size_t done = 0;
-    const ssize_t got = move_bytes("read", block, done, [&](std::size_t from, std::size_t count) {
-      return ::read(fd.get(), text.data() + used + from, count);
-    });
-    if (got < 0) fail_file(fmt::format("read {} bytes at {} of {}", block, used, path), errno);
-    used += done;
-    if (used > max_bytes) {
-      refuse_format(path, fmt::format("at most {} bytes", max_bytes), "more");
-    }
-    if (done < block) break;
-  }
-  text.resize(used);
-  return text;
+[[noreturn]] void refuse_size(const std::string& path, std::uint64_t max_bytes, const std::string& got) {
+  refuse_format(path, fmt::format("at most {} bytes", max_bytes), got, "check the path: no such file is so large");
 }
 
 FileStamp stamp_in(const struct stat& info) {
@@ -107,11 +93,20 @@ void File::check_regular() {
   const struct stat info = status_of(fd_.get(), path_);
   require_regular(info.st_mode, path_);
   size_ = static_cast<std::uint64_t>(info.st_size);
+  kind_ = Kind::kRegular;
 }
 
 File File::open(const std::string& path) {
   File file(open_path("open", path, O_RDONLY, path), path);
   file.check_regular();
+  return file;
+}
+
+File File::open_stream(const std::string& path) {
+  File file(open_path("open", path, O_RDONLY, path), path);
+  const mode_t mode = status_of(file.fd_.get(), path).st_mode;
+  file.kind_ = S_ISFIFO(mode) ? Kind::kPipe : Kind::kDevice;
+  if (S_ISREG(mode) || S_ISDIR(mode)) file.check_regular();
   return file;
 }
 
@@ -170,6 +165,38 @@ void File::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+std::size_t File::read_next(std::span<std::byte> out) {
+  std::size_t done = 0;
+  const ssize_t got = move_bytes("read", out.size(), done, [&](std::size_t from, std::size_t count) {
+    return ::read(fd_.get(), out.data() + from, count);
+  });
+  if (got < 0) fail_file(fmt::format("read {} bytes at {} of {}", out.size(), next_, path_), errno);
+  next_ += done;
+  if (next_ > 0 || kind_ != Kind::kPipe || out.empty()) return done;
+  fail({.code = ExitCode::kFileIo,
+        .subject = fmt::format("cannot read {}: a pipe that nobody writes to", path_),
+        .remedy = "start what writes to it first",
+        .show_place = false});
+}
+
+std::string File::read_all(std::uint64_t max_bytes) {
+  const std::uint64_t known = is_regular() ? size_ : kReadBlock;
+  if (is_regular() && known > max_bytes) refuse_size(path_, max_bytes, std::to_string(known));
+  observe("read", known);
+  std::string text;
+  std::uint64_t used = 0;
+  for (std::uint64_t block = known + 1;; block = kReadBlock) {
+    block = std::min(block, max_bytes + 1 - used);
+    text.resize(used + block);
+    const std::size_t done = read_next(std::as_writable_bytes(std::span(text)).subspan(used));
+    used += done;
+    if (used > max_bytes) refuse_size(path_, max_bytes, "more");
+    if (done < block) break;
+  }
+  text.resize(used);
+  return text;
+}
+
 void File::write(std::span<const std::byte> bytes) {
   observe("write", bytes.size(), bytes);
   std::size_t done = 0;
@@ -209,19 +236,31 @@ Descriptor File::duplicate() const {
 FileId File::identity() const { return id_in(status_of(fd_.get(), path_)); }
 
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes) {
-  const File file = File::open(path);
-  return read_all(file.fd_, path, file.size(), max_bytes);
+  return File::open(path).read_all(max_bytes);
 }
 
 std::string read_file_or_pipe(const std::string& path, std::uint64_t max_bytes) {
-  const Descriptor fd = open_path("open", path, O_RDONLY, path);
-  const struct stat info = status_of(fd.get(), path);
-  const auto known = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : kReadBlock - 1;
-  const std::string text = read_all(fd, path, known, max_bytes);
-  if (!text.empty() || !S_ISFIFO(info.st_mode)) return text;
+  return File::open_stream(path).read_all(max_bytes);
+}
+
+std::string real_path(const std::string& path) {
+  const Handle<char*, free_text, nullptr> real(::realpath(system_path(path), nullptr));
+  return real ? real.get() : "";
+}
+
+std::string read_file_below(const std::string& path, std::span<const std::string> roots, std::uint64_t max_bytes) {
+  File file = File::open(path);
+  const std::string place = real_path(path);
+  const bool is_below = std::ranges::any_of(roots, [&](const std::string& root) {
+    const std::string real = real_path(root);
+    return !real.empty() && place.starts_with(real.ends_with('/') ? real : real + '/');
+  });
+  // What was opened is what stands there without links, whoever changes them meanwhile.
+  const std::optional<struct stat> found = status_of_path(place);
+  if (is_below && found && id_in(*found) == file.identity()) return file.read_all(max_bytes);
   fail({.code = ExitCode::kFileIo,
-        .subject = fmt::format("cannot read {}: a pipe that nobody writes to", path),
-        .remedy = "start what writes to it first",
+        .subject = fmt::format("cannot read {}: a link to {}, outside of its folder", path, place),
+        .remedy = "put the file itself there if it belongs to the folder",
         .show_place = false});
 }
 

@@ -54,19 +54,27 @@ class File {
  public:
   File() = default;  // none
 
-  static File open(const std::string& path);    // to read; a regular file or an error
-  static File create(const std::string& path);  // to write; made if missing, emptied if not
+  static File open(const std::string& path);         // to read; a regular file or an error
+  static File open_stream(const std::string& path);  // to read from its start to its end; pipes and devices too
+  static File create(const std::string& path);       // to write; made if missing, emptied if not
   // To write, under a name that must be free; `shown`: the name for messages. The observer sees it as `path`.
   static File create_temporary(const std::string& path, const std::string& shown, const FileObserver* observer);
   static File append(const std::string& path);  // to write at its end; made if missing
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }  // as it was when opened, or bytes written so far
+  std::uint64_t size() const { return size_; }  // as it was when opened, or bytes written so far; 0 of a stream
+  bool is_regular() const { return kind_ == Kind::kRegular; }  // of a file that was opened to read
   bool is_open() const { return static_cast<bool>(fd_); }
   FileStamp stamp() const;  // as it is now
 
   // Exactly out.size() bytes from `offset`; an earlier end of file is an error.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  // The bytes that follow those of the last call; fewer than out.size() at the end alone. It waits for a pipe's writer;
+  // a pipe that had none is an Error.
+  std::size_t read_next(std::span<std::byte> out);
+  // All bytes. More than `max_bytes` is an Error kFormat: a regular file's size is looked at before it is read, and of
+  // a file that grows, a pipe or a device no more is read.
+  std::string read_all(std::uint64_t max_bytes);
   void write(std::span<const std::byte> bytes);  // appends
   void write(std::string_view text);
   void sync();
@@ -80,7 +88,7 @@ class File {
 
  private:
   friend class Directory;
-  friend std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
+  enum class Kind { kWritten, kRegular, kPipe, kDevice };
   File(Descriptor fd, std::string path);
   void observe(std::string_view operation, std::uint64_t bytes, std::span<const std::byte> data = {}) const;
   void check_regular();
@@ -88,15 +96,19 @@ class File {
   Descriptor fd_;
   std::string path_;
   std::uint64_t size_ = 0;
+  std::uint64_t next_ = 0;  // where read_next reads
+  Kind kind_ = Kind::kWritten;
   const FileObserver* observer_ = nullptr;
   std::string place_;  // for the observer; empty: path_
 };
 
-// All bytes of a regular file. More than `max_bytes` is an Error kFormat.
+// Small files of a user, whole, by File::read_all: a regular file; one that may also be a pipe such as <(COMMAND) or
+// /dev/stdin; a regular file that lies below one of the folders `roots` once links are followed, else Error kFileIo.
+// Long ones are read by line_reader.h.
 std::string read_whole_file(const std::string& path, std::uint64_t max_bytes);
-// The same for what a user may also give as a pipe, such as <(COMMAND) or /dev/stdin. It waits for a pipe's writer to
-// end; a pipe that has none is an Error.
 std::string read_file_or_pipe(const std::string& path, std::uint64_t max_bytes);
+std::string read_file_below(const std::string& path, std::span<const std::string> roots, std::uint64_t max_bytes);
+std::string real_path(const std::string& path);                    // absolute and without links; "": there is nothing
 void rename_file(const std::string& from, const std::string& to);  // replaces a file; not yet durable
 
 enum class EntryType { kFile, kDirectory, kOther };  // kOther includes symbolic links, in a directory

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/base/line_reader.h"
 #include "core/base/mapped_file.h"
 #include "core/base/take_part.h"
 
@@ -16,6 +17,7 @@ namespace megalith {
 namespace {
 
 constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxDocumentBytes = std::size_t{2} << 30;  // as many tokens are more than a sequence may have
 constexpr int kMaxDepth = 32;
 constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
 
@@ -77,20 +79,18 @@ class TextMember {
   bool at_key_ = false;
 };
 
-void visit_json_lines(const MappedFile& file, const DocumentOptions& options,
+void visit_json_lines(LineReader& lines, const DocumentOptions& options,
                       const std::function<void(std::string_view)>& visit) {
-  std::string_view rest = file.text();
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = take_part(rest, '\n');
-    if (is_blank(line)) continue;
+  while (const std::optional<LineReader::Line> line = lines.next()) {
+    if (is_blank(line->text) && !line->is_too_long) continue;
     TextMember member(options.json_key);
-    if (line.size() > kMaxLineBytes) {
-      member.problem = fmt::format("{} bytes", line.size());
-    } else if (nlohmann::json::sax_parse(line, &member) && !member.text) {
+    if (line->is_too_long) {
+      member.problem = "a longer line";
+    } else if (nlohmann::json::sax_parse(line->text, &member) && !member.text) {
       member.problem = fmt::format("an object without '{}'", options.json_key);
     }
     if (!member.problem.empty()) {
-      refuse_format(fmt::format("{}:{}", file.path(), number),
+      refuse_format(fmt::format("{}:{}", lines.path(), lines.number()),
                     fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
                                 options.json_key),
                     member.problem, "mend or remove the line, or name its text with --json-keys");
@@ -123,18 +123,32 @@ constexpr Container kContainers[] = {
     {"an Arrow table", ".arrow", "ARROW1", kTable},
 };
 
-MappedFile open_input(const std::string& path) {
-  const FaultScope scope("prepare.input");
-  MappedFile file = MappedFile::open(path);
+constexpr std::size_t kMagicBytes = 16;  // at least as many as any has
+
+// By its name, and by its first bytes, of which an empty file has none.
+void check_is_text(const std::string& path, std::string_view beginning) {
   for (const Container& container : kContainers) {
-    const std::string_view begin = file.text().substr(0, container.magic.size());
+    const std::string_view begin = beginning.substr(0, container.magic.size());
     const auto is_same = [](char wanted, char got) { return wanted == '?' || wanted == got; };
     const bool holds = std::ranges::equal(container.magic, begin, is_same);
     if (!holds && !path.ends_with(container.ending)) continue;
     refuse_format(path, "text or JSON lines", fmt::format("{}{}", holds ? "" : "the name of ", container.name),
                   fmt::format(fmt::runtime(container.remedy), path));
   }
+}
+
+bool has_json_lines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".json"); }
+
+MappedFile open_text(const std::string& path) {
+  MappedFile file = MappedFile::open(path);
+  check_is_text(path, file.text().substr(0, kMagicBytes));
   return file;
+}
+
+LineReader open_json_lines(const std::string& path) {
+  LineReader lines(path, {.line_bytes = kMaxLineBytes});
+  check_is_text(path, lines.beginning(kMagicBytes));
+  return lines;
 }
 
 void visit_text(const MappedFile& file, const DocumentOptions& options,
@@ -142,6 +156,11 @@ void visit_text(const MappedFile& file, const DocumentOptions& options,
   const std::string_view text = file.text();
   const auto visit_part = [&](std::size_t begin, std::size_t end) {
     const std::string_view part = text.substr(begin, end - begin);
+    if (part.size() > kMaxDocumentBytes) {
+      refuse_format(file.path(), fmt::format("documents of at most {} bytes", kMaxDocumentBytes),
+                    fmt::format("one of {} bytes at byte {}", part.size(), begin),
+                    "cut the text into documents: --document-start or --document-separator");
+    }
     if (!is_blank(part)) visit(part);
   };
   std::size_t begin = 0;
@@ -166,15 +185,27 @@ void visit_text(const MappedFile& file, const DocumentOptions& options,
 
 }  // namespace
 
-void check_document_file(const std::string& path) { open_input(path); }
+void check_document_file(const std::string& path) {
+  const FaultScope scope("prepare.input");
+  const std::optional<PathInfo> info = look_at(path);
+  const bool is_stream = info && info->type == EntryType::kOther;  // it can be read once
+  if (!has_json_lines(path)) {
+    open_text(path);
+  } else if (is_stream) {
+    check_is_text(path, {});
+  } else {
+    open_json_lines(path);
+  }
+}
 
 void for_each_document(const std::string& path, const DocumentOptions& options,
                        const std::function<void(std::string_view)>& visit) {
-  const MappedFile file = open_input(path);
-  if (path.ends_with(".jsonl") || path.ends_with(".json")) {
-    visit_json_lines(file, options, visit);
+  const FaultScope scope("prepare.input");
+  if (has_json_lines(path)) {
+    LineReader lines = open_json_lines(path);
+    visit_json_lines(lines, options, visit);
   } else {
-    visit_text(file, options, visit);
+    visit_text(open_text(path), options, visit);
   }
 }
 

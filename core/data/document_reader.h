@@ -15,14 +15,15 @@ struct DocumentOptions {
   std::optional<std::string> document_separator;  // text: a line that equals it ends a document and is left out
 };
 
-// Error kFormat for a file that is packed or holds tables, by its first bytes or its name; kFileIo as below.
+// Error kFormat for a file that is packed or holds tables, by its first bytes or its name; kFileIo as below. Of a pipe
+// nothing is read.
 void check_document_file(const std::string& path);
 
 // Calls `visit` with each document of a file, in order. A name that ends in .jsonl or .json is read as JSON lines: each
-// line an object with a string under json_key; empty lines and empty strings are skipped. Any other file is text: one
-// document, or several as the options say; documents of white space alone are skipped.
-// Errors: kFileIo for a file that cannot be read; kFormat with FILE:LINE for a line that is no such object, is longer
-// than 64 MiB or nested deeper than 32, and for what check_document_file refuses.
+// line an object with a string under json_key; empty lines and empty strings are skipped; it may be a pipe. Any other
+// is a regular file of text: one document, or several as the options say, of at most 2 GiB; documents of white space
+// alone are skipped. Errors: kFileIo for a file that cannot be read; kFormat with FILE:LINE for a line that is no such
+// object, is longer than 64 MiB or nested deeper than 32, and for what check_document_file refuses.
 void for_each_document(const std::string& path, const DocumentOptions& options,
                        const std::function<void(std::string_view)>& visit);
 

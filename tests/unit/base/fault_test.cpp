@@ -119,7 +119,7 @@ TEST(Fault, EachKindAtReadsAndWrites) {
   }
   const Faults faults("report.input.read:1:eio");
   EXPECT_ERROR(ExitCode::kFileIo, "cannot read 4 bytes at 0 of " + path, read_whole_file(path, 10));
-  EXPECT_ERROR(ExitCode::kFormat, path + ": expected at most 2 bytes, got more", read_whole_file(path, 2));
+  EXPECT_ERROR(ExitCode::kFormat, path + ": expected at most 2 bytes, got 3", read_whole_file(path, 2));
 }
 
 TEST(Fault, Mappings) {

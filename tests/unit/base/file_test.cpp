@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/base/fault.h"
 #include "tests/support/test_folder.h"
@@ -199,6 +200,56 @@ TEST(CheckpointFile, ReadsAPipeToItsEnd) {
   EXPECT_EQ(got[50'000], 'b');
   EXPECT_EQ(read_file_or_pipe("/dev/null", 10), "");
   EXPECT_ERROR(ExitCode::kFormat, "at most 10 bytes", read_file_or_pipe("/dev/zero", 10));
+}
+
+TEST(CheckpointFile, ASmallFileIsReadToItsLimitAlone) {
+  const TestFolder folder;
+  const std::string path = folder.path("file");
+  write_bytes(path, "12345");
+  EXPECT_EQ(read_whole_file(path, 5), "12345");
+  EXPECT_ERROR(ExitCode::kFormat, path + ": expected at most 4 bytes, got 5; check the path", read_whole_file(path, 4));
+  fs::resize_file(path, std::uint64_t{12} << 30);  // a hole: it takes no disk
+  for (const auto read : {read_whole_file, read_file_or_pipe})
+    EXPECT_ERROR(ExitCode::kFormat, "expected at most 100 bytes, got 12884901888", read(path, 100));
+  EXPECT_ERROR(ExitCode::kFileIo, folder.path() + ": a directory, not a regular file",
+               read_file_or_pipe(folder.path(), 10));
+
+  write_bytes(path, "12");  // it grows after its size was looked at
+  File file = File::open(path);
+  write_bytes(path, "1234567890");
+  EXPECT_ERROR(ExitCode::kFormat, "expected at most 9 bytes, got more", file.read_all(9));
+  File shorter = File::open(path);
+  write_bytes(path, "123");
+  EXPECT_EQ(shorter.read_all(10), "123");
+}
+
+TEST(CheckpointFile, AFileBelowFoldersMayBeALinkWithinThem) {
+  const TestFolder folder;
+  for (const char* name : {"in", "in/deep", "in-too", "other"}) fs::create_directory(folder.path(name));
+  for (const char* name : {"in/file", "in/deep/file", "in-too/file", "other/file"})
+    write_bytes(folder.path(name), name);
+  const std::vector<std::string> roots = {folder.path("in"), folder.path("other")};
+  const auto read = [&](const std::string& target) {
+    fs::remove(folder.path("in/link"));
+    fs::create_symlink(target, folder.path("in/link"));
+    return read_file_below(folder.path("in/link"), roots, 100);
+  };
+  EXPECT_EQ(read_file_below(folder.path("in/file"), roots, 100), "in/file");
+  EXPECT_EQ(read("file"), "in/file");
+  EXPECT_EQ(read("deep/../deep/file"), "in/deep/file");
+  EXPECT_EQ(read("../other/file"), "other/file");
+  EXPECT_EQ(read(folder.path("other/file")), "other/file");
+  EXPECT_ERROR(ExitCode::kFileIo,
+               "cannot read " + folder.path("in/link") + ": a link to " + real_path(folder.path("in-too/file")) +
+                   ", outside of its folder; put the file itself there",
+               read("../in-too/file"));
+  for (const char* target : {"/etc/passwd", "/proc/self/environ", "/proc/self/cmdline"})
+    EXPECT_ERROR(ExitCode::kFileIo, "outside of its folder", read(target));
+  fs::create_directory_symlink(folder.path("in-too"), folder.path("in/out"));  // a folder on the way
+  EXPECT_ERROR(ExitCode::kFileIo, "outside of its folder", read_file_below(folder.path("in/out/file"), roots, 100));
+  fs::create_directory_symlink(folder.path("in"), folder.path("same"));  // the folder itself may be a link
+  EXPECT_EQ(read_file_below(folder.path("same/file"), std::vector{folder.path("same")}, 100), "in/file");
+  EXPECT_ERROR(ExitCode::kFormat, "at most 3 bytes", read_file_below(folder.path("in/file"), roots, 3));
 }
 
 TEST(CheckpointFile, APathEndsAtNoNul) {

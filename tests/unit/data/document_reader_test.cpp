@@ -1,6 +1,13 @@
 #include "core/data/document_reader.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <array>
+#include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "tests/unit/data/data_files.h"
 
@@ -113,6 +120,44 @@ TEST_F(DocumentReader, DeepNestingIsRefused) {
   EXPECT_THAT(documents("x.jsonl", nested(31)), ElementsAre("a"));
   EXPECT_THAT(json_error(nested(32)), HasSubstr("got deeper nesting"));
   EXPECT_THAT(json_error(nested(1000000)), HasSubstr("got deeper nesting"));
+}
+
+TEST_F(DocumentReader, JsonLinesMayComeFromAPipe) {
+  const std::string pipe = folder_ / "p.jsonl";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  check_document_file(pipe);                                       // reads nothing, so the writer may come later
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);  // lets the writer start
+  std::ofstream out(pipe);
+  std::thread writer([&] {
+    for (int i = 0; i < 5'000; ++i) out << "{\"text\": \"document " << i << "\"}\n";
+    out.close();
+  });
+  std::vector<std::string> found;
+  for_each_document(pipe, {}, [&](std::string_view text) { found.emplace_back(text); });
+  writer.join();
+  ::close(reader);
+  ASSERT_EQ(found.size(), 5'000u);
+  EXPECT_EQ(found.back(), "document 4999");
+}
+
+TEST_F(DocumentReader, SizesAndKindsOfFiles) {
+  const auto refused = [&](ExitCode code, const std::string& name) {
+    return error_of(code, [&] { for_each_document(folder_ / name, {}, [](std::string_view) {}); });
+  };
+  for (const char* name : {"x.jsonl", "x.txt"}) {
+    write_bytes(folder_ / name, "");
+    std::filesystem::resize_file(folder_ / name, std::uint64_t{12} << 30);  // a hole: it takes no disk
+  }
+  EXPECT_THAT(refused(ExitCode::kFormat, "x.jsonl"), HasSubstr("x.jsonl:1: expected a JSON object of at most 64 MiB"));
+  EXPECT_THAT(
+      refused(ExitCode::kFormat, "x.txt"),
+      HasSubstr("x.txt: expected documents of at most 2147483648 bytes, got one of 12884901888 bytes at byte 0"));
+  std::filesystem::create_symlink("/dev/zero", folder_ / "zero.jsonl");
+  std::filesystem::create_symlink("/dev/zero", folder_ / "zero.txt");
+  std::filesystem::create_directory(folder_ / "d.jsonl");
+  EXPECT_THAT(refused(ExitCode::kFormat, "zero.jsonl"), HasSubstr("zero.jsonl:1: "));
+  EXPECT_THAT(refused(ExitCode::kFileIo, "zero.txt"), HasSubstr("a device or a socket, not a regular file"));
+  EXPECT_THAT(refused(ExitCode::kFileIo, "d.jsonl"), HasSubstr("a directory, not a regular file"));
 }
 
 TEST_F(DocumentReader, FileThatIsNotThere) {

@@ -84,17 +84,20 @@ TEST_F(DatasetFaults, Writing) {
 TEST_F(DatasetFaults, Reading) {
   write_golden_dataset(folder_ / "d", 5, 41);
   write_bytes(folder_ / "t.txt", "a text\n");
+  write_bytes(folder_ / "l.jsonl", "{\"text\": \"a line\"}\n");
   int struck = 0;
   for (const std::string& site : sites("data") + sites("prepare.input")) {
     for (const std::string& kind : kinds_) {
       if (!arm(site, kind)) continue;
       std::vector<std::int32_t> tokens(golden_sequence(3, 41).size());
-      std::string text;
+      std::string text, line;
       expect(site + " " + kind, kind, [&] {
         IndexedDataset::open(folder_ / "d").read(3, 0, tokens);
         for_each_document(folder_ / "t.txt", {}, [&](std::string_view document) { text = document; });
         EXPECT_EQ(tokens, golden_sequence(3, 41));
+        for_each_document(folder_ / "l.jsonl", {}, [&](std::string_view document) { line = document; });
         EXPECT_EQ(text, "a text\n");
+        EXPECT_EQ(line, "a line");
       });
       EXPECT_EQ(faults_fired(), 1) << site << " " << kind;
       struck += static_cast<int>(faults_fired());
