@@ -16,6 +16,7 @@
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/strict_json.h"
+#include "core/data/model_folder.h"
 #include "core/tensor/bf16.h"
 
 namespace megalith {
@@ -227,14 +228,8 @@ std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, st
                                  "tokenizer_config.json",   "vocab.json"};
   std::map<std::string, std::string> texts;
   for (const char* name : kNames) {
-    const std::string file = fmt::format("{}/{}", path, name);
-    if (!look_at(file)) continue;
-    const MappedFile mapped = MappedFile::open(file);
-    if (mapped.text().size() > max_bytes) {
-      refuse_format(file, fmt::format("at most {} bytes", max_bytes), std::to_string(mapped.text().size()),
-                    "no tokenizer is so large: remove the file");
-    }
-    texts[name] = mapped.text();
+    if (!look_at(fmt::format("{}/{}", path, name))) continue;
+    texts[name] = read_model_file(path, name, max_bytes);
   }
   return texts;
 }
