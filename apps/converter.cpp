@@ -45,11 +45,12 @@ RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const bool named = was_given(command_line, "tokenizer-type");
   const bool found = !named && native.data.tokenizer_model.empty() && Directory::exists(beside);
   if (!named) native.data.tokenizer_type = found ? TokenizerType::kHuggingFace : TokenizerType::kNull;
-  if (found) native.data.tokenizer_model = beside;
+  if (found) native.data.tokenizer_model = folder;
   const bool is_null = native.data.tokenizer_type == TokenizerType::kNull;
   if (is_null) native.model.vocab_size = std::max<std::int64_t>(vocab - 1, 1);  // the tokenizer adds one id
   try {
     RunTokenizer chosen = run_tokenizer(native);
+    if (found) native.data.tokenizer_model = beside;
     const std::int64_t ids = chosen.tokenizer.vocab_size();
     if (ids <= vocab) return chosen;
     refuse_usage(found ? beside : "--tokenizer-type",
@@ -189,11 +190,11 @@ Options saved_options(const LoadedCheckpoint& checkpoint) {
   return saved;
 }
 
-// What the folder says of the tokenizer: its files, and the id that ends documents. A checkpoint from before it kept
-// copies has them where they were, if they are still the same.
+// What the folder says of the tokenizer: its files, and the ids that begin and end documents. A checkpoint from before
+// it kept copies has them where they were, if they are still the same.
 struct TokenizerOutput {
   std::map<std::string, std::string> texts;
-  std::optional<std::int64_t> eos;
+  HfTokenIds ids;
 };
 TokenizerOutput tokenizer_output(const Options& saved, const LoadedCheckpoint& checkpoint) {
   TokenizerOutput output;
@@ -201,7 +202,7 @@ TokenizerOutput tokenizer_output(const Options& saved, const LoadedCheckpoint& c
   try {
     RunTokenizer run = run_tokenizer(saved, &checkpoint);
     if (run.tokenizer.identity() == checkpoint.state().tokenizer) {
-      output.eos = run.tokenizer.eod();
+      output.ids = {.bos = run.tokenizer.bos(), .eos = run.tokenizer.eod()};
       files = std::move(run.files);
     } else {
       log_warning("the tokenizer's files are not those of the checkpoint: config.json gets no eos_token_id");
@@ -228,7 +229,7 @@ std::string native_to_hf(const Options& options) {
   validate(model);
   TokenizerOutput tokenizer = tokenizer_output(saved, checkpoint);
   HfOutput output{.path = wanted.save,
-                  .config = hf_config_text(model, tokenizer.eos),
+                  .config = hf_config_text(model, tokenizer.ids),
                   .texts = std::move(tokenizer.texts),
                   .tensors = hf_tensors(model),
                   .dtype = model.params_dtype,

@@ -27,7 +27,11 @@ HfFamily hf_family(const ModelConfig& model);
 // neither weights nor arithmetic are passed over. `subject` names the file.
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject);
 
-// The other way, for weights of model.params_dtype. `eos_token` ends documents, if that is known.
-std::string hf_config_text(const ModelConfig& model, std::optional<std::int64_t> eos_token);
+// The ids that begin and end documents, if they are known.
+struct HfTokenIds {
+  std::optional<std::int64_t> bos = {}, eos = {};
+};
+// The other way, for weights of model.params_dtype.
+std::string hf_config_text(const ModelConfig& model, const HfTokenIds& ids);
 
 }  // namespace megalith

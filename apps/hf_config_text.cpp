@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::int64_t> eos_token) {
+json common_keys(const ModelConfig& model, HfFamily family, const HfTokenIds& ids) {
   const std::string dtype = model.params_dtype == DType::kBf16 ? "bfloat16" : "float32";
   constexpr const char* kArchitectures[] = {"GPT2LMHeadModel",    "LlamaForCausalLM", "MistralForCausalLM",
                                             "Qwen2ForCausalLM",   "Qwen3ForCausalLM", "MixtralForCausalLM",
@@ -23,7 +23,8 @@ json common_keys(const ModelConfig& model, HfFamily family, std::optional<std::i
                {"torch_dtype", dtype},
                {"use_cache", true}};
   text["architectures"] = {kArchitectures[static_cast<std::size_t>(family)]};
-  if (eos_token) text["eos_token_id"] = *eos_token;
+  if (ids.bos) text["bos_token_id"] = *ids.bos;
+  if (ids.eos) text["eos_token_id"] = *ids.eos;
   return text;
 }
 
@@ -96,9 +97,9 @@ void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
 
 }  // namespace
 
-std::string hf_config_text(const ModelConfig& model, std::optional<std::int64_t> eos_token) {
+std::string hf_config_text(const ModelConfig& model, const HfTokenIds& ids) {
   const HfFamily family = hf_family(model);
-  json text = common_keys(model, family, eos_token);
+  json text = common_keys(model, family, ids);
   if (family == HfFamily::kGpt2) {
     add_gpt2_keys(text, model);
   } else {

@@ -80,10 +80,10 @@ void add_tokenizer(CLI::App& app, TokenizerOptions& flags) {
               {"--vocab-size", "N", "with --tokenizer-type null: its ids, without EOD", "none"});
   add(flags.vocab_file, {"--vocab-file", "FILE", "with GPT2BPETokenizer: vocab.json", "none"});
   add(flags.merge_file, {"--merge-file", "FILE", "with GPT2BPETokenizer: merges.txt", "none"});
-  add(flags.tokenizer_model,
-      {"--tokenizer-model", "FILE",
-       "with HuggingFaceTokenizer: tokenizer.json; with TikTokenizer: lines of a token in base64 and its rank",
-       "none"});
+  add(flags.tokenizer_model, {"--tokenizer-model", "FILE",
+                              "with HuggingFaceTokenizer: tokenizer.json or its folder; with TikTokenizer: lines of a "
+                              "token in base64 and its rank",
+                              "none"});
   add(flags.tiktoken_pattern, {"--tiktoken-pattern", "NAME", "with TikTokenizer: how text is cut into words", "none",
                                std::string(word_pattern_names())});
   add(flags.tiktoken_special_tokens, {"--tiktoken-special-tokens", "NAME[=ID]",

@@ -27,6 +27,10 @@ bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+bool is_there(const TokenizerFileField& file, const std::string& named) {
+  return !named.empty() && look_at(tokenizer_file_path(file, named));
+}
+
 }  // namespace
 
 RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* checkpoint) {
@@ -35,13 +39,18 @@ RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* check
   TokenizerTexts texts;
   const std::vector<std::string> copies =
       checkpoint == nullptr ? std::vector<std::string>() : checkpoint->small_files();
-  for (const auto& [name, flag, path] : tokenizer_files(flags.type)) {
-    const std::string& named = flags.*path;
-    if (!has(copies, name) || (!named.empty() && look_at(named))) continue;
+  const auto take_copy = [&](std::string_view name) {
     const std::string copy = fmt::format("{}/{}", checkpoint->path(), name);
-    if (!named.empty()) run.note = fmt::format("{} {} is not there: {} is taken", flag, named, copy);
     texts[std::string(name)] = {copy, checkpoint->read_small_file(std::string(name))};
-    flags.*path = "";
+    return copy;
+  };
+  for (const TokenizerFileField& file : tokenizer_files(flags.type)) {
+    const std::string& named = flags.*file.path;
+    if (!has(copies, file.name) || is_there(file, named)) continue;
+    const std::string copy = take_copy(file.name);
+    if (!named.empty()) run.note = fmt::format("{} {} is not there: {} is taken", file.flag, named, copy);
+    flags.*file.path = "";
+    if (file.name == kTokenizerJson && has(copies, kTokenizerConfig)) take_copy(kTokenizerConfig);
   }
   texts.merge(read_tokenizer_files(flags));
   run.tokenizer = make_tokenizer(flags, texts);
@@ -51,9 +60,8 @@ RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* check
 
 bool lacks_tokenizer_files(const Options& options) {
   const TokenizerOptions flags = tokenizer_options(options);
-  return std::ranges::any_of(tokenizer_files(flags.type), [&](const TokenizerFileField& file) {
-    return (flags.*file.path).empty() || !look_at(flags.*file.path);
-  });
+  return std::ranges::any_of(tokenizer_files(flags.type),
+                             [&](const TokenizerFileField& file) { return !is_there(file, flags.*file.path); });
 }
 
 std::string& tokenizer_path(DataOptions& data, std::string_view flag) {

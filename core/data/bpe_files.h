@@ -1,9 +1,10 @@
 // Readers of the files that byte-level BPE tokenizers come in. Each refuses what it does not know: Error kFormat that
 // names the file, and the line or the JSON key. No regular expression of a file
-// is executed: the known ones are recognised, see word_scanner.h. Limits: files of 64 MiB, JSON of 32 levels and 2^22
+// is executed: the known ones are recognised, see word_scanner.h. Limits: JSON of 32 levels and 2^22
 // values, tokens of 1024 bytes, added tokens of 8 MiB in all, ids below 2^22, 2^22 merges.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,16 @@ BpeVocabulary parse_hugging_face_file(const TokenizerFile& file);
 BpeVocabulary parse_tiktoken_file(const TokenizerFile& file, WordPattern pattern,
                                   const std::vector<std::string>& special_tokens);
 
+// What tokenizer_config.json, a file in the folder of tokenizer.json, says of special tokens; empty: nothing.
+struct SpecialTokens {
+  std::string source;  // the file
+  std::string eos, bos;
+};
+SpecialTokens parse_tokenizer_config(const TokenizerFile& file);
+
 // The id that ends documents: of `name`, or if it is empty of <|endoftext|>, <|end_of_text|> or </s>, the first there
-// is. Error kUsage if there is none.
-std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name);
+// is, or else of `named.eos`. Error kUsage if there is none.
+std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name, const SpecialTokens& named = {});
+std::optional<std::int32_t> find_bos(const BpeVocabulary& vocabulary, const SpecialTokens& named);
 
 }  // namespace megalith

@@ -226,6 +226,19 @@ void check_added(const BpeVocabulary& vocabulary, const SpelledVocabulary& spell
 
 }  // namespace
 
+// "TOKEN", or {"content": "TOKEN", ...} as older libraries write it. The other keys of the file are not for us.
+SpecialTokens parse_tokenizer_config(const TokenizerFile& file) {
+  const Json json = parse_tokenizer_json(file);
+  const Node root{json, file.name};
+  if (!json.is_object()) refuse(root, "an object");
+  const auto named = [&](const char* key) -> std::string {
+    const Node token = member(root, key);
+    if (token.value.is_null()) return {};
+    return text(token.value.is_object() ? member(token, "content") : token);
+  };
+  return {.source = file.name, .eos = named("eos_token"), .bos = named("bos_token")};
+}
+
 BpeVocabulary parse_hugging_face_file(const TokenizerFile& file) {
   const Json json = parse_tokenizer_json(file);
   const Node root{json, file.name};

@@ -65,7 +65,8 @@ BpeModel::BpeModel(BpeVocabulary vocabulary)
     : scanner_(vocabulary.pattern),
       prefix_space_(vocabulary.prefix_space),
       byte_ids_(vocabulary.byte_ids),
-      eod_(vocabulary.eod) {
+      eod_(vocabulary.eod),
+      bos_(vocabulary.bos) {
   if (vocabulary.nfc) nfc_.emplace();
   for (AddedToken& token : vocabulary.added) {
     if (token.normalized && nfc_) {

@@ -51,6 +51,7 @@ struct BpeVocabulary {
   std::vector<Merge> merges;                                 // of equal pairs the last one counts
   std::vector<AddedToken> added;
   std::int32_t eod = -1;
+  std::optional<std::int32_t> bos = {};
 };
 
 // Ids of short words seen lately, so that common words are merged once.
@@ -79,6 +80,7 @@ class BpeModel {
 
   std::int64_t vocab_size() const { return vocab_size_; }
   std::int32_t eod() const { return eod_; }
+  std::optional<std::int32_t> bos() const { return bos_; }
   const std::string& identity() const { return identity_; }
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
@@ -117,6 +119,7 @@ class BpeModel {
   std::string texts_;
   std::int64_t vocab_size_ = 0;
   std::int32_t eod_;
+  std::optional<std::int32_t> bos_;
   std::string identity_;
 };
 

@@ -93,12 +93,6 @@ std::string quoted_bytes(std::string_view text) {
   return out + (text.size() > 40 ? "...'" : "'");
 }
 
-void check_file_size(const TokenizerFile& file) {
-  if (file.text.size() > kMaxTokenizerFileBytes) {
-    refuse_tokenizer_file(file.name, "at most 64 MiB", fmt::format("{} bytes", file.text.size()));
-  }
-}
-
 std::string described_line(std::string_view line) {
   return fmt::format("a line (bytes: {}, spaces: {})", line.size(), std::ranges::count(line, ' '));
 }
@@ -111,7 +105,6 @@ void check_byte_ids(const BpeVocabulary& vocabulary, const std::string& place, c
 }
 
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file) {
-  check_file_size(file);
   const Extent extent = extent_of(file.text);
   if (extent.depth > kMaxDepth) {
     refuse_tokenizer_file(file.name, fmt::format("JSON of at most {} levels", kMaxDepth), std::to_string(extent.depth));
@@ -193,7 +186,6 @@ void SpelledVocabulary::add_merge(const std::string& place, std::string_view lef
 BpeVocabulary parse_gpt2_files(const TokenizerFile& vocab_file, const TokenizerFile& merge_file) {
   BpeVocabulary vocabulary{.source = vocab_file.name, .pattern = WordPattern::kGpt2};
   SpelledVocabulary spelled(vocabulary, vocab_file.name, parse_tokenizer_json(vocab_file));
-  check_file_size(merge_file);
   std::string_view rest = merge_file.text;
   for (std::int64_t number = 1; !rest.empty(); ++number) {
     std::string_view line = take_part(rest, '\n');
@@ -209,15 +201,23 @@ BpeVocabulary parse_gpt2_files(const TokenizerFile& vocab_file, const TokenizerF
   return vocabulary;
 }
 
-std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name) {
-  const std::vector<std::string> names =
-      name.empty() ? std::vector<std::string>{"<|endoftext|>", "<|end_of_text|>", "</s>"} : std::vector{name};
+std::int32_t find_eod(const BpeVocabulary& vocabulary, const std::string& name, const SpecialTokens& named) {
+  std::vector<std::string> names = {name};
+  if (name.empty()) names = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+  std::string got = name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", ")) : quoted_bytes(name);
+  if (name.empty() && !named.eos.empty()) {
+    names.push_back(named.eos);
+    got += fmt::format(", nor the eos_token {} of {}", quoted_bytes(named.eos), named.source);
+  }
   for (const std::string& candidate : names) {
     if (const std::optional<std::int32_t> id = id_of(vocabulary, candidate)) return *id;
   }
-  refuse_usage("--eod-token", {.expected = fmt::format("a token of {} that ends documents", vocabulary.source),
-                               .got = name.empty() ? fmt::format("none, and there is no {}", fmt::join(names, ", "))
-                                                   : quoted_bytes(name)});
+  refuse_usage("--eod-token",
+               {.expected = fmt::format("a token of {} that ends documents", vocabulary.source), .got = got});
+}
+
+std::optional<std::int32_t> find_bos(const BpeVocabulary& vocabulary, const SpecialTokens& named) {
+  return named.bos.empty() ? std::nullopt : id_of(vocabulary, named.bos);
 }
 
 }  // namespace megalith

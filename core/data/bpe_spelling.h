@@ -17,8 +17,6 @@ namespace megalith {
 [[noreturn]] void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
                                         const std::string& remedy = {});
 
-void check_file_size(const TokenizerFile& file);  // at most kMaxTokenizerFileBytes
-
 // Each of the 256 bytes has to be a token.
 void check_byte_ids(const BpeVocabulary& vocabulary, const std::string& place, const std::string& remedy = {});
 
@@ -28,8 +26,7 @@ std::string quoted_bytes(std::string_view text);
 // What a line looks like, and nothing of what it says: the flag may name a file that is nobody's vocabulary.
 std::string described_line(std::string_view line);
 
-// The file's JSON; refused if it is larger than kMaxTokenizerFileBytes, deeper than 32, of more than 2^22 values, or
-// none.
+// The file's JSON; refused if it is deeper than 32, of more than 2^22 values, or none.
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file);
 
 // Fills in tokens, opaque ids, byte ids and merges of a vocabulary in that spelling.

@@ -126,7 +126,6 @@ void add_special_tokens(BpeVocabulary& vocabulary, std::vector<std::string> spec
 BpeVocabulary parse_tiktoken_file(const TokenizerFile& file, WordPattern pattern,
                                   const std::vector<std::string>& special_tokens) {
   BpeVocabulary vocabulary{.source = file.name, .pattern = pattern, .whole_words = true};
-  check_file_size(file);
   read_ranks(vocabulary, file);
   std::ranges::sort(vocabulary.tokens, {}, &std::pair<std::string, std::int32_t>::second);
   add_all_merges(vocabulary, index_ranks(vocabulary));

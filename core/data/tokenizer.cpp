@@ -7,8 +7,9 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/base/mapped_file.h"
+#include "core/base/file.h"
 #include "core/base/parse_number.h"
+#include "core/data/model_folder.h"
 
 namespace megalith {
 
@@ -19,9 +20,19 @@ constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr TokenizerFileField kFiles[] = {
     {"vocab.json", "--vocab-file", &TokenizerOptions::vocab_file},
     {"merges.txt", "--merge-file", &TokenizerOptions::merge_file},
-    {"tokenizer.json", "--tokenizer-model", &TokenizerOptions::tokenizer_model},
+    {kTokenizerJson, "--tokenizer-model", &TokenizerOptions::tokenizer_model},
     {"tokenizer.tiktoken", "--tokenizer-model", &TokenizerOptions::tokenizer_model},
 };
+
+bool is_folder(const std::string& path) {
+  const std::optional<PathInfo> info = look_at(path);
+  return info && info->type == EntryType::kDirectory;
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
 
 // As --tokenizer-type names it; fails for one that is unknown.
 std::string known_type(const TokenizerOptions& options) {
@@ -99,6 +110,8 @@ Tokenizer::Tokenizer(BpeVocabulary vocabulary)
 
 std::int64_t Tokenizer::vocab_size() const { return bpe_ ? bpe_->vocab_size() : std::int64_t{eod_} + 1; }
 
+std::optional<std::int32_t> Tokenizer::bos() const { return bpe_ ? bpe_->bos() : std::nullopt; }
+
 std::string Tokenizer::identity() const {
   return bpe_ ? bpe_->identity() : fmt::format("{}-{}", is_bytes_ ? "byte" : "null", vocab_size());
 }
@@ -157,13 +170,26 @@ std::span<const TokenizerFileField> tokenizer_files(std::string_view type) {
   return {};
 }
 
+std::string tokenizer_file_path(const TokenizerFileField& file, const std::string& named) {
+  return is_folder(named) ? fmt::format("{}/{}", named, file.name) : named;
+}
+
 TokenizerTexts read_tokenizer_files(const TokenizerOptions& options) {
   const std::string type = known_type(options);
   check_flags(options, type);
   TokenizerTexts texts;
   for (const TokenizerFileField& file : tokenizer_files(type)) {
-    const std::string& path = options.*file.path;
-    if (!path.empty()) texts[std::string(file.name)] = {path, std::string(MappedFile::open(path).text())};
+    const std::string& named = options.*file.path;
+    if (named.empty()) continue;
+    const std::string path = tokenizer_file_path(file, named);
+    texts[std::string(file.name)] = {path, is_folder(named) ? read_model_file(named, file.name, kMaxTokenizerFileBytes)
+                                                            : read_whole_file(path, kMaxTokenizerFileBytes)};
+    if (file.name != kTokenizerJson) continue;
+    const std::string folder = is_folder(named) ? named : folder_of(named);
+    const std::string config = fmt::format("{}/{}", folder, kTokenizerConfig);
+    if (look_at(config))
+      texts[std::string(kTokenizerConfig)] = {config,
+                                              read_model_file(folder, kTokenizerConfig, kMaxTokenizerFileBytes)};
   }
   return texts;
 }
@@ -181,7 +207,10 @@ Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& 
   if (type == "byte") return Tokenizer();
   if (type == "null") return Tokenizer::null(options.vocab_size);
   BpeVocabulary vocabulary = read_vocabulary(options, texts);
-  vocabulary.eod = find_eod(vocabulary, options.eod_token);
+  const auto config = texts.find(std::string(kTokenizerConfig));
+  const SpecialTokens named = config == texts.end() ? SpecialTokens() : parse_tokenizer_config(config->second);
+  vocabulary.eod = find_eod(vocabulary, options.eod_token, named);
+  vocabulary.bos = find_bos(vocabulary, named);
   return Tokenizer(std::move(vocabulary));
 }
 

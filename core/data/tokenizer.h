@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@ class Tokenizer {
 
   std::int64_t vocab_size() const;  // ids are below it; EOD included, padding not
   std::int32_t eod() const { return eod_; }
+  std::optional<std::int32_t> bos() const;  // begins documents where a Hugging Face folder says so; text has none
 
   // What checkpoints record: two tokenizers with one identity give the same ids. "byte-257", "null-50257",
   // "bpe-gpt2-50257-" and a hash of tokens, merges and EOD.
@@ -60,9 +62,11 @@ struct TokenizerOptions {
 // byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer.
 std::span<const std::string_view> tokenizer_types();
 
-// A tokenizer's files, read, by the names under which checkpoints keep them: vocab.json and merges.txt, tokenizer.json,
-// or tokenizer.tiktoken.
+// A tokenizer's files, read, by the names under which checkpoints keep them: vocab.json and merges.txt; kTokenizerJson
+// and, where its folder has one, kTokenizerConfig; tokenizer.tiktoken.
 using TokenizerTexts = std::map<std::string, TokenizerFile>;
+inline constexpr std::string_view kTokenizerJson = "tokenizer.json";
+inline constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
 
 // The files that a type takes: their names as above, and the fields that say where they are.
 struct TokenizerFileField {
@@ -72,7 +76,11 @@ struct TokenizerFileField {
 };
 std::span<const TokenizerFileField> tokenizer_files(std::string_view type);
 
-// Those that `options` names. Error kUsage as make_tokenizer's; kFileIo.
+// Where the file is: a flag may name its folder instead.
+std::string tokenizer_file_path(const TokenizerFileField& file, const std::string& named);
+
+// Those that `options` names, of at most kMaxTokenizerFileBytes each. Error kUsage as make_tokenizer's; kFileIo;
+// kFormat for a larger one.
 TokenizerTexts read_tokenizer_files(const TokenizerOptions& options);
 
 // NullTokenizer is null. Error kUsage for a type that is unknown, lacks a flag or a file or takes none of the kind;

@@ -12,9 +12,10 @@ using namespace megalith;
 
 void try_config(std::string_view text) {
   const ModelConfig model = parse_hf_config(text, "config.json");
-  const std::string written = hf_config_text(model, model.vocab_size - 1);
+  const std::string written = hf_config_text(model, {.eos = model.vocab_size - 1});
   const ModelConfig again = parse_hf_config(written, "config.json, written again");
-  if (hf_config_text(again, model.vocab_size - 1) != written) fuzz::defect("a configuration that changes: " + written);
+  if (hf_config_text(again, {.eos = model.vocab_size - 1}) != written)
+    fuzz::defect("a configuration that changes: " + written);
   if (model.num_layers > 8) return;
   std::int64_t elements = 0;
   for (const HfTensor& tensor : hf_tensors(model)) {

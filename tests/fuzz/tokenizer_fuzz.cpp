@@ -1,6 +1,7 @@
-// Files of byte-level BPE. The first byte says which: vocab.json and merges.txt with a NUL between, tokenizer.json, or
-// tiktoken's ranks; where its fourth bit is set, the vocabulary gets the 256 tokens of one byte, so that what lies
-// behind the check for them is reached. What is accepted encodes some text, and gets it back.
+// Files of byte-level BPE. The first byte says which: vocab.json and merges.txt with a NUL between, tokenizer.json,
+// tiktoken's ranks, or, where its fifth bit is set, tokenizer_config.json; where its fourth bit is set, the vocabulary
+// gets the 256 tokens of one byte, so that what lies behind the check for them is reached. What is accepted encodes
+// some text, and gets it back.
 #include <nlohmann/json.hpp>
 
 #include "core/base/utf8.h"
@@ -100,6 +101,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::Input input(data, size);
   const int first = input.byte();
   const std::string_view rest = input.rest();
+  if ((first & 16) != 0) {
+    const std::string text(rest);
+    fuzz::expect_result_or_error([&] { parse_tokenizer_config({.name = "tokenizer_config.json", .text = text}); });
+    return 0;
+  }
   fuzz::expect_result_or_error([&] { use(parse(first % 4 % 3, (first & 8) != 0, rest), rest.substr(0, 1000)); });
   return 0;
 }

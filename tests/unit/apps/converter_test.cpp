@@ -53,7 +53,7 @@ class Converter : public test::InFolder {
   }
   static void write_model(const std::string& folder, const ModelConfig& model, const HfFile& tensors) {
     std::filesystem::create_directories(folder);
-    write(folder + "/config.json", hf_config_text(model, std::nullopt));
+    write(folder + "/config.json", hf_config_text(model, {}));
     test::write_safetensors(folder + "/model.safetensors", tensors);
   }
   static LoadedCheckpoint open(const std::string& folder) {
@@ -185,6 +185,47 @@ TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
   EXPECT_FALSE(std::filesystem::exists("back/generation_config.json"));
   EXPECT_ERROR(ExitCode::kFormat, "; --tokenizer-type null converts the weights alone", to_native("hf", "other"));
   EXPECT_THAT(to_native("hf", "other", {"--tokenizer-type", "null"}), HasSubstr("tokenizer null-1000"));
+}
+
+// What a stranger's folder links to must not go into the checkpoint, nor out of it to where the model is uploaded.
+TEST_F(Converter, ALinkOutOfTheFolderIsRefused) {
+  const ModelConfig model = model_of("gpt2");
+  write_model("hub/models--o--n/snapshots/01", model, test::tensors_of(model, "BF16"));
+  write("secret", "a key");
+  const std::string folder = "hub/models--o--n/snapshots/01", link = folder + "/chat_template.jinja";
+  std::filesystem::create_directories("hub/models--o--n/blobs");
+  write("hub/models--o--n/blobs/cafe", "a template");
+  std::filesystem::create_symlink("../../blobs/cafe", link);
+  to_native(folder, "native");
+  EXPECT_EQ(open("native").read_small_file("chat_template.jinja"), "a template");
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("../../../../secret", link);
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot read " + link + ": a link to ", to_native(folder, "leak"));
+  EXPECT_ERROR(ExitCode::kFileIo, "/secret, outside of its folder; put the file itself there",
+               to_native(folder, "leak"));
+  EXPECT_FALSE(std::filesystem::exists("leak"));
+}
+
+TEST_F(Converter, TheTokenizersConfigNamesItsEnd) {
+  ModelConfig model = model_of("gpt2");
+  model.vocab_size = 1000;
+  resolve(model);
+  write_model("hf", model, test::tensors_of(model, "BF16"));
+  nlohmann::json tokenizer =
+      nlohmann::json::parse(test::read_file(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json"));
+  tokenizer["added_tokens"][0]["content"] = "<|im_end|>";
+  tokenizer["model"]["vocab"].erase("<|endoftext|>");
+  tokenizer["model"]["vocab"]["<|im_end|>"] = 0;
+  write("hf/tokenizer.json", tokenizer.dump());
+  EXPECT_ERROR(ExitCode::kUsage, "--eod-token: expected a token of hf/tokenizer.json that ends documents",
+               to_native("hf", "native"));
+  write("hf/tokenizer_config.json", R"({"eos_token": "<|im_end|>", "bos_token": "a"})");
+  to_native("hf", "native");
+  std::filesystem::remove_all("hf");  // the copies are enough
+  to_hf("native", "back");
+  const nlohmann::json config = nlohmann::json::parse(test::read_file("back/config.json"));
+  EXPECT_EQ(config.at("eos_token_id"), 0);
+  EXPECT_EQ(config.at("bos_token_id"), 65);
 }
 
 // A checkpoint from before copies were kept: its files are where they were, or they are not.

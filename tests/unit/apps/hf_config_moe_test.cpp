@@ -111,10 +111,10 @@ TEST(HfConfigMoe, WhatIsWrittenReadsBack) {
   models.push_back(parse(with("qwen3_moe", "attention_bias", true)));
   models.push_back(parse(with("mixtral", "router_aux_loss_coef", 0)));
   for (const ModelConfig& model : models) {
-    const std::string text = hf_config_text(model, 3);
+    const std::string text = hf_config_text(model, {.eos = 3});
     SCOPED_TRACE(text);
     const ModelConfig back = parse_hf_config(text, "config.json");
-    EXPECT_EQ(hf_config_text(back, 3), text);
+    EXPECT_EQ(hf_config_text(back, {.eos = 3}), text);
     EXPECT_EQ(hf_family(back), hf_family(model));
     EXPECT_EQ(back.ffn_hidden_size, model.ffn_hidden_size);
     EXPECT_EQ(back.has_qkv_bias(), model.has_qkv_bias());
@@ -127,15 +127,15 @@ TEST(HfConfigMoe, WhatIsWrittenReadsBack) {
   }
   // Whatever transformers itself has in its file.
   for (const std::string family : {"mixtral", "qwen3_moe"}) {
-    const json theirs = golden(family), written = json::parse(hf_config_text(bf16(parse(theirs)), 0));
+    const json theirs = golden(family), written = json::parse(hf_config_text(bf16(parse(theirs)), {.eos = 0}));
     for (const auto& [key, value] : theirs.items()) {
       if (value.is_null() || key == "bos_token_id" || key == "transformers_version") continue;
       ASSERT_TRUE(written.contains(key)) << key;
       EXPECT_EQ(written[key], value) << key;
     }
   }
-  EXPECT_EQ(json::parse(hf_config_text(models[1], 0)).at("num_experts"), 4);
-  EXPECT_TRUE(json::parse(hf_config_text(models[0], 0)).at("sliding_window").is_null());
+  EXPECT_EQ(json::parse(hf_config_text(models[1], {.eos = 0})).at("num_experts"), 4);
+  EXPECT_TRUE(json::parse(hf_config_text(models[0], {.eos = 0})).at("sliding_window").is_null());
 }
 
 TEST(HfConfigMoe, RefusesWhatAModelCannotSay) {

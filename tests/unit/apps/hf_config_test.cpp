@@ -246,7 +246,7 @@ TEST(HfConfig, WhatIsWrittenReadsBack) {
   models.push_back(models[3]);
   models.back().add_qkv_bias = models.back().add_attn_proj_bias = true;
   for (const ModelConfig& model : models) {
-    const std::string text = hf_config_text(model, 3);
+    const std::string text = hf_config_text(model, {.eos = 3});
     SCOPED_TRACE(text);
     expect_same(parse_hf_config(text, "config.json"), model);
     const json written = json::parse(text);
@@ -255,18 +255,18 @@ TEST(HfConfig, WhatIsWrittenReadsBack) {
     if (hf_family(model) == HfFamily::kGpt2) continue;
     EXPECT_EQ(written.at("rope_theta"), written.at("rope_parameters").at("rope_theta"));
   }
-  const json llama31 = json::parse(hf_config_text(models[4], 3));
+  const json llama31 = json::parse(hf_config_text(models[4], {.eos = 3}));
   EXPECT_EQ(llama31.at("rope_parameters"), json::parse(golden_text("llama31")).at("rope_parameters"));
   EXPECT_EQ(llama31.at("rope_scaling").at("factor"), 4.0);  // all that transformers 4 reads
   EXPECT_TRUE(llama31.at("attention_bias") && !llama31.at("mlp_bias"));
-  const json mistral = json::parse(hf_config_text(models[5], 3));
+  const json mistral = json::parse(hf_config_text(models[5], {.eos = 3}));
   EXPECT_EQ(mistral.at("model_type"), "mistral");
   EXPECT_EQ(mistral.at("architectures"), json::array({"MistralForCausalLM"}));
   EXPECT_TRUE(mistral.at("sliding_window").is_null());  // where it lacks transformers takes a window
   ModelConfig model = models[0];
   model.params_dtype = DType::kBf16;
-  EXPECT_EQ(json::parse(hf_config_text(model, std::nullopt)).at("dtype"), "bfloat16");
-  EXPECT_TRUE(json::parse(hf_config_text(model, std::nullopt)).at("eos_token_id").is_null());
+  EXPECT_EQ(json::parse(hf_config_text(model, {})).at("dtype"), "bfloat16");
+  EXPECT_TRUE(json::parse(hf_config_text(model, {})).at("eos_token_id").is_null());
 }
 
 TEST(HfConfig, RefusesWhatAModelCannotSay) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "apps/trainer.h"
@@ -77,6 +78,22 @@ TEST_F(TokenizerFiles, StayWithTheCheckpoint) {
   std::filesystem::copy(kGolden + "llama3.json", "t.json");
   EXPECT_THAT(train(joined(flags, {"--train-iters", "6"}), 2),
               HasSubstr("exit 2: --tokenizer-type of checkpoint kept/step_0000005: expected bpe-gpt2-"));
+}
+
+TEST_F(TokenizerFiles, OfAFolderStayWithTheCheckpointToo) {
+  std::filesystem::create_directory("hf");
+  std::filesystem::copy(kGolden + "gpt2.json", "hf/tokenizer.json");
+  std::ofstream("hf/tokenizer_config.json") << R"({"bos_token": "a"})";
+  const Words flags = joined(joined(run_, model_),
+                             {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "hf", "--train-iters"});
+  EXPECT_THAT(train(joined(flags, {"2"})), Not(HasSubstr("exit")));
+  EXPECT_EQ(newest().small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
+  std::filesystem::remove("hf/tokenizer.json");  // the folder stays
+  EXPECT_THAT(train(joined(flags, {"3"})), HasSubstr("--tokenizer-model hf is not there: kept/step_0000002/tokenizer"));
+  std::filesystem::remove_all("hf");
+  EXPECT_THAT(train(joined(flags, {"4"})), Not(HasSubstr("exit")));
+  EXPECT_EQ(newest().state().step, 4);
+  EXPECT_EQ(newest().small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
 }
 
 TEST_F(TokenizerFiles, AreWantedWhereThereIsNoCheckpointYet) {
