@@ -14,6 +14,7 @@
 #include "apps/hf_config.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
+#include "core/base/output_file.h"
 #include "core/data/split.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/tensor_parallel_check.h"
@@ -187,6 +188,15 @@ void check_profile(const TrainingOptions& train, const LoggingOptions& logging) 
   }
 }
 
+// A run creates, replaces or removes these.
+void check_outputs(const Options& options) {
+  const PathOfFlag metrics{"--metrics-jsonl", options.logging.metrics_jsonl}, trace{"--trace", options.logging.trace},
+      stop{"--stop-file", options.train.stop_file};
+  require_other_file(stop, metrics);
+  require_other_file(stop, trace);
+  require_other_file(trace, metrics);
+}
+
 void check_length(const Options& options) {
   const TrainingOptions& train = options.train;
   only_with(train.train_samples == 0 || train.global_batch_size > 0,
@@ -221,6 +231,7 @@ void check_forecast(const Options& options) {
   only_with(forecast.device_memory_gib == 0 || forecast.suggest, {.flag = "--device-memory-gib", .needs = "--suggest"});
   not_both(forecast.suggest && !forecast.html.empty(), "--suggest", "--html",
            "run plan --html with the flags of a suggestion");
+  require_other_file({"--html", forecast.html}, {"--rates", forecast.rates});
 }
 
 void check_convert(const Options& options) {
@@ -303,6 +314,7 @@ void check(App app, const Options& options) {
     check_data(options.data);
     check_checkpoint(options.checkpoint);
     check_profile(options.train, options.logging);
+    check_outputs(options);
     if (!options.train.skip_train) check_length(options);
     only_with(!options.train.skip_train || options.train.eval_iters > 0,
               {.flag = "--skip-train", .needs = "--eval-iters above 0", .got = "--eval-iters 0"});
@@ -313,6 +325,8 @@ void check(App app, const Options& options) {
   if (app == App::kConvert) check_convert(options);
   if (app == App::kReport) {
     want(!options.report.inputs.empty(), "METRICS.jsonl", "name a file that train --metrics-jsonl wrote");
+    for (const std::string& input : options.report.inputs)
+      require_other_file({"--output", options.report.output}, {"METRICS.jsonl", input});
   }
 }
 

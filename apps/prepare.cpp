@@ -15,6 +15,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/mapped_file.h"
+#include "core/base/output_file.h"
 #include "core/base/seconds_since.h"
 #include "core/data/indexed_dataset.h"
 
@@ -26,7 +27,11 @@ using Clock = std::chrono::steady_clock;
 
 // What would otherwise come out after hours: inputs that cannot be read, a folder that is not there.
 void check_paths(const PrepareOptions& options) {
-  for (const std::string& input : options.inputs) check_document_file(input);
+  for (const std::string& input : options.inputs) {
+    check_document_file(input);
+    for (const char* end : {".bin", ".idx", ".tokenizer"})
+      require_other_file({"--output-prefix", options.output_prefix + end}, {"--input", input});
+  }
   const std::string folder = std::filesystem::path(options.output_prefix).parent_path().string();
   const FaultScope scope("prepare.output");
   if (!folder.empty()) Directory::create(folder).check_writable();

@@ -341,8 +341,9 @@ std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs)
 void write_report(const std::string& path, const std::string& page, std::string_view flag) {
   const FaultScope scope("report.output");
   try {
-    const std::optional<PathInfo> before = look_at(path);
-    if (before && before->type != EntryType::kFile) {  // a device must not be replaced by a file
+    const std::optional<NameInfo> before = look_at_name(path);
+    if (before &&
+        before->type != EntryType::kFile) {  // a device or a link (/dev/stdout) must not be replaced by a file
       File file = File::create(path);
       file.write(page);
       file.close();

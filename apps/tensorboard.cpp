@@ -110,11 +110,13 @@ namespace {
 File begin_file(const std::string& folder, double time, std::optional<std::int64_t> first_step) {
   const FaultScope scope(kScope);
   try {
-    Directory::create(folder);
+    const Directory directory = Directory::create(folder);
     char host[256] = {};
     gethostname(host, sizeof(host) - 1);
-    File file = File::create(
-        fmt::format("{}/events.out.tfevents.{:010d}.{}.{}", folder, static_cast<std::int64_t>(time), host, getpid()));
+    std::string name =
+        fmt::format("events.out.tfevents.{:010d}.{}.{}", static_cast<std::int64_t>(time), host, getpid());
+    while (directory.contains(name)) name += ".1";  // containers may share a name and process ids
+    File file = directory.create_file(name);
     std::string version = event(time, 0);
     append_bytes(version, 3, "brain.Event:2");
     file.write(tensorboard_record(version));

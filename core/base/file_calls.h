@@ -1,4 +1,4 @@
-// How calls of the file system are made and fail. For file.cpp and directory.cpp only.
+// How calls of the file system are made and fail. For file.cpp, directory.cpp and output_file.cpp only.
 #pragma once
 
 #include <sys/stat.h>

@@ -1,14 +1,17 @@
 #include "core/base/output_file.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <random>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/base/file_calls.h"
 
 namespace megalith {
 
@@ -55,10 +58,60 @@ void remove_leftovers(const std::string& path) {
   }
 }
 
+const char* kind_of(mode_t mode) {
+  if (S_ISREG(mode)) return "a regular file";
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISLNK(mode)) return "a symbolic link";
+  return S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
+// A rename or a removal takes whatever has the name: as root also a device.
+void require_regular_or_nothing(const std::string& path, std::string_view operation) {
+  const std::optional<NameInfo> there = look_at_name(path);
+  if (!there || there->type == EntryType::kFile) return;
+  fail({.code = ExitCode::kFileIo,
+        .subject = fmt::format("cannot {} {}", operation, path),
+        .expected = "a regular file or nothing under this name",
+        .got = there->kind,
+        .remedy = there->kind == kind_of(S_IFLNK) ? "name the file that the link leads to" : "name another file",
+        .show_place = false});
+}
+
+// Without an answer of the system they are two: whoever opens them tells why.
+bool is_same_file(const std::string& a, const std::string& b) {
+  const auto plain = [](const std::string& path) { return std::filesystem::path(path).lexically_normal(); };
+  if (plain(a) == plain(b)) return true;
+  struct stat first {
+  }, second{};
+  return ::stat(a.c_str(), &first) == 0 && ::stat(b.c_str(), &second) == 0 && id_in(first) == id_in(second);
+}
+
 }  // namespace
+
+std::optional<NameInfo> look_at_name(const std::string& path) {
+  struct stat info {};
+  if (::lstat(system_path(path), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return {};
+    fail_file("look at " + path, errno);
+  }
+  const EntryType type = S_ISREG(info.st_mode)   ? EntryType::kFile
+                         : S_ISDIR(info.st_mode) ? EntryType::kDirectory
+                                                 : EntryType::kOther;
+  return NameInfo{.type = type, .kind = kind_of(info.st_mode), .is_own = info.st_uid == ::geteuid()};
+}
+
+void require_other_file(const PathOfFlag& output, const PathOfFlag& other) {
+  if (output.path.empty() || other.path.empty() || !is_same_file(output.path, other.path)) return;
+  refuse_usage(fmt::format("{} and {}", output.flag, other.flag),
+               {.expected = "two files",
+                .got = output.path == other.path ? fmt::format("{} for both", output.path)
+                                                 : fmt::format("{} and {}, which are one", output.path, other.path),
+                .remedy = fmt::format("name another file for {}", output.flag)});
+}
 
 OutputFile::OutputFile(std::string path, const char* scope, const FileObserver* observer)
     : scope_(scope), path_(std::move(path)), observer_(observer) {
+  require_regular_or_nothing(path_, "write");
   remove_leftovers(path_);
   const FaultScope here(scope_);
   buffer_.reserve(kBufferBytes);
@@ -104,6 +157,7 @@ void OutputFile::sync() {
 
 void OutputFile::commit() {
   require(!committed_, "OutputFile: committed twice");
+  require_regular_or_nothing(path_, "write");
   sync();
   const FaultScope here(scope_);
   const Descriptor lock = file_.duplicate();  // else it could be taken for a leftover until it is renamed
@@ -118,6 +172,7 @@ void remove_file(const std::string& path, const FileObserver* observer) {
   const Directory directory = directory_of(path, observer);
   const std::string name = name_of(path);
   if (!directory.contains(name)) return;
+  require_regular_or_nothing(path, "remove");
   directory.remove_file(name);
   directory.sync();
 }

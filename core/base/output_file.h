@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,16 @@
 
 namespace megalith {
 
-// Every failure is an Error kFileIo with the system's reason. Without commit() nothing is left behind.
+// What has a name; a symbolic link itself.
+struct NameInfo {
+  EntryType type;
+  std::string kind;  // for messages: "a directory", ...
+  bool is_own;       // of the user who runs the program
+};
+std::optional<NameInfo> look_at_name(const std::string& path);  // none: there is nothing
+
+// Every failure is an Error kFileIo with the system's reason. Without commit() nothing is left behind. Only a regular
+// file is replaced: a device, link, pipe or directory under the name is an error, at the start and at commit().
 class OutputFile {
  public:
   // `scope` names the fault sites of its operations (fault.h); a literal. The observer sees them under the temporary
@@ -41,7 +51,13 @@ class OutputFile {
   std::vector<std::byte> buffer_;
 };
 
-// Removes `path` durably; it need not exist.
+// Removes `path` durably; it need not exist. Anything but a regular file is an Error kFileIo and stays.
 void remove_file(const std::string& path, const FileObserver* observer = nullptr);
+
+// Error kUsage where both are one file, by name or by link: what is written to `output` would take the other's place.
+struct PathOfFlag {
+  std::string flag, path;  // an empty path is none
+};
+void require_other_file(const PathOfFlag& output, const PathOfFlag& other);
 
 }  // namespace megalith

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,6 +111,56 @@ TEST(OutputFile, ATemporaryFileTakesNoNameThatIsThere) {
   }
   EXPECT_EQ(read_bytes(folder.path("precious")), "x");
   EXPECT_FALSE(fs::exists(folder.path("nowhere")));
+}
+
+// As root a rename or a removal also takes a device.
+TEST(OutputFile, OnlyRegularFilesAreReplacedOrRemoved) {
+  const TestFolder folder;
+  const std::string path = folder.path("out");
+  write_bytes(folder.path("precious"), "x");
+  const auto refused = [&](const std::string& got) {
+    SCOPED_TRACE(got);
+    const std::string rest = path + ": expected a regular file or nothing under this name, got " + got + "; name ";
+    EXPECT_ERROR(ExitCode::kFileIo, "cannot write " + rest, OutputFile(path, "report.output"));
+    EXPECT_ERROR(ExitCode::kFileIo, "cannot remove " + rest, remove_file(path));
+    struct stat info {};
+    EXPECT_EQ(::lstat(path.c_str(), &info), 0) << "it is gone";
+    fs::remove(path);
+  };
+  fs::create_directory(path);
+  refused("a directory");
+  fs::create_symlink("precious", path);
+  refused("a symbolic link");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  refused("a pipe");
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 3)), 0);
+    refused("a device");
+  }
+  OutputFile late(path, "report.output");
+  late.write("text");
+  fs::create_symlink("precious", path);
+  EXPECT_ERROR(ExitCode::kFileIo, "cannot write " + path, late.commit());
+  fs::remove(path);
+  late.commit();
+  EXPECT_EQ(read_bytes(path), "text");
+  EXPECT_EQ(read_bytes(folder.path("precious")), "x");
+}
+
+TEST(OutputFile, AnotherFlagsFileIsRefused) {
+  const TestFolder folder;
+  write_bytes(folder.path("in"), "x");
+  fs::create_symlink("in", folder.path("link"));
+  const auto compare = [&](const std::string& output, const std::string& other) {
+    require_other_file({"--html", output}, {"--rates", other});
+  };
+  EXPECT_ERROR(ExitCode::kUsage,
+               "--html and --rates: expected two files, got out for both; name another file for --html",
+               compare("out", "out"));
+  EXPECT_ERROR(ExitCode::kUsage, "which are one; name another", compare(folder.path("link"), folder.path("in")));
+  EXPECT_ERROR(ExitCode::kUsage, "a/../out and out, which are one", compare("a/../out", "out"));
+  compare(folder.path("in"), folder.path("other"));
+  compare("", "");
 }
 
 TEST(OutputFile, LeftoversOfTheSameFileGo) {
