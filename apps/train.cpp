@@ -88,7 +88,9 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
   FoundCheckpoint found;
   const auto take_folder = [&](const Options& options) {
     const std::string& save = options.checkpoint.save;
-    if (save.empty() || options.logging.print_actions) return;
+    if (options.logging.print_actions) return;
+    if (!options.train.skip_train && world.rank() == 0) StopFile(options.train.stop_file).require_free();
+    if (save.empty()) return;
     check_save_folder(save);
     if (!options.train.skip_train && world.rank() == 0) save_lock.emplace(save);
   };
@@ -119,7 +121,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     if (world.rank() == 0) fmt::print("{}", printed_actions(setup->options, setup->config));
     return ExitCode::kOk;
   }
-  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1})  // until here there was nothing to save
+  for (const int signal : kStopSignals)  // until here there was nothing to save
     stop_on_signal(signal, stop_request, world.rank() == 0);
   const auto place_of = [sizes = setup->config.mesh](int rank) { return rank_place(sizes, rank); };
   const bool splits_experts = setup->config.mesh.ep * setup->config.mesh.etp > 1;
@@ -173,7 +175,8 @@ int main(int argc, char** argv) {
   guard_standard_files();
   end_on_lost_mappings();
   set_mpi_environment();
-  stop_on_signal(SIGUSR1, stop_request);  // one that comes before the first step ends the run after it
+  // One that comes before the first step ends the run after it.
+  for (const int signal : kHandedOnSignals) stop_on_signal(signal, stop_request);
   std::string label = label_of_launch();
   std::unique_ptr<MpiRuntime> mpi;
   return run_ranks("train", label, mpi, [&] { return start(argc, argv, mpi, label); });

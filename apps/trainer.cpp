@@ -297,7 +297,7 @@ ExitCode Trainer::step_loop() {
   }
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
-  if (is_main() && !train.skip_train && stop_file_.exists()) stop_file_.remove();
+  if (is_main() && !train.skip_train) stop_file_.remove();
   return code;
 }
 

@@ -1,10 +1,17 @@
 // Every way to end a run in order, and each of the exit codes that --help lists.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "core/base/error.h"
@@ -158,34 +165,91 @@ TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
 }
 #endif
 
+// In a step that takes seconds, and is the last.
 TEST(Stops, AStopFileThatCameTooLateDoesNotStopTheNextRun) {
   const Folder folder;
+  const Words flags = test::tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
+  test::Process last(test::program("train", flags + Words{"--train-iters", "1", "--global-batch-size", "20000"}),
+                     folder);
+  ASSERT_TRUE(last.wait_for_handler(SIGTERM));
   folder.write("stop", "");
-  const auto train = [&](const Words& flags) {
-    return code_of(folder, "train", test::tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"} + flags);
-  };
-  EXPECT_EQ(train({"--train-iters", "1", "--load", "kept", "--skip-train", "--eval-iters", "1"}),
-            0);  // it is not meant
-  EXPECT_TRUE(std::filesystem::exists(folder.path("stop")));
-  EXPECT_EQ(train({"--train-iters", "1"}), 0);  // its only step is the last
+  EXPECT_EQ(last.finish().code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder.path("stop")));
-  EXPECT_EQ(train({"--load", "kept", "--train-iters", "3", "--finetune"}), 0);
+  EXPECT_EQ(code_of(folder, "train", flags + Words{"--load", "kept", "--train-iters", "3", "--finetune"}), 0);
+}
+
+TEST(Stops, AStopFileOfAnotherRunIsRefused) {
+  const Folder folder;
+  const Words flags = test::tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
+  const auto refused = [&](const std::string& kind) {
+    test::expect_train_error(
+        folder, flags, 2,
+        "--stop-file stop: expected a name under which there is nothing when the run starts, got " + kind +
+            "; remove it if it was meant for another run, or name another file");
+  };
+  folder.write("stop", "");
+  refused("a regular file");
+  EXPECT_FALSE(std::filesystem::exists(folder.path("kept")));
+  // An evaluation may run beside the training that the file is meant for.
+  EXPECT_EQ(code_of(folder, "train", flags + Words{"--skip-train", "--eval-iters", "1"}), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("stop")));
+  std::filesystem::remove(folder.path("stop"));
+  std::filesystem::create_symlink("nothing", folder.path("stop"));
+  refused("a symbolic link");
+  std::filesystem::remove(folder.path("stop"));
+  test::expect_train_error(folder, flags + Words{"--metrics-jsonl", "./stop"}, 2,
+                           "--stop-file and --metrics-jsonl: expected two files, got stop and ./stop, which are one; "
+                           "name another file for --stop-file");
+}
+
+TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
+  const Folder folder;
+  const std::string stop = folder.path("stop");
+  folder.write("precious", "x");
+  std::map<std::string, std::function<void()>> kinds = {
+      {"a directory", [&] { std::filesystem::create_directory(stop); }},
+      {"a symbolic link", [&] { std::filesystem::create_symlink("precious", stop); }},
+      {"a pipe", [&] { ASSERT_EQ(mkfifo(stop.c_str(), 0600), 0); }}};
+  if (geteuid() == 0) {  // others can neither make a device nor give a file away
+    kinds["a device"] = [&] { ASSERT_EQ(mknod(stop.c_str(), S_IFCHR | 0600, makedev(1, 3)), 0) << errno; };
+    kinds["a regular file of another user"] = [&] {
+      folder.write("other", "");
+      ASSERT_EQ(chown(folder.path("other").c_str(), 12345, 12345), 0);
+      std::filesystem::rename(folder.path("other"), stop);
+    };
+  }
+  for (const auto& [kind, make] : kinds) {
+    test::Process run(test::program("train", endless({"--stop-file", "stop"})), folder);
+    ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+    make();
+    ASSERT_TRUE(
+        run.wait_for_output("--stop-file: stop: expected a regular file of the user who runs the program, got " + kind +
+                            "; it will not stop this run"))
+        << kind;
+    run.signal(SIGTERM);
+    EXPECT_EQ(run.finish().code, 75);
+    struct stat info {};
+    ASSERT_EQ(lstat(stop.c_str(), &info), 0) << kind << " was removed";
+    std::filesystem::remove(stop);
+  }
+  EXPECT_EQ(folder.read("precious"), "x");
 }
 
 TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
   const Folder folder;
+  test::Process run(test::program("train", endless({"--stop-file", "stop", "--allow-faults", "--fault",
+                                                    "stop_file.remove:1:eio", "--fault", "stop_file.remove:2:eio"})),
+                    folder);
+  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   folder.write("stop", "");
-  const auto train = [&](const Words& flags) {
-    return test::run(test::program("train", test::tiny_mock() + Words{"--save", "kept"} + flags), folder);
-  };
-  const Outcome kept = train({"--stop-file", "stop", "--allow-faults", "--fault", "stop_file.remove:1:eio", "--fault",
-                              "stop_file.remove:2:eio"});
+  const Outcome kept = run.finish();
   EXPECT_EQ(kept.code, 75);
   EXPECT_THAT(kept.warnings(), ::testing::Contains(HasSubstr(
                                    "--stop-file: cannot remove ./stop: Input/output error (EIO); the disk or its "
                                    "connection fails: see the kernel's log; remove it before the next run")))
       << kept.err;
-  const Outcome unknown = train({"--stop-file", std::string(5000, 'x')});
+  const Outcome unknown =
+      test::run(test::program("train", test::tiny_mock() + Words{"--stop-file", std::string(5000, 'x')}), folder);
   EXPECT_EQ(unknown.code, 0);
   EXPECT_THAT(unknown.warnings(), ::testing::Contains(HasSubstr("(ENAMETOOLONG); it will not stop this run")));
 }

@@ -1,0 +1,108 @@
+// Signals that ask a run to save and end with 75: those of people and schedulers, and those that the system repeats.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "tests/distributed/e2e/program.h"
+
+namespace megalith {
+namespace {
+
+using test::Folder;
+using test::Outcome;
+using test::Words;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using test::operator+;
+
+constexpr const char* kSecond = "; a second signal ends the run at once";
+
+Words endless(const Words& more) {
+  return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "100", "--save", "kept"} + more;
+}
+
+// Steps of seconds: a request waits for the end of the one under way.
+Words slow() { return endless({"--global-batch-size", "15000"}); }
+
+// `line` of a shell that ends by exec "$@".
+Words in_shell(const std::string& line, const Words& command) {
+  return Words{"/bin/bash", "-c", line, "bash"} + command;
+}
+
+void expect_saved(const Folder& folder, const Outcome& outcome) {
+  EXPECT_EQ(outcome.code, 75) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("stopped on request after step "));
+  EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
+}
+
+TEST(Signals, EachSavesAndEndsTheRun) {
+  for (const auto& [signal, tells] : {std::pair{SIGUSR2, true},
+                                      {SIGHUP, false},
+                                      {SIGXCPU, false},
+                                      {SIGALRM, false},
+                                      {SIGVTALRM, false},
+                                      {SIGPWR, false}}) {
+    SCOPED_TRACE(strsignal(signal));
+    const Folder folder;
+    test::Process run(test::program("train", endless({})), folder);
+    ASSERT_TRUE(run.wait_for_handler(SIGPWR));  // the last that is set
+    run.signal(signal);
+    const Outcome outcome = run.finish();
+    expect_saved(folder, outcome);
+    const std::string told = "[megalith] asked to stop: saves after the step under way";
+    if (tells) {
+      EXPECT_THAT(outcome.err, HasSubstr(told + kSecond));
+    } else {
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(told), Not(HasSubstr(kSecond))));
+    }
+  }
+}
+
+TEST(Signals, WhatTheSystemRepeatsIsNoSecondRequest) {
+  const Folder folder;
+  test::Process run(test::program("train", slow()), folder);
+  ASSERT_TRUE(run.wait_for_handler(SIGPWR));
+  for (const int signal : {SIGHUP, SIGXCPU, SIGHUP, SIGALRM, SIGXCPU, SIGTERM}) {  // of SIGTERM it is the first
+    run.signal(signal);
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+  }
+  ASSERT_TRUE(test::is_running(run.pid()));  // or the step was too short to tell
+  expect_saved(folder, run.finish());
+}
+
+TEST(Signals, OneFromASchedulerAndASecondEndTheRunAtOnce) {
+  const Folder folder;
+  test::Process run(test::program("train", slow()), folder);
+  ASSERT_TRUE(run.wait_for_handler(SIGPWR));
+  run.signal(SIGUSR2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  run.signal(SIGUSR2);
+  EXPECT_EQ(run.finish().code, 128 + SIGUSR2);
+}
+
+TEST(Signals, WhatNohupIgnoresStaysIgnored) {
+  const Folder folder;
+  test::Process run(in_shell("exec nohup \"$@\"", test::program("train", endless({"--log-interval", "1"}))), folder);
+  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  run.signal(SIGHUP);
+  const std::size_t lines = folder.read_lines("stdout").size();
+  EXPECT_TRUE(run.wait_for_output("iteration " + std::to_string(lines + 200) + "/ "));  // it trains on
+  run.signal(SIGTERM);
+  expect_saved(folder, run.finish());
+}
+
+// SIGXCPU comes at the limit and then each second; a step may take longer.
+TEST(Signals, ALimitOfProcessorTimeSavesAndEndsTheRun) {
+  const Folder folder;
+  expect_saved(folder, test::run(in_shell("ulimit -St 1; exec \"$@\"", test::program("train", slow())), folder));
+  const Folder other;
+  expect_saved(other, test::run(in_shell("ulimit -St 1; exec \"$@\"", test::program("train", endless({}))), other));
+}
+
+}  // namespace
+}  // namespace megalith
