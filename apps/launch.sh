@@ -1,44 +1,159 @@
 #!/usr/bin/env bash
-# mpirun for a terminal: the first Ctrl-C (or SIGTERM, or SIGHUP of a terminal that goes) lets all ranks of train end the
-# step under way and save, with exit code 75; the second ends them at once; the third kills mpirun. Open MPI's mpirun
-# alone kills its ranks two seconds after a Ctrl-C, saved or not, and ends with 1.
+# mpirun for a terminal: the first Ctrl-C (or SIGTERM, SIGUSR1, SIGUSR2) lets all ranks of train end the step under way
+# and save, with exit code 75; the second ends them at once; the third kills mpirun. SIGHUP of a terminal that goes,
+# SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR also save, and are never a second request; `nohup apps/launch.sh` ignores
+# SIGHUP. Open MPI's mpirun alone kills its ranks two seconds after a Ctrl-C, saved or not, and ends with 1.
 #   apps/launch.sh -np 8 build/cpu-release/apps/train ...     all of it goes to mpirun (MPIRUN names another)
+# Where mpirun has not ended 10 s after the last of its ranks, all of which were on this host, it is killed. The exit
+# code is then that of the ranks: the first that is not 0.
 set -uo pipefail
-set -m  # mpirun gets a process group of its own, so that the terminal's Ctrl-C reaches this script alone
-[ ! -t 0 ] || exec </dev/null  # of which it may not read
+set -m  # mpirun gets a process group, so that the terminal's Ctrl-C reaches this script alone
+[ ! -t 0 ] || exec </dev/null  # mpirun may not read from the terminal
 
-requests=0 mpirun=
+# PMIx has mpirun and its ranks share memory under a lock. A rank that is killed while it holds the lock, which it may
+# do as it starts, leaves mpirun waiting for ever. Messages need no lock.
+export PMIX_MCA_gds="${PMIX_MCA_gds:-hash}"
+# train writes its exit code there.
+MEGALITH_EXIT_CODES=$(mktemp "${TMPDIR:-/tmp}/megalith-exit-codes.XXXXXXXX" 2>/dev/null) || MEGALITH_EXIT_CODES=
+export MEGALITH_EXIT_CODES
+trap '[ -z "$MEGALITH_EXIT_CODES" ] || rm -f "$MEGALITH_EXIT_CODES"' EXIT
+
+requests=0 signals=0 mpirun='' repeated=''
+readonly ended=42  # exit code of the watcher that ended mpirun
+
+# Process ids of mpirun's children, where the kernel lists them.
+children() {
+  local file list
+  for file in /proc/"$mpirun"/task/*/children; do
+    read -r list <"$file"
+    [ -z "$list" ] || printf '%s ' $list
+  done
+} 2>/dev/null
+
 # Before mpirun has started what it hands signals to, it loses them: where the kernel lists children, waits for that.
 wait_for_children() {
   [ -r "/proc/$$/task/$$/children" ] || return 0
   local tries
   for tries in {1..500}; do
-    [ -z "$(cat /proc/"$mpirun"/task/*/children)" ] && kill -0 "$mpirun" || return 0
+    [ -z "$(children)" ] && kill -0 "$mpirun" || return 0
     sleep 0.02
   done
 }
+hand_on() {
+  wait_for_children
+  kill "-$1" "$mpirun"  # which hands it to the ranks
+} 2>/dev/null
 ask() {
-  requests=$((requests + 1))
+  signals=$((signals + 1)) requests=$((requests + 1))
   [ -n "$mpirun" ] || return 0  # asked below
   if [ $requests -le 2 ]; then
-    wait_for_children
-    kill -USR1 "$mpirun"  # which hands it to the ranks
+    hand_on USR1
   else
-    kill -KILL "$mpirun"  # the ranks end when they notice
+    kill -KILL "$mpirun" 2>/dev/null  # the ranks end when they notice
   fi
+}
+ask_once() {  # by the signal that mpirun hands on and of which ranks count none as a second request
+  signals=$((signals + 1)) repeated=yes
+  [ -z "$mpirun" ] || hand_on ALRM
+}
+
+# "STATE EXIT" of a process: Z is one that has ended, with the status of waitpid.
+state_of() {
+  local line fields
+  read -r line <"/proc/$1/stat" || return
+  read -r -a fields <<<"${line##*) }"
+  printf '%s %s' "${fields[0]}" "${fields[49]:-0}"
 } 2>/dev/null
 
-trap ask INT TERM HUP
-"${MPIRUN:-mpirun}" "$@" &
-mpirun=$!
-if [ $requests -gt 0 ]; then
-  requests=0
-  ask
-fi
-before=-1 status=0
-while [ $before -ne $requests ]; do  # a wait that a signal ends says nothing of mpirun
-  before=$requests
-  wait "$mpirun"
-  status=$?
-done
-exit $status
+# Sets `here` where this process is a rank: to yes if all ranks of its job are on this host.
+look_at_rank() {
+  local variable world='' local_ranks=''
+  while IFS= read -r -d '' variable; do
+    case $variable in
+      OMPI_COMM_WORLD_SIZE=*) world=${variable#*=} ;;
+      OMPI_COMM_WORLD_LOCAL_SIZE=*) local_ranks=${variable#*=} ;;
+    esac
+  done <"/proc/$1/environ"
+  [ -z "$world" ] || { [ "$world" = "$local_ranks" ] && here=yes || here=no; }
+} 2>/dev/null
+
+# Ends mpirun 10 s after its last rank, where all ranks are on this host; also where no child was seen alive, and it has
+# not waited for those that ended.
+watch() {
+  local child alive dead looks=0 gone=0 here=''
+  while kill -0 "$mpirun" 2>/dev/null; do
+    alive=0 dead=0
+    for child in $(children); do
+      case $(state_of "$child") in
+        '' | [ZX]*) dead=1 ;;
+        *)
+          alive=1
+          [ -n "$here" ] || look_at_rank "$child"
+          ;;
+      esac
+    done
+    if [ $alive -eq 0 ] && [ "$here" != no ] && [ "$here$dead" != 0 ]; then gone=$((gone + 1)); else gone=0; fi
+    if [ $gone -gt 20 ]; then
+      note_codes
+      echo "apps/launch.sh: mpirun did not end within 10 s of its last rank: it was killed" >&2
+      kill -KILL "$mpirun" 2>/dev/null
+      exit $ended
+    fi
+    looks=$((looks + 1))
+    if [ -z "$here" ] && [ $gone -eq 0 ] && [ $looks -lt 200 ]; then sleep 0.05; else sleep 0.5; fi
+  done
+}
+
+# Adds those of ranks that mpirun has not waited for.
+note_codes() {
+  local child status
+  [ -n "$MEGALITH_EXIT_CODES" ] || return 0
+  for child in $(children); do
+    status=$(state_of "$child")
+    status=${status#* }
+    [ "${status:-0}" -eq 0 ] ||
+      echo $(((status & 127) > 0 ? 128 + (status & 127) : status >> 8)) >>"$MEGALITH_EXIT_CODES"
+  done
+}
+
+# The first code that is not 0. Where there is none, but a code of each rank is not known: that of SIGKILL.
+code_of_ranks() {
+  local code all=0
+  [ -z "$MEGALITH_EXIT_CODES" ] || while read -r code; do
+    all=1
+    [ $((10#$code)) -eq 0 ] || { echo $((10#$code)); return; }
+  done <"$MEGALITH_EXIT_CODES"
+  [ $all -eq 1 ] && echo 0 || echo 137
+}
+
+{  # read as one, so that the file may change under a run
+  trap ask INT TERM USR1 USR2
+  trap ask_once HUP XCPU ALRM VTALRM PWR
+  "${MPIRUN:-mpirun}" "$@" &
+  mpirun=$!
+  if [ $requests -gt 0 ]; then
+    requests=0
+    ask
+  elif [ -n "$repeated" ]; then
+    ask_once
+  fi
+  watch &
+  watcher=$!
+  before=-1 status=0
+  while [ $before -ne $signals ]; do  # a wait that a signal ends says nothing of mpirun
+    before=$signals
+    wait -f "$mpirun" 2>/dev/null
+    status=$?
+  done
+  if [ $status -gt 128 ]; then  # killed, or only stopped: the watcher ends when mpirun is gone
+    while kill -0 "$watcher" 2>/dev/null; do wait "$watcher"; done
+    wait "$watcher"
+    watched=$?
+    wait "$mpirun" 2>/dev/null
+    status=$?
+    [ $watched -ne $ended ] || status=$(code_of_ranks)
+  else
+    kill "$watcher" 2>/dev/null
+  fi
+  exit $status
+}

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include "apps/program.h"
+#include "core/base/exit_record.h"
 #include "core/base/log.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
 
-int run_ranks(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
-              const std::function<ExitCode()>& work) {
+namespace {
+
+int code_of(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
+            const std::function<ExitCode()>& work) {
   try {
     return static_cast<int>(work());
   } catch (const EveryRankFailed& failed) {
@@ -23,6 +26,15 @@ int run_ranks(std::string_view name, const std::string& label, const std::unique
     if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
     return static_cast<int>(code);
   }
+}
+
+}  // namespace
+
+int run_ranks(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
+              const std::function<ExitCode()>& work) {
+  const int code = code_of(name, label, mpi, work);
+  record_exit_code(code);
+  return code;
 }
 
 }  // namespace megalith

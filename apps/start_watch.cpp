@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/exit_record.h"
 
 namespace megalith {
 
@@ -55,6 +56,7 @@ void StartWatch::watch() {
                     program_invocation_short_name, label_.empty() ? "" : "[" + label_ + "] ", phase_.what,
                     phase_.expected, std::chrono::duration<double>(timeout_).count(), phase_.remedy);
     static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
+    record_exit_code(static_cast<int>(ExitCode::kCommunication));
     _exit(static_cast<int>(ExitCode::kCommunication));  // not by MPI, which may be what hangs
   }
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/exit_record.h"
 #include "core/base/fault.h"
 #include "core/base/log.h"
 
@@ -54,6 +55,7 @@ void handle(int signal) {
   if (first_at.compare_exchange_strong(first, now)) {
     if (tells_first) tell(false);
   } else if (now - first >= kOneRequestMs) {
+    record_exit_code(128 + signal);
     _exit(128 + signal);
   }
   if (request != nullptr) request->requested.store(true);

@@ -15,7 +15,7 @@ for tool in clang++ llvm-profdata llvm-cov; do
     { echo "coverage: expected $tool-$version, found none; run apps/install_dependencies.sh --soak" >&2; exit 1; }
 done
 # What mpirun asks for in containers and on small machines.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="clang++-$version" -DMEGALITH_CUDA=OFF -DMEGALITH_WERROR=OFF \

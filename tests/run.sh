@@ -26,7 +26,7 @@ done
 jobs=${JOBS:-$(nproc)}
 
 # What mpirun asks for in containers and on small machines.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 
 stages=()
 stage() {  # stage NAME COMMAND...: runs it, keeps its time, and ends the script if it fails

@@ -28,7 +28,7 @@ bin=${APPS:-build/cpu-release/apps}
 steps_least=${STEPS:-200}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash
 echo "soak: $minutes minutes, $ranks ranks, SEED=$seed"
 
 "$bin/prepare" --input configs/text/*.txt --document-start Chapter --append-eod --output-prefix "$work/text" >/dev/null

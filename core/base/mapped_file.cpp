@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "core/base/exit_record.h"
 
 namespace megalith {
 
@@ -53,6 +54,7 @@ void end_on_bus_error(int, siginfo_t* info, void*) {
     write_text("error: cannot read ");
     write_text(mapping.path.data());
     write_text(": it became shorter while it was in use, or its disk failed (SIGBUS)\n");
+    record_exit_code(static_cast<int>(ExitCode::kFileIo));
     ::_exit(static_cast<int>(ExitCode::kFileIo));
   }
   std::signal(SIGBUS, SIG_DFL);

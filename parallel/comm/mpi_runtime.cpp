@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/exit_record.h"
 #include "core/base/launch.h"
 #include "core/base/log.h"
 #include "parallel/comm/mpi_process.h"
@@ -177,6 +178,7 @@ void MpiRuntime::abort_together(ExitCode code) {
 
 void end_all_ranks(MpiProcess& process, ExitCode code) {
   std::fflush(nullptr);
+  record_exit_code(static_cast<int>(code));
   {
     const std::lock_guard lock(process.mutex);
     if (process.shared_memory) process.shared_memory->remove();  // who has it mapped keeps it

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 preset=${PRESET:-$(command -v nvcc >/dev/null && echo cuda-release || echo cpu-release)}
 device=${preset%%-*}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash
 {
   cmake --preset "$preset" -DMEGALITH_BENCH=ON
   cmake --build --preset "$preset" --target rates

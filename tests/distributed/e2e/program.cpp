@@ -53,6 +53,7 @@ Words lines_with(const std::string& text, const std::string& part) {
   dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  setenv("PMIX_MCA_gds", "hash", 1);  // README: or mpirun may hang where its ranks are killed as they start
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -66,6 +67,16 @@ std::string value_of(const std::string& line, const std::string& key) {
   if (at == std::string::npos) return "-";
   const std::size_t begin = at + quoted.size();
   return line.substr(begin, line.find_first_of(",}", begin) - begin);
+}
+
+// Also a child of a child.
+bool descends_from(long pid, long ancestor) {
+  while (pid > 1) {
+    const Words parent = lines_with(content_of("/proc/" + std::to_string(pid) + "/status"), "PPid:");
+    pid = parent.empty() ? 0 : std::stol(parent[0].substr(5));
+    if (pid == ancestor) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -147,8 +158,7 @@ std::vector<pid_t> Process::ranks() const {
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const Words parent = lines_with(content_of(entry.path() / "status"), "PPid:");
-    if (parent.empty() || std::stol(parent[0].substr(5)) != pid_) continue;
+    if (!descends_from(std::stol(name), pid_)) continue;
     const std::string environment = content_of(entry.path() / "environ");
     const std::string key("\0OMPI_COMM_WORLD_RANK=", 22);
     const std::size_t at = environment.find(key);

@@ -49,7 +49,7 @@ class Process {
   bool wait_for_handler(int number);              // until the program itself takes the signal; false if it ended before
   void signal(int number) const;
   pid_t pid() const { return pid_; }
-  std::vector<pid_t> ranks() const;  // under Open MPI's mpirun: its processes, by rank
+  std::vector<pid_t> ranks() const;  // of Open MPI's mpirun, below this process: by rank
   Outcome finish();
 
  private:
