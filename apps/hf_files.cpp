@@ -13,6 +13,7 @@
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/strict_json.h"
@@ -73,6 +74,30 @@ void check_output_layer(const HfFolder& folder, HfFamily family) {
                 "set tie_word_embeddings to false in config.json if the output layer is one of its own");
 }
 
+// Where there is an index next to model.safetensors, which is read, as transformers does.
+void compare_with_index(const HfFolder& folder, const std::string& index, HfFamily family) {
+  const std::map<std::string, std::string> files = parse_hf_index(read_whole_file(index, kMaxJsonBytes), index);
+  std::vector<std::string> missing, others;
+  std::set<std::string> named, parts;
+  for (const auto& [tensor, file] : files) {
+    named.insert(with_hf_prefix(family, tensor));
+    if (!folder.tensors().contains(with_hf_prefix(family, tensor))) missing.push_back(printable(tensor));
+    if (file != kWhole) parts.insert(file);
+  }
+  for (const auto& [name, tensor] : folder.tensors()) {
+    if (!named.contains(name)) others.push_back(printable(tensor.name));
+  }
+  if (!missing.empty() || !others.empty()) {
+    refuse_format(
+        fmt::format("{}: {} and {}", folder.path(), kWhole, kIndex), "the same tensors in both",
+        missing.empty() ? first_names(others) + " in the file alone" : first_names(missing) + " in the index alone",
+        "remove the one that does not belong to config.json");
+  }
+  if (!parts.empty())
+    log_warning(fmt::format("{}: {} is read, and not the {} that {} names", folder.path(), kWhole,
+                            counted(parts.size(), "file"), kIndex));
+}
+
 }  // namespace
 
 std::map<std::string, std::string> parse_hf_index(std::string_view text, const std::string& subject) {
@@ -120,6 +145,7 @@ HfFolder::HfFolder(const std::string& path, HfFamily family) : path_(path) {
   const std::string whole = fmt::format("{}/{}", path, kWhole), index = fmt::format("{}/{}", path, kIndex);
   if (Directory::exists(whole)) {
     add_file(std::string(kWhole), family, nullptr);
+    if (Directory::exists(index)) compare_with_index(*this, index, family);
     return;
   }
   if (!Directory::exists(index)) {
