@@ -10,6 +10,7 @@
 #include "apps/run_tokenizer.h"
 #include "apps/training_checkpoint.h"
 #include "apps/version.h"
+#include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
@@ -129,7 +130,10 @@ std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>
 
 ModelConfig read_model(const Options& options) {
   const std::string path = options.checkpoint.load + "/config.json";
-  ModelConfig model = parse_hf_config(read_whole_file(path, kMaxConfig), path);
+  HfKeys keys{.ignored = options.convert.ignore_config_keys};
+  ModelConfig model = parse_hf_config(read_whole_file(path, kMaxConfig), path, &keys);
+  if (!keys.passed_over.empty())
+    log_warning(fmt::format("{}: keys that were not read: {}", path, first_names(keys.passed_over)));
   model.make_vocab_size_divisible_by = options.model.make_vocab_size_divisible_by;
   resolve(model);
   validate(model);

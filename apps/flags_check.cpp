@@ -235,7 +235,7 @@ void check_forecast(const Options& options) {
 }
 
 void check_convert(const Options& options) {
-  const auto& [from, to, shard] = options.convert;
+  const auto& [from, to, shard, ignored] = options.convert;
   want(!from.empty() || !to.empty(), "--from or --to", "name hf or native");
   for (const auto& [flag, format] : {std::pair("--from", from), std::pair("--to", to)}) {
     if (format != "hf" && format != "native" && !format.empty())
@@ -260,7 +260,8 @@ void check_convert(const Options& options) {
                                      {!data.merge_file.empty(), "--merge-file"},
                                      {!data.tiktoken_pattern.empty(), "--tiktoken-pattern"},
                                      {!data.tiktoken_special_tokens.empty(), "--tiktoken-special-tokens"},
-                                     {!data.eod_token.empty(), "--eod-token"}})
+                                     {!data.eod_token.empty(), "--eod-token"},
+                                     {!ignored.empty(), "--ignore-config-keys"}})
     only_with(!is_set || to == "native", {.flag = flag, .needs = "--to native", .got = "--to hf"});
   for (const auto& [is_set, flag] : {std::pair{options.checkpoint.ckpt_step != 0, "--ckpt-step"},
                                      {shard != defaults.convert.max_shard_size, "--max-shard-size"}})

@@ -242,6 +242,7 @@ void add_other_programs(Table& t, Options& o) {
     {"from", kConvert, kConvertApp, "NAME", text(&o.convert.from), "format of --load: hf, a folder of Hugging Face transformers with GPT-2, Llama, Mistral, Qwen2 or Qwen3; native, checkpoints as train saves them", "the other format"},
     {"to", kConvert, kConvertApp, "NAME", text(&o.convert.to), "format of --save", "the other format"},
     {"max-shard-size", kConvert, kConvertApp, "BYTES", integer(&o.convert.max_shard_size, {1, kMany}), "with --to hf: tensors in one file, unless one alone is larger", ""},
+    {"ignore-config-keys", kConvert, kConvertApp, "KEY...", list(&o.convert.ignore_config_keys), "with --from hf: keys of config.json that are not read though convert does not know them; they must change neither weights nor arithmetic", "none"},
     {"inputs", kReport, kReportApp, "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote", "required", {}, true},
     {"output", kReport, kReportApp, "FILE", text(&o.report.output), "HTML file to write", "report.html"},
     {"rates", kForecast, kShaped, "FILE", text(&o.forecast.rates), "measured speed of the machine's kernels and links, as tests/bench/rates.sh writes it: adds times to the forecast; train takes it with --fine-grained-activation-offloading", "none", kFree},

@@ -32,10 +32,22 @@ constexpr std::string_view kWithoutMeaning =
     "chunk_size_feed_forward id2label label2id problem_type finetuning_task auto_map name_or_path "
     "keys_to_ignore_at_inference tokenizer_class prefix n_special predict_special_tokens output_past ";
 
-bool has_no_meaning(const std::string& key) {
-  return key.starts_with('_') ||
-         (key.find(' ') == std::string::npos && kWithoutMeaning.find(" " + key + " ") != std::string_view::npos);
+// What other tools write into the file: settings of sampling, training and serving, which no model reads.
+constexpr std::string_view kOfTools =
+    " model_max_length unk_token_id sep_token_id mask_token_id decoder_start_token_id max_length min_length do_sample "
+    "temperature top_k top_p typical_p num_beams num_beam_groups diversity_penalty repetition_penalty length_penalty "
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping bad_words_ids num_return_sequences "
+    "forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
+    "begin_suppress_tokens output_scores return_dict_in_generate use_bfloat16 tf_legacy_loss neftune_noise_alpha "
+    "axolotl_version llamafactory_version mlx_version peft_version trl_version model_name base_model license ";
+
+bool is_in(std::string_view list, const std::string& key) {
+  return key.find(' ') == std::string::npos && list.find(" " + key + " ") != std::string_view::npos;
 }
+
+bool is_of_tools(const std::string& key) { return key.starts_with("unsloth_") || is_in(kOfTools, key); }
+
+bool has_no_meaning(const std::string& key) { return key.starts_with('_') || is_in(kWithoutMeaning, key); }
 
 constexpr const char* kNotBuilt = "such a model cannot be converted yet";
 
@@ -100,18 +112,40 @@ class Members {
       refuse_format(subject(key), fmt::format("{}: {}", allowed.dump(), why), shown(*value), kNotBuilt);
   }
 
-  void refuse_unknown() const {
+  // At the top of the file `keys` are passed over.
+  void refuse_unknown(HfKeys* keys = nullptr) const {
+    if (keys != nullptr) check_ignored(*keys);
     std::vector<std::string> unknown;
     for (const auto& [key, value] : value_.items()) {
-      if (!known_.contains(key) && !has_no_meaning(key) && unknown.size() < 12) unknown.push_back(printable(key));
+      if (known_.contains(key) || has_no_meaning(key)) continue;
+      const bool is_ignored = keys != nullptr && std::ranges::find(keys->ignored, key) != keys->ignored.end();
+      if (is_ignored || (keys != nullptr && (value.is_null() || is_of_tools(key)))) {
+        keys->passed_over.push_back(printable(key));
+      } else if (unknown.size() < 12) {
+        unknown.push_back(printable(key));
+      }
     }
     if (unknown.empty()) return;
     refuse_format(subject_, "known keys only", fmt::format("{}", fmt::join(unknown, ", ")),
-                  "a key that changes neither weights nor arithmetic may be removed; a model that needs another cannot "
-                  "be converted yet");
+                  keys != nullptr ? "a key that changes neither weights nor arithmetic may be named by "
+                                    "--ignore-config-keys; a model that needs another cannot be converted yet"
+                                  : "a key that changes neither weights nor arithmetic may be removed; a model that "
+                                    "needs another cannot be converted yet");
   }
 
  private:
+  void check_ignored(const HfKeys& keys) const {
+    for (const std::string& key : keys.ignored) {
+      const bool is_there = value_.contains(key);
+      if (is_there && !known_.contains(key)) continue;
+      refuse_usage("--ignore-config-keys",
+                   {.expected = "keys that config.json has and convert does not know",
+                    .got = fmt::format("{}, which {}", printable(key),
+                                       is_there ? "says what the model is" : subject_ + " does not have"),
+                    .remedy = "leave it out"});
+    }
+  }
+
   const json& value_;
   std::string subject_;
   std::set<std::string> known_;
@@ -321,7 +355,8 @@ ModelConfig read_llama_like(Members& file, HfFamily family) {
 
 }  // namespace
 
-ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
+ModelConfig parse_hf_config(std::string_view text, const std::string& subject, HfKeys* keys) {
+  HfKeys none;
   const json value = parse_strict_json(text, subject);
   Members file(value, subject);
   const std::string type = file.text("model_type");
@@ -338,7 +373,7 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& subject) {
   file.only("quantization_config", nullptr, "quantised weights are not read");
   file.only("is_encoder_decoder", false, "the model has a decoder alone");
   file.only("pruned_heads", json::object(), "all heads are there");
-  file.refuse_unknown();
+  file.refuse_unknown(keys == nullptr ? &none : keys);
   try {
     resolve(model);
     validate(model);

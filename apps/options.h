@@ -227,6 +227,7 @@ struct ConvertOptions {
   std::string from;                             // hf or native; resolved: neither is empty
   std::string to;                               // the other one
   std::int64_t max_shard_size = 5'000'000'000;  // bytes of tensors per file, --to hf
+  std::vector<std::string> ignore_config_keys;  // of config.json, --to native
 };
 
 // What a flag's value that differs from the one in the loaded checkpoint means.

@@ -314,12 +314,33 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
   expect(with("qwen3", "quantization_config", {{"bits", 4}}), "config.json: quantization_config: expected null");
   expect(with("qwen3", "logit_scale", 2),
          "config.json: expected known keys only, got 'logit_scale'; a key that changes neither weights nor arithmetic "
-         "may be removed");
+         "may be named by --ignore-config-keys");
   expect(with("qwen3", "bos_token_id eos_token_id", 2), "got 'bos_token_id eos_token_id'; a key that");
   json many = json::parse(golden_text("qwen3"));
   for (int i = 0; i < 13; ++i) many["x" + std::to_string(10 + i)] = i;
   expect(many.dump(), "'x20', 'x21'; a key that");  // the first 12
   expect(with("qwen3", "tie_word_embeddings", "no"), "config.json: tie_word_embeddings: expected true or false");
+}
+
+TEST(HfConfig, KeysThatCannotChangeArithmeticAreListed) {
+  json text = json::parse(golden_text("qwen3"));
+  text["unsloth_version"] = "2025.1";
+  text["temperature"] = 0.6;
+  text["logit_scale"] = nullptr;
+  HfKeys keys;
+  expect_same(parse_hf_config(text.dump(), "config.json", &keys), golden("qwen3"));
+  EXPECT_EQ(keys.passed_over, (std::vector<std::string>{"'logit_scale'", "'temperature'", "'unsloth_version'"}));
+  text["logit_scale"] = 2;
+  HfKeys others{.ignored = {"another"}};
+  const std::string place = "--ignore-config-keys: expected keys that config.json has and convert does not know, got ";
+  EXPECT_ERROR(ExitCode::kUsage, place + "'another', which config.json does not have; leave it out",
+               parse_hf_config(text.dump(), "config.json", &others));
+  others.ignored = {"hidden_size"};
+  EXPECT_ERROR(ExitCode::kUsage, place + "'hidden_size', which says what the model is; leave it out",
+               parse_hf_config(text.dump(), "config.json", &others));
+  others.ignored = {"logit_scale"};
+  expect_same(parse_hf_config(text.dump(), "config.json", &others), golden("qwen3"));
+  EXPECT_EQ(others.passed_over, keys.passed_over);
 }
 
 TEST(HfConfig, RefusesHostileText) {
