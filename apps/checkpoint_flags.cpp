@@ -79,6 +79,8 @@ std::string check_same_model(const Options& options, const std::string& path,
     if (!has_other_tensors && entry.on_load != OnLoad::kComputes) continue;
     const auto found = before.find(entry.name);
     if (found == before.end() || found->second == entry.value) continue;
+    const bool is_of_no_layer = !has_mlp(was.model, false) && !has_mlp(options.model, false);
+    if (entry.name == "ffn-hidden-size" && is_of_no_layer) continue;
     if (entry.name == "moe-layer-freq" && layers_with_experts(was) == layers_with_experts(options)) continue;
     all.push_back({&entry, found->second});
     if (has_other_tensors) tensors.push_back(all.back());

@@ -59,6 +59,17 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
   return config;
 }
 
+// A softmax over one choice is 1, whatever the router computes.
+void warn_of_routers(const Options& options) {
+  const MoeConfig& moe = options.model.moe;
+  const bool is_constant = moe.num_experts > 0 && moe.router_topk == 1 && !moe.router_pre_softmax &&
+                           moe.router_score_function == MoeScoreFunction::kSoftmax;
+  if (!is_constant || options.train.skip_train) return;
+  log_warning(
+      "--moe-router-topk 1 without --moe-router-pre-softmax: each token's weight is 1, so the loss of the tokens "
+      "teaches the routers nothing; only the losses of balance and --moe-z-loss-coeff do");
+}
+
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found) {
   RunTokenizer tokenizer = run_tokenizer(options, found.checkpoint ? &*found.checkpoint : nullptr);
   if (rank == 0 && !tokenizer.note.empty()) log_warning(tokenizer.note);
@@ -66,6 +77,7 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
       .options = options, .config = {}, .tokenizer = std::move(tokenizer.tokenizer), .found = std::move(found)};
   if (rank == 0) setup.files = std::move(tokenizer.files);
   setup.config = complete_options(setup.options, setup.tokenizer, world);
+  if (rank == 0) warn_of_routers(setup.options);
   setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
   setup.plans = plan_steps(setup.options, setup.config, rank);
   return setup;

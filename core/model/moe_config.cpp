@@ -164,10 +164,6 @@ void check_router(const MoeConfig& moe) {
   if (sigmoid && moe.router_pre_softmax)
     refuse("--moe-router-score-function and --moe-router-pre-softmax", "one of them", "sigmoid and a softmax",
            "remove --moe-router-pre-softmax");
-  if (!sigmoid && !moe.router_pre_softmax && moe.router_topk == 1)
-    refuse("--moe-router-topk and --moe-router-pre-softmax", "--moe-router-pre-softmax where one expert is chosen",
-           "--moe-router-topk 1 alone",
-           "the weight of one choice would always be 1, and the router would learn nothing");
   if (moe.router_enable_expert_bias && !sigmoid)
     refuse("--moe-router-enable-expert-bias and --moe-router-score-function", "a bias only with sigmoid",
            "--moe-router-score-function softmax", "use --moe-router-score-function sigmoid");

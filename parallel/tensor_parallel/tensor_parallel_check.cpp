@@ -50,7 +50,7 @@ void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool se
   check_divides("--num-attention-heads", heads, size,
                 config.hidden_size % more_heads == 0 &&
                     (config.num_query_groups == heads || more_heads % config.num_query_groups == 0));
-  check_divides("--ffn-hidden-size", config.ffn_hidden_size, size);
+  if (has_mlp(config, false)) check_divides("--ffn-hidden-size", config.ffn_hidden_size, size);
   const std::int64_t groups = config.num_query_groups;
   if (groups % size != 0 && size % groups != 0) {
     const std::int64_t more = next_multiple(groups, size);

@@ -295,5 +295,20 @@ TEST(BadInput, OtherPrograms) {
          "cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }
 
+TEST(BadInput, ARouterThatLearnsNothingIsAWarning) {
+  const Folder folder;
+  const Words one = test::tiny_mock() + test::llama() + Words{"--num-experts", "4", "--moe-router-topk", "1"};
+  const auto warned = [&](const Words& more) {
+    const Outcome outcome = test::run(test::program("train", one + more), folder);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return (outcome.err + outcome.out)
+               .find(
+                   "--moe-router-topk 1 without --moe-router-pre-softmax: each token's weight is "
+                   "1") != std::string::npos;
+  };
+  EXPECT_TRUE(warned({}));
+  EXPECT_FALSE(warned({"--moe-router-pre-softmax"}));
+}
+
 }  // namespace
 }  // namespace megalith

@@ -280,6 +280,39 @@ TEST_F(Converter, ModelTomlIsTheModelForTrainAndPlan) {
   }
 }
 
+// A softmax over one choice is 1, as in transformers.
+TEST_F(Converter, AMixtralOfOneChoiceGoesThereAndBack) {
+  ModelConfig model = model_of("mixtral");
+  model.moe.router_topk = 1;
+  write_model("hf", model, test::tensors_of(model, "BF16"));
+  to_native("hf", "native");
+  to_hf("native", "back");
+  EXPECT_EQ(test::read_safetensors("back/model.safetensors"), test::read_safetensors("hf/model.safetensors"));
+  EXPECT_THAT(test::read_file("back/config.json"), HasSubstr("\"num_experts_per_tok\": 1,"));
+}
+
+TEST_F(Converter, AWidthThatNoTensorHasIsNotCompared) {
+  for (const std::string family : {"llama", "mixtral"}) {
+    ModelConfig model = model_of(family);
+    model.vocab_size = 256;
+    resolve(model);
+    write_model(family, model, test::tensors_of(model, "BF16"));
+    const std::string native = family + ".native";
+    run({"--from", "hf", "--load", family, "--save", native, "--tokenizer-type", "null"});
+    const LoadedCheckpoint checkpoint = open(native);
+    Options options = parse_flags(App::kTrain, {"--config", native + "/model.toml", "--ffn-hidden-size", "4096",
+                                                "--load", native, "--mock-data", "--lr", "1", "--train-iters", "1"})
+                          .options;
+    complete_options(options, tokenizer_of(options), 1);
+    if (family == "mixtral") {
+      EXPECT_EQ(check_same_model(options, native, checkpoint.state().config), "");
+    } else {
+      EXPECT_ERROR(ExitCode::kUsage, "got --ffn-hidden-size 4096",
+                   check_same_model(options, native, checkpoint.state().config));
+    }
+  }
+}
+
 TEST_F(Converter, Flags) {
   const auto refused = [](const Words& flags, const std::string& message) {
     EXPECT_EQ(outcome(App::kConvert, flags), "exit 2: " + message);
@@ -300,6 +333,9 @@ TEST_F(Converter, Flags) {
   refused({"--from", "hf", "--save", "a"}, "--load: missing; name the folder to convert");
   refused(with({"--to", "hf", "--bf16"}),
           "--bf16 and --to: expected --bf16 only with --to native, got --to hf; use --to native, or remove --bf16");
+  refused(with({"--to", "hf", "--ignore-config-keys", "x"}),
+          "--ignore-config-keys and --to: expected --ignore-config-keys only with --to native, got --to hf; use --to "
+          "native, or remove --ignore-config-keys");
   refused(with({"--from", "hf", "--max-shard-size", "9"}),
           "--max-shard-size and --to: expected --max-shard-size only with --to hf, got --to native; use --to hf, or "
           "remove --max-shard-size");
