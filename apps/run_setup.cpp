@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "apps/memory_checks.h"
+#include "apps/run_length.h"
 #include "core/base/log.h"
 #include "parallel/comm/on_all_ranks.h"
 
@@ -23,14 +24,8 @@ DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
                     .vocab_size = tokenizer.vocab_size(),
                     .tokenizer = tokenizer.identity(),
                     .mock = options.data.mock_data,
-                    .num_samples = samples_of_run({.train_samples = train.train_iters * train.global_batch_size,
-                                                   .train_iters = train.train_iters,
-                                                   .eval_interval = train.eval_interval,
-                                                   .eval_iters = train.eval_iters,
-                                                   .global_batch_size = train.global_batch_size})};
-  config.num_samples.test = 0;  // evaluation reads the validation split
-  if (train.skip_train) config.num_samples.train = 0;
-  if (train.eval_iters == 0) config.num_samples.valid = 0;
+                    .num_samples = {.valid = samples_to_evaluate(train)}};  // nothing reads the test split
+  if (!train.skip_train) config.num_samples.train = samples_to_train(train, {});
   return config;
 }
 

@@ -11,8 +11,6 @@
 namespace megalith {
 namespace {
 
-// Far beyond any run, yet small enough that sums and products with batch sizes stay within 64 bits.
-constexpr std::int64_t kMaxCount = std::int64_t{1} << 48;
 constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
 constexpr std::size_t kMaxText = std::size_t{1} << 16;
 
@@ -48,8 +46,8 @@ TrainState train_state_from_json(std::string_view text, const std::string& subje
   JsonObject object(value, subject);
   TrainState state;
   state.step = object.integer("step", 0, kMaxStep);
-  state.consumed_samples = object.integer("consumed_samples", 0, kMaxCount);
-  state.consumed_validation_samples = object.integer("consumed_validation_samples", 0, kMaxCount);
+  state.consumed_samples = object.integer("consumed_samples", 0, kMaxSamples);
+  state.consumed_validation_samples = object.integer("consumed_validation_samples", 0, kMaxSamples);
   state.skipped_steps = object.integer("skipped_steps", 0, kMaxStep);
   state.adam_count = object.integer("adam_count", 0, kMaxStep);
   state.seed = object.unsigned_integer("seed");

@@ -9,6 +9,9 @@
 
 namespace megalith {
 
+// Far beyond any run, yet small enough that sums and products with batch sizes stay within 64 bits.
+inline constexpr std::int64_t kMaxSamples = std::int64_t{1} << 48;
+
 struct TrainState {
   std::int64_t step = 0;              // completed steps, skipped ones included
   std::int64_t consumed_samples = 0;  // training samples

@@ -27,26 +27,10 @@ constexpr SampleRange microbatch_samples(const MicrobatchPlace& at) {
   return {.begin = begin, .end = begin + at.micro_batch_size};
 }
 
-// How many samples a run reads of each split. Megatron evaluates after every eval_interval steps and at the end.
-struct RunLength {
-  std::int64_t train_samples = 0;  // train_iters x global_batch_size
-  std::int64_t train_iters = 0;
-  std::int64_t eval_interval = 0;  // 0: never during training
-  std::int64_t eval_iters = 0;
-  std::int64_t global_batch_size = 0;
-};
-
 struct SplitSamples {
   std::int64_t train = 0;
   std::int64_t valid = 0;
   std::int64_t test = 0;
 };
-
-constexpr SplitSamples samples_of_run(const RunLength& run) {
-  const std::int64_t evaluations = run.eval_interval > 0 ? run.train_iters / run.eval_interval + 1 : 1;
-  return {.train = run.train_samples,
-          .valid = evaluations * run.eval_iters * run.global_batch_size,
-          .test = run.eval_iters * run.global_batch_size};
-}
 
 }  // namespace megalith

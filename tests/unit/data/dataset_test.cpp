@@ -203,15 +203,6 @@ TEST(Sampler, RanksTakeNeighbouringMicrobatches) {
   EXPECT_EQ(microbatch_samples(place), (SampleRange{.begin = 96 + 24 + 4, .end = 96 + 24 + 8}));
 }
 
-TEST(Sampler, SamplesOfARun) {
-  const RunLength run{
-      .train_samples = 3200, .train_iters = 100, .eval_interval = 30, .eval_iters = 5, .global_batch_size = 32};
-  EXPECT_EQ(samples_of_run(run).train, 3200);
-  EXPECT_EQ(samples_of_run(run).valid, 4 * 5 * 32);
-  EXPECT_EQ(samples_of_run(run).test, 5 * 32);
-  EXPECT_EQ(samples_of_run({.train_samples = 3200, .eval_iters = 5, .global_batch_size = 32}).valid, 5 * 32);
-}
-
 DataConfig mock_config(std::int64_t seq_length, std::int64_t vocab_size) {
   return {.seed = 7,
           .seq_length = seq_length,

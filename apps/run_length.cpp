@@ -1,0 +1,41 @@
+#include "apps/run_length.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/checkpoint/train_state.h"
+
+namespace megalith {
+
+namespace {
+
+[[noreturn]] void refuse_length(const char* flags, const std::string& got) {
+  refuse_usage(flags, {.expected = fmt::format("at most {} samples in the run", kMaxSamples),
+                       .got = got,
+                       .remedy = "lower one of them"});
+}
+
+}  // namespace
+
+std::int64_t samples_to_train(const TrainingOptions& train, const RunPosition& start) {
+  const std::int64_t steps = std::max<std::int64_t>(train.train_iters - start.step, 0);
+  std::int64_t left = 0, all = 0;
+  if (__builtin_mul_overflow(steps, train.global_batch_size, &left) ||
+      __builtin_add_overflow(start.consumed_samples, left, &all) || all > kMaxSamples)
+    refuse_length("--train-iters and --global-batch-size", fmt::format("{} x {}", steps, train.global_batch_size));
+  return all;
+}
+
+std::int64_t samples_to_evaluate(const TrainingOptions& train) {
+  const std::int64_t evaluations = train.eval_interval > 0 ? train.train_iters / train.eval_interval + 1 : 1;
+  std::int64_t each = 0, all = 0;
+  if (__builtin_mul_overflow(train.eval_iters, train.global_batch_size, &each) ||
+      __builtin_mul_overflow(evaluations, each, &all) || all > kMaxSamples)
+    refuse_length("--eval-iters and --global-batch-size",
+                  fmt::format("{} evaluations x {} x {}", evaluations, train.eval_iters, train.global_batch_size));
+  return all;
+}
+
+}  // namespace megalith

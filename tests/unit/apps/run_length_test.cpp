@@ -1,0 +1,59 @@
+#include "apps/run_length.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "tests/support/error_of.h"
+
+namespace megalith {
+namespace {
+
+using testing::HasSubstr;
+
+TrainingOptions run_of(std::int64_t steps, std::int64_t batch) {
+  TrainingOptions train;
+  train.train_iters = steps;
+  train.global_batch_size = batch;
+  return train;
+}
+
+TEST(RunLength, IsWhatWasConsumedAndWhatIsLeft) {
+  EXPECT_EQ(samples_to_train(run_of(40, 4), {}), 160);
+  EXPECT_EQ(samples_to_train(run_of(40, 1), {.step = 20, .consumed_samples = 80}), 100);
+  EXPECT_EQ(samples_to_train(run_of(40, 4), {.step = 20, .consumed_samples = 20}), 100);
+  EXPECT_EQ(samples_to_train(run_of(40, 4), {.step = 50, .consumed_samples = 70}), 70);
+}
+
+TEST(RunLength, EvaluationsComeAfterEachIntervalAndAtTheEnd) {
+  TrainingOptions train = run_of(100, 32);
+  train.eval_interval = 30;
+  train.eval_iters = 5;
+  EXPECT_EQ(samples_to_evaluate(train), 4 * 5 * 32);
+  train.eval_interval = 0;
+  EXPECT_EQ(samples_to_evaluate(train), 5 * 32);
+  train.eval_iters = 0;
+  EXPECT_EQ(samples_to_evaluate(train), 0);
+}
+
+TEST(RunLength, ProductsAreChecked) {
+  constexpr std::int64_t kMany = 1'000'000'000'000;
+  const auto train_error = [](std::int64_t steps, std::int64_t batch, std::int64_t consumed) {
+    return error_of(ExitCode::kUsage,
+                    [&] { samples_to_train(run_of(steps, batch), {.step = 0, .consumed_samples = consumed}); });
+  };
+  EXPECT_THAT(train_error(kMany, kMany, 0), HasSubstr("--train-iters and --global-batch-size: expected at most "
+                                                      "281474976710656 samples in the run, got 1000000000000 x"));
+  EXPECT_THAT(train_error(std::int64_t{1} << 32, std::int64_t{1} << 32, 0), HasSubstr("4294967296 x 4294967296"));
+  EXPECT_THAT(train_error(1, 1, std::int64_t{1} << 48), HasSubstr("1 x 1"));
+  EXPECT_EQ(samples_to_train(run_of(1, 1), {.step = 0, .consumed_samples = (std::int64_t{1} << 48) - 1}),
+            std::int64_t{1} << 48);
+  TrainingOptions train = run_of(kMany, kMany);
+  train.eval_interval = 1;
+  train.eval_iters = kMany;
+  EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples_to_evaluate(train); }),
+              HasSubstr("--eval-iters and --global-batch-size: expected at most 281474976710656 samples"));
+}
+
+}  // namespace
+}  // namespace megalith
