@@ -64,6 +64,7 @@ std::vector<bool> layers_with_experts(const Options& options) {
 void find(const Options& options, Communicator& world, FoundCheckpoint& found) {
   // A search that fails does so on all ranks.
   on_all_ranks(world, [&] { found.checkpoint = find_wanted(options.checkpoint, &world, &found.history); });
+  found.searched = true;
 }
 
 }  // namespace
@@ -125,9 +126,8 @@ Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world,
   return parsed;
 }
 
-void find_tokenizer_files(const Options& options, Communicator& world, FoundCheckpoint& found) {
-  if (options.checkpoint.load.empty() || found.checkpoint) return;
-  if (world.host_any(lacks_tokenizer_files(options))) find(options, world, found);
+void find_start(const Options& options, Communicator& world, FoundCheckpoint& found) {
+  if (!options.checkpoint.load.empty() && !found.searched) find(options, world, found);
 }
 
 }  // namespace megalith

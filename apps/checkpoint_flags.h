@@ -26,13 +26,15 @@ std::string changed_flags(const Options& options, const std::map<std::string, st
 struct FoundCheckpoint {
   std::optional<LoadedCheckpoint> checkpoint;
   CheckpointHistory history;
+  bool searched = false;
 };
 
 // Collective: the flags of train after parser.read() gave `read`. Under --use-checkpoint-args the checkpoint of --load
 // is looked for first, and left in `found`.
 Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world, FoundCheckpoint& found);
 
-// Collective: looks for the checkpoint of --load where some rank does not have all of the tokenizer's files.
-void find_tokenizer_files(const Options& options, Communicator& world, FoundCheckpoint& found);
+// Collective: looks for the checkpoint of --load, unless that was done. It says from where on data are read, and has
+// the tokenizer's files where ranks lack them.
+void find_start(const Options& options, Communicator& world, FoundCheckpoint& found);
 
 }  // namespace megalith

@@ -57,7 +57,7 @@ void RunCheckpoints::load(TrainState& state) {
   const CheckpointOptions& wanted = options.checkpoint;
   history_ = std::move(setup_.found.history);
   std::optional<LoadedCheckpoint> found = std::exchange(setup_.found.checkpoint, std::nullopt);
-  if (!found) found = find_wanted(wanted, &world_, &history_);
+  if (!found && !setup_.found.searched) found = find_wanted(wanted, &world_, &history_);
   if (!found) {
     // Saving and loading the same folder is how a run is restarted, its first start included.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
@@ -80,6 +80,7 @@ void RunCheckpoints::load(TrainState& state) {
     state.step = from.step;
     state.consumed_samples = from.consumed_samples;
     state.consumed_validation_samples = from.consumed_validation_samples;
+    state.data_order_samples = data_order_of(from);
     state.skipped_steps = from.skipped_steps;
     if (!weights_only) state.adam_count = from.adam_count;
     state.gemm_algorithms = from.gemm_algorithms;

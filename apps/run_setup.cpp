@@ -7,29 +7,10 @@
 
 #include "apps/flags.h"
 #include "apps/memory_checks.h"
-#include "apps/run_length.h"
 #include "core/base/log.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
-
-namespace {
-
-DataConfig data_config(const Options& options, const Tokenizer& tokenizer) {
-  const TrainingOptions& train = options.train;
-  DataConfig config{.data_path = options.data.data_path,
-                    .split = options.data.split,
-                    .seed = train.seed,
-                    .seq_length = options.model.seq_length,
-                    .vocab_size = tokenizer.vocab_size(),
-                    .tokenizer = tokenizer.identity(),
-                    .mock = options.data.mock_data,
-                    .num_samples = {.valid = samples_to_evaluate(train)}};  // nothing reads the test split
-  if (!train.skip_train) config.num_samples.train = samples_to_train(train, {});
-  return config;
-}
-
-}  // namespace
 
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world) {
   ModelConfig& model = options.model;
@@ -65,6 +46,21 @@ void warn_of_routers(const Options& options) {
       "teaches the routers nothing; only the losses of balance and --moe-z-loss-coeff do");
 }
 
+namespace {
+
+// Absent where the checkpoint of --load was not looked for yet.
+std::optional<DataStart> known_start(const RunSetup& setup) {
+  const CheckpointOptions& checkpoint = setup.options.checkpoint;
+  if (checkpoint.load.empty() || checkpoint.finetune) return DataStart();
+  if (!setup.found.searched) return std::nullopt;
+  if (!setup.found.checkpoint) return DataStart();
+  DataStart start = data_start(setup.found.checkpoint->state());
+  start.order_samples = data_order_of(setup.found.checkpoint->state());
+  return start;
+}
+
+}  // namespace
+
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found) {
   RunTokenizer tokenizer = run_tokenizer(options, found.checkpoint ? &*found.checkpoint : nullptr);
   if (rank == 0 && !tokenizer.note.empty()) log_warning(tokenizer.note);
@@ -73,7 +69,8 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   if (rank == 0) setup.files = std::move(tokenizer.files);
   setup.config = complete_options(setup.options, setup.tokenizer, world);
   if (rank == 0) warn_of_routers(setup.options);
-  setup.data = build_datasets(data_config(setup.options, setup.tokenizer));
+  if (const std::optional<DataStart> start = known_start(setup))
+    build_data(setup.data, {.options = setup.options, .tokenizer = setup.tokenizer, .start = *start});
   setup.plans = plan_steps(setup.options, setup.config, rank);
   return setup;
 }

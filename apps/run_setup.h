@@ -8,10 +8,10 @@
 #include "apps/host_memory.h"
 #include "apps/options.h"
 #include "apps/run_config.h"
+#include "apps/run_data.h"
 #include "apps/run_tokenizer.h"
 #include "apps/step_plans.h"
 #include "apps/training_checkpoint.h"
-#include "core/data/dataset.h"
 #include "core/data/tokenizer.h"
 
 namespace megalith {
@@ -22,7 +22,7 @@ struct RunSetup {
   Tokenizer tokenizer;
   std::vector<SmallFile> files = {};  // rank 0's, for checkpoints: those of the tokenizer
   FoundCheckpoint found = {};         // where it was looked for already
-  Datasets data = {};
+  RunData data = {};                  // where it is known from where on
   StepPlans plans = {};
   std::function<void(Rank&)> customize = nullptr;  // adds hooks, before anything runs
 };

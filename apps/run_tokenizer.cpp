@@ -58,12 +58,6 @@ RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* check
   return run;
 }
 
-bool lacks_tokenizer_files(const Options& options) {
-  const TokenizerOptions flags = tokenizer_options(options);
-  return std::ranges::any_of(tokenizer_files(flags.type),
-                             [&](const TokenizerFileField& file) { return !is_there(file, flags.*file.path); });
-}
-
 std::string& tokenizer_path(DataOptions& data, std::string_view flag) {
   if (flag == "--vocab-file") return data.vocab_file;
   return flag == "--merge-file" ? data.merge_file : data.tokenizer_model;

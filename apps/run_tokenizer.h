@@ -21,9 +21,6 @@ struct RunTokenizer {
 RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* checkpoint = nullptr);
 inline Tokenizer tokenizer_of(const Options& options) { return run_tokenizer(options).tokenizer; }
 
-// Is a file that the type takes not named, or not there?
-bool lacks_tokenizer_files(const Options& options);
-
 // Where the options keep the file of "--vocab-file", "--merge-file" or "--tokenizer-model".
 std::string& tokenizer_path(DataOptions& data, std::string_view flag);
 // "tokenizer-model", ...: the flags whose files the checkpoint has copies of.

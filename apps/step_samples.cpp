@@ -1,6 +1,13 @@
 #include "apps/step_samples.h"
 
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/data/sampler.h"
 #include "core/optim/lr_schedule.h"
 
@@ -9,23 +16,23 @@ namespace megalith {
 StepSamples::StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data)
     : options_(options), config_(config), mesh_(mesh), data_(data) {}
 
-StepInput StepSamples::read(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
-                            std::vector<std::int32_t>& tokens) const {
+StepInput StepSamples::read(const Dataset& dataset, const Place& place, std::vector<std::int32_t>& tokens) const {
   const std::int64_t length = config_.seq_length + 1;
-  StepInput input{.iteration = iteration,
-                  .learning_rate = static_cast<float>(learning_rate(options_.train.schedule, iteration - 1)),
+  StepInput input{.iteration = place.iteration,
+                  .learning_rate = static_cast<float>(learning_rate(options_.train.schedule, place.iteration - 1)),
                   .first_samples = {},
                   .tokens = {}};
   tokens.resize(static_cast<std::size_t>(config_.step_sequences() * length));
   std::size_t at = 0;
   for (std::int64_t m = 0; m < config_.microbatches; ++m) {
-    const SampleRange range = microbatch_samples({.consumed_samples = consumed_samples,
+    const SampleRange range = microbatch_samples({.consumed_samples = place.consumed_samples,
                                                   .microbatch = m,
                                                   .micro_batch_size = config_.sequences,
                                                   .data_parallel_size = mesh_.sizes().dp,
                                                   .data_parallel_rank = mesh_.coordinates().dp});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+      // Only an evaluation gets past the last sample, see read_training.
       dataset.sample(sample % dataset.size(), std::span(tokens).subspan(at, static_cast<std::size_t>(length)));
       at += static_cast<std::size_t>(length);
     }
@@ -34,8 +41,20 @@ StepInput StepSamples::read(const Dataset& dataset, std::int64_t consumed_sample
   return input;
 }
 
+// What was trained on is not read again because data end: the sizes of data sets follow from samples_to_train.
+StepInput StepSamples::read_training(const Place& place, std::vector<std::int32_t>& tokens) const {
+  const std::int64_t end = place.consumed_samples + step_samples();
+  if (end > data_.train.size()) {
+    refuse_usage("--data-path",
+                 {.expected = fmt::format("{} for step {}", counted(end, "training sample"), place.iteration),
+                  .got = std::to_string(data_.train.size()),
+                  .remedy = "train for fewer steps, or give each prefix a weight to read several epochs"});
+  }
+  return read(data_.train, place, tokens);
+}
+
 void StepSamples::read_next(const TrainState& state) {
-  next_ = read(data_.train, state.consumed_samples, state.step + 1, next_tokens_);
+  next_ = read_training({.consumed_samples = state.consumed_samples, .iteration = state.step + 1}, next_tokens_);
 }
 
 void StepSamples::read_ahead(const TrainState& state) {
@@ -47,11 +66,15 @@ void StepSamples::read_ahead(const TrainState& state) {
 }
 
 StepInput StepSamples::again(std::int64_t consumed_samples, std::int64_t iteration) {
-  return read(data_.train, consumed_samples, iteration, tokens_);
+  return read_training({.consumed_samples = consumed_samples, .iteration = iteration}, tokens_);
 }
 
 StepInput StepSamples::validation(std::int64_t consumed_samples, std::int64_t iteration) {
-  return read(data_.valid, consumed_samples, iteration, tokens_);
+  const std::int64_t size = data_.valid.size();
+  if (mesh_.rank() == 0 && consumed_samples + step_samples() > size && !std::exchange(told_of_wrap_, true))
+    log_info(
+        fmt::format("evaluations have read all {} and begin with the first again", counted(size, "validation sample")));
+  return read(data_.valid, {.consumed_samples = consumed_samples, .iteration = iteration}, tokens_);
 }
 
 void StepSamples::check_files() {

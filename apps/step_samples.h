@@ -26,6 +26,7 @@ class StepSamples {
   const StepInput& next() const { return next_; }
 
   // Of a training step that is run again, and of an evaluation; valid until the next of these. Throw as read_next.
+  // Evaluations begin with the first sample again behind the last one, and the log says so.
   StepInput again(std::int64_t consumed_samples, std::int64_t iteration);
   StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
 
@@ -36,8 +37,12 @@ class StepSamples {
   void rethrow() const;  // what was kept, if anything
 
  private:
-  StepInput read(const Dataset& dataset, std::int64_t consumed_samples, std::int64_t iteration,
-                 std::vector<std::int32_t>& tokens) const;
+  struct Place {
+    std::int64_t consumed_samples, iteration;
+  };
+  StepInput read_training(const Place& place, std::vector<std::int32_t>& tokens) const;
+  StepInput read(const Dataset& dataset, const Place& place, std::vector<std::int32_t>& tokens) const;
+  std::int64_t step_samples() const { return config_.step_sequences() * mesh_.sizes().dp; }  // of all ranks
 
   const Options& options_;
   RunConfig config_;
@@ -45,6 +50,7 @@ class StepSamples {
   const Datasets& data_;
   StepInput next_;
   std::vector<std::int32_t> next_tokens_, tokens_;
+  bool told_of_wrap_ = false;
   std::exception_ptr error_;
   std::chrono::steady_clock::time_point next_check_{};
 };

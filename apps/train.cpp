@@ -110,7 +110,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     if (parsed.options.train.device == DeviceType::kCuda) select_cuda_device(mpi.gpu());
     if (!takes_flags) take_folder(parsed.options);
   });
-  find_tokenizer_files(parsed.options, world, found);
+  find_start(parsed.options, world, found);
   take_host_share(parsed.options, world);
   on_all_ranks(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));

@@ -49,6 +49,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   if (!options().checkpoint.load.empty())
     on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a search that fails does so everywhere
   progress_.first = state_.step;
+  take_data();
   choose_gemm_algorithms(*rank_, *step_, world_, train.deterministic_mode, state_.gemm_algorithms);
   on_all_ranks(world_, [&] { log_.open(state_); });
 }
@@ -74,7 +75,18 @@ void Trainer::build(Communicator& host_world) {
     step_->time_copies([this](std::int64_t iteration) { return times_copies(iteration); });
     checkpoints_ = std::make_unique<RunCheckpoints>(setup_, *rank_, *step_, world_, save_group_.get());
   });
-  samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data);
+  samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data.sets);
+}
+
+// From where the run starts, which its checkpoint has said.
+void Trainer::take_data() {
+  RunData& data = setup_.data;
+  on_all_ranks(world_, [&] {
+    build_data(data, {.options = options(), .tokenizer = setup_.tokenizer, .start = data_start(state_)});
+  });
+  state_.data_order_samples = data.order_samples;
+  if (is_main() && !data.note.empty()) log_info(data.note);
+  if (is_main() && !data.warning.empty()) log_warning(data.warning);
 }
 
 void Trainer::pass_window() {

@@ -41,12 +41,14 @@ class Trainer {
   Rank& rank() { return *rank_; }
   Step& step() { return *step_; }
   RunCheckpoints& checkpoints() { return *checkpoints_; }
+  const StepSamples& samples() const { return *samples_; }
   const StepPlans& plans() const { return setup_.plans; }
   const HazardChecker* hazards() const { return instruments_.guard.hazards(); }
   std::int64_t event_waits() const { return instruments_.waits.count; }
 
  private:
   void build(Communicator& host_world);
+  void take_data();
   ExitCode step_loop();
   void pass_window();                 // starts or ends the recording of --trace and --profile before the next step
   void start_step();                  // enqueues the next step, unless the one before broke the budget of skips

@@ -26,6 +26,7 @@ std::string to_json(const TrainState& state) {
   const nlohmann::json value = {{"step", state.step},
                                 {"consumed_samples", state.consumed_samples},
                                 {"consumed_validation_samples", state.consumed_validation_samples},
+                                {"data_order_samples", state.data_order_samples},
                                 {"skipped_steps", state.skipped_steps},
                                 {"adam_count", state.adam_count},
                                 {"seed", state.seed},
@@ -48,6 +49,8 @@ TrainState train_state_from_json(std::string_view text, const std::string& subje
   state.step = object.integer("step", 0, kMaxStep);
   state.consumed_samples = object.integer("consumed_samples", 0, kMaxSamples);
   state.consumed_validation_samples = object.integer("consumed_validation_samples", 0, kMaxSamples);
+  if (object.has("data_order_samples"))  // checkpoints of earlier versions lack it
+    state.data_order_samples = object.integer("data_order_samples", 0, kMaxSamples);
   state.skipped_steps = object.integer("skipped_steps", 0, kMaxStep);
   state.adam_count = object.integer("adam_count", 0, kMaxStep);
   state.seed = object.unsigned_integer("seed");

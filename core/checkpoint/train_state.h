@@ -16,6 +16,7 @@ struct TrainState {
   std::int64_t step = 0;              // completed steps, skipped ones included
   std::int64_t consumed_samples = 0;  // training samples
   std::int64_t consumed_validation_samples = 0;
+  std::int64_t data_order_samples = 0;          // training data has the order for so many samples; 0: not recorded
   std::int64_t skipped_steps = 0;               // steps whose update was skipped because of NaN or Inf
   std::int64_t adam_count = 0;                  // updates Adam has done: the exponent of its bias correction
   std::uint64_t seed = 0;                       // of Philox and of the data order

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/base/counted.h"
@@ -35,9 +36,16 @@ BlendIndex build_blend_index(std::span<const double> weights, std::int64_t size)
   return index;
 }
 
-BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const double> weights, std::int64_t size)
-    : parts_(std::move(parts)), index_(build_blend_index(weights, size)) {
-  require(parts_.size() == weights.size(), "BlendedDataset: one weight per part");
+std::int64_t samples_of_part(std::int64_t num_samples, double share) {
+  const double wanted = std::ceil(static_cast<double>(num_samples) * share);
+  return static_cast<std::int64_t>(std::ceil(wanted * (1.0 + 0.005)));
+}
+
+BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const double> weights, std::int64_t size,
+                               std::vector<double> shares)
+    : parts_(std::move(parts)), shares_(std::move(shares)), index_(build_blend_index(weights, size)) {
+  require(parts_.size() == weights.size() && (shares_.empty() || shares_.size() == parts_.size()),
+          "BlendedDataset: one weight per part");
   for (std::size_t k = 0; k < index_.dataset.size(); ++k) {
     if (index_.sample[k] < parts_[index_.dataset[k]].size()) continue;
     refuse_usage(fmt::format("--data-path: data set {} of the blend", index_.dataset[k]),
@@ -49,6 +57,12 @@ BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const do
 
 void BlendedDataset::check_unchanged() const {
   for (const GptDataset& part : parts_) part.check_unchanged();
+}
+
+bool BlendedDataset::keeps_order_of(std::int64_t num_samples) const {
+  for (std::size_t i = 0; i < shares_.size(); ++i)
+    if (!parts_[i].keeps_order_of(samples_of_part(num_samples, shares_[i]))) return false;
+  return true;
 }
 
 void BlendedDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {

@@ -74,7 +74,10 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
                            .num_samples = num_samples,
                            .seq_length = config.seq_length,
                            .vocab_size = config.vocab_size,
-                           .seed = static_cast<std::uint32_t>(config.seed)});
+                           .seed = static_cast<std::uint32_t>(config.seed),
+                           .length_flags = split == 0   ? "--train-iters or --train-samples"
+                                           : split == 1 ? "--eval-iters and --global-batch-size"
+                                                        : "--split"});
 }
 
 Dataset build_weighted(const IndexedData& data, const Blend& blend, const DataConfig& config, std::size_t split,
@@ -82,12 +85,11 @@ Dataset build_weighted(const IndexedData& data, const Blend& blend, const DataCo
   std::vector<GptDataset> parts;
   std::int64_t size = 0;
   for (std::size_t i = 0; i < data.size(); ++i) {
-    const double wanted = std::ceil(static_cast<double>(num_samples) * blend.weights[i]);
-    parts.push_back(build_part(data[i], config, split, static_cast<std::int64_t>(std::ceil(wanted * (1.0 + 0.005)))));
-    size += static_cast<std::int64_t>(wanted);
+    parts.push_back(build_part(data[i], config, split, samples_of_part(num_samples, blend.weights[i])));
+    size += static_cast<std::int64_t>(std::ceil(static_cast<double>(num_samples) * blend.weights[i]));
   }
   // Megatron normalises the weights a second time here, which can change their last bit.
-  return Dataset(BlendedDataset(std::move(parts), normalized(blend.weights), size));
+  return Dataset(BlendedDataset(std::move(parts), normalized(blend.weights), size, blend.weights));
 }
 
 Dataset build_unweighted(const IndexedData& data, const DataConfig& config, std::size_t split,
@@ -163,9 +165,10 @@ Datasets build_datasets(const DataConfig& config) {
   const auto build = [&](std::size_t split, std::int64_t num_samples) {
     if (num_samples <= 0) return Dataset();
     if (config.mock) return build_mock(config, split, num_samples);
-    if (!blend.weights.empty()) return build_weighted(data, blend, config, split, num_samples);
-    if (data.size() == 1) return Dataset(build_part(data[0], config, split, num_samples));
-    return build_unweighted(data, config, split, num_samples);
+    if (blend.weights.empty() && data.size() > 1) return build_unweighted(data, config, split, num_samples);
+    const std::int64_t ordered = split == 0 ? std::max(num_samples, config.order_samples) : num_samples;
+    if (!blend.weights.empty()) return build_weighted(data, blend, config, split, ordered);
+    return Dataset(build_part(data[0], config, split, ordered));
   };
   return {.train = build(0, config.num_samples.train),
           .valid = build(1, config.num_samples.valid),

@@ -33,6 +33,10 @@ class Dataset {
   void check_unchanged() const {
     std::visit([](const auto& kind) { kind.check_unchanged(); }, kind_);
   }
+  // Are samples in the order that a data set of `num_samples` has? Over several epochs it depends on their number.
+  bool keeps_order_of(std::int64_t num_samples) const {
+    return std::visit([&](const auto& kind) { return kind.keeps_order_of(num_samples); }, kind_);
+  }
 
  private:
   std::variant<BlendedDataset, GptDataset, MockDataset> kind_;
@@ -47,6 +51,8 @@ struct DataConfig {
   std::string tokenizer;        // its identity, which that of the data must be where it is recorded; empty: any
   bool mock = false;            // --mock-data; data_path and split are not read
   SplitSamples num_samples;     // wanted of each split; none is built where 0
+  // Training has the order for so many samples where that is more than it wants: that of a run which is resumed.
+  std::int64_t order_samples = 0;
 };
 
 // The prefixes in `data_path`, without weights; Error kUsage when it is neither form.

@@ -18,27 +18,27 @@ namespace {
 
 constexpr std::int64_t kMaxEntries = std::numeric_limits<std::uint32_t>::max();
 
-struct EpochPlan {
-  std::int64_t num_epochs = 1;
-  std::int64_t num_samples = 0;          // in all epochs
-  std::int64_t samples_before_last = 0;  // those that the last epoch has no part in
-  bool separate_last_epoch = false;
-};
-
-[[noreturn]] void fail_too_many(std::int64_t num_samples) {
-  refuse_usage("--train-iters or --train-samples", {.expected = "fewer than 2^32 samples and document visits",
-                                                    .got = counted(num_samples, "sample"),
-                                                    .remedy = "train for fewer samples or on longer documents"});
+[[noreturn]] void fail_too_many(const char* flags, std::int64_t num_samples) {
+  refuse_usage(flags, {.expected = "fewer than 2^32 samples and document visits",
+                       .got = counted(num_samples, "sample"),
+                       .remedy = "lower the number of samples, or use longer documents"});
 }
 
-EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::int64_t requested, std::int64_t seq_length) {
+struct EpochRequest {
+  std::int64_t tokens_per_epoch;
+  std::int64_t seq_length;
+  const char* length_flags;
+};
+
+EpochPlan plan_epochs(std::int64_t requested, const EpochRequest& request) {
+  const auto [tokens_per_epoch, seq_length, flags] = request;
   EpochPlan plan;
   std::int64_t tokens = 0;  // needed: requested x L + 1, the last label being one token more
   if (__builtin_mul_overflow(requested, seq_length, &tokens) || __builtin_add_overflow(tokens, 1, &tokens)) {
-    fail_too_many(requested);
+    fail_too_many(flags, requested);
   }
   plan.num_epochs = std::max<std::int64_t>(1, (tokens - 1) / tokens_per_epoch + 1);
-  if (__builtin_mul_overflow(plan.num_epochs, tokens_per_epoch, &tokens)) fail_too_many(requested);
+  if (__builtin_mul_overflow(plan.num_epochs, tokens_per_epoch, &tokens)) fail_too_many(flags, requested);
   plan.num_samples = (tokens - 1) / seq_length;
   if (plan.num_epochs == 1) return plan;
 
@@ -52,13 +52,15 @@ EpochPlan plan_epochs(std::int64_t tokens_per_epoch, std::int64_t requested, std
 }  // namespace
 
 GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptDatasetConfig& config)
-    : data_(std::move(data)), seq_length_(config.seq_length), vocab_size_(config.vocab_size) {
+    : data_(std::move(data)),
+      seq_length_(config.seq_length),
+      vocab_size_(config.vocab_size),
+      length_flags_(config.length_flags) {
   const SequenceRange range = config.range;
   require(seq_length_ >= 1 && config.num_samples >= 0 && vocab_size_ >= 1, "GptDataset: bad configuration");
   require(0 <= range.begin && range.begin <= range.end && range.end <= data_->num_sequences(), "GptDataset: bad range");
-  std::int64_t tokens_per_epoch = 0;
-  for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch += data_->sequence_length(s);
-  if (tokens_per_epoch == 0) {
+  for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch_ += data_->sequence_length(s);
+  if (tokens_per_epoch_ == 0) {
     refuse_usage("--split",
                  {.expected = fmt::format("a share of the {} of {} with tokens in it",
                                           counted(data_->num_sequences(), "sequence"), data_->prefix()),
@@ -66,13 +68,13 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
                   .remedy = "give the part a larger share, or prepare more and shorter documents"});
   }
 
-  const EpochPlan plan = plan_epochs(tokens_per_epoch, config.num_samples, seq_length_);
+  plan_ = plan_epochs(config.num_samples, {tokens_per_epoch_, seq_length_, length_flags_});
+  const EpochPlan& plan = plan_;
   const std::int64_t sequences = range.end - range.begin;
   if (plan.num_samples > kMaxEntries || plan.num_epochs > kMaxEntries / sequences ||
       range.end > std::numeric_limits<std::int32_t>::max()) {
-    fail_too_many(config.num_samples);
+    fail_too_many(length_flags_, config.num_samples);
   }
-  num_epochs_ = plan.num_epochs;
 
   NumpyRandomState random(config.seed);
   document_index_.resize(static_cast<std::size_t>(plan.num_epochs * sequences));
@@ -94,6 +96,10 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
       static_cast<std::size_t>(plan.separate_last_epoch ? plan.samples_before_last : plan.num_samples);
   random.shuffle(order.first(first_samples));
   random.shuffle(order.subspan(first_samples));
+}
+
+bool GptDataset::keeps_order_of(std::int64_t num_samples) const {
+  return plan_epochs(num_samples, {tokens_per_epoch_, seq_length_, length_flags_}) == plan_;
 }
 
 void GptDataset::build_sample_index(std::int64_t num_samples) {

@@ -16,12 +16,22 @@
 
 namespace megalith {
 
+// What the order of samples follows from: two numbers of samples with equal plans have one order.
+struct EpochPlan {
+  std::int64_t num_epochs = 1;
+  std::int64_t num_samples = 0;          // in all epochs
+  std::int64_t samples_before_last = 0;  // those that the last epoch has no part in
+  bool separate_last_epoch = false;
+  friend bool operator==(const EpochPlan&, const EpochPlan&) = default;
+};
+
 struct GptDatasetConfig {
   SequenceRange range;           // of the indexed dataset
   std::int64_t num_samples = 0;  // at least so many; 0: one epoch
   std::int64_t seq_length = 0;   // L >= 1
   std::int64_t vocab_size = 0;   // token ids must be below it
   std::uint32_t seed = 0;
+  const char* length_flags = "--train-iters or --train-samples";  // which set num_samples
 };
 
 // The indices live in memory: 4 bytes per sequence and epoch, 12 bytes per sample.
@@ -31,7 +41,9 @@ class GptDataset {
   GptDataset(std::shared_ptr<const IndexedDataset> data, const GptDatasetConfig& config);
 
   std::int64_t size() const { return static_cast<std::int64_t>(shuffle_index_.size()); }
-  std::int64_t num_epochs() const { return num_epochs_; }
+  std::int64_t num_epochs() const { return plan_.num_epochs; }
+  // Is the order of samples the one that `num_samples` has?
+  bool keeps_order_of(std::int64_t num_samples) const;
 
   // Sample k in [0, size()) into seq_length + 1 tokens. May run on many threads at once. A token id that the model
   // does not have is an Error kFormat, and so are files that have changed since they were opened: a sample that is
@@ -55,7 +67,9 @@ class GptDataset {
   std::shared_ptr<const IndexedDataset> data_;
   std::int64_t seq_length_;
   std::int64_t vocab_size_;
-  std::int64_t num_epochs_ = 0;
+  const char* length_flags_;
+  std::int64_t tokens_per_epoch_ = 0;
+  EpochPlan plan_;
   std::vector<std::int32_t> document_index_;
   std::vector<SampleStart> sample_index_;
   std::vector<std::uint32_t> shuffle_index_;

@@ -23,6 +23,7 @@ class MockDataset {
   std::int64_t size() const { return config_.num_samples; }
   void sample(std::int64_t k, std::span<std::int32_t> tokens) const;  // as GptDataset::sample
   void check_unchanged() const {}
+  bool keeps_order_of(std::int64_t) const { return true; }
 
  private:
   // Alias method (Vose 1991, doi:10.1109/32.92917): a uniform column r gives r when a uniform 32-bit number is below

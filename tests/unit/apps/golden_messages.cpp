@@ -76,7 +76,7 @@ void train(const Words& arguments) {
   ThreadWorld(1).run([&](Communicator& world) {
     FoundCheckpoint found;
     const Parsed parsed = parse_run(arguments, world, found);
-    find_tokenizer_files(parsed.options, world, found);
+    find_start(parsed.options, world, found);
     Trainer trainer(prepare_run(parsed.options, 0, 1, std::move(found)), world, stop);
     trainer.run();
   });

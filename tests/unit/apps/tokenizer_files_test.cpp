@@ -30,7 +30,7 @@ class TokenizerFiles : public test::InFolder {
       try {
         FoundCheckpoint found;
         const Parsed parsed = test::parse_run(flags, world, found);
-        find_tokenizer_files(parsed.options, world, found);
+        find_start(parsed.options, world, found);
         Trainer(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)), world, stop).run();
       } catch (const Error& error) {
         const std::lock_guard lock(mutex);

@@ -16,6 +16,7 @@ TrainState sample() {
   state.step = 100;
   state.consumed_samples = 3200;
   state.consumed_validation_samples = 64;
+  state.data_order_samples = 6400;
   state.skipped_steps = 2;
   state.adam_count = 98;
   state.seed = 0xfedcba9876543210u;
@@ -39,6 +40,7 @@ TEST(TrainState, RoundTrip) {
   EXPECT_EQ(back.step, state.step);
   EXPECT_EQ(back.consumed_samples, state.consumed_samples);
   EXPECT_EQ(back.consumed_validation_samples, state.consumed_validation_samples);
+  EXPECT_EQ(back.data_order_samples, state.data_order_samples);
   EXPECT_EQ(back.skipped_steps, state.skipped_steps);
   EXPECT_EQ(back.adam_count, state.adam_count);
   EXPECT_EQ(back.seed, state.seed);
@@ -48,6 +50,11 @@ TEST(TrainState, RoundTrip) {
   EXPECT_EQ(back.program_commit, state.program_commit);
   EXPECT_EQ(back.config, state.config);
   EXPECT_TRUE(back.gemm_algorithms.empty());
+}
+
+TEST(TrainState, ReadsWhatEarlierVersionsWrote) {
+  const std::string text = replaced(to_json(sample()), "\"data_order_samples\": 6400,", "");
+  EXPECT_EQ(train_state_from_json(text, "state.json").data_order_samples, 0);
 }
 
 TEST(TrainState, RefusesWhatIsNotExactlyItself) {
@@ -67,6 +74,8 @@ TEST(TrainState, RefusesWhatIsNotExactlyItself) {
   expect_refused("\"step\": 100", "\"step\": 100, \"step\": 100", "'step' twice");
   expect_refused("\"step\": 100", "\"step\": 100, \"more\": 1", "known keys only");
   expect_refused("\"step\": 100", "\"steps\": 100", "key step");
+  expect_refused("\"data_order_samples\": 6400", "\"data_order_samples\": 281474976710657",
+                 "data_order_samples: expected an integer from 0 to 281474976710656");
   expect_refused("\"seed\": 18364758544493064720", "\"seed\": -1", "seed: expected an unsigned");
   expect_refused("\"256\"", "\"512\"", "config_hash");
   expect_refused("\"256\"", "256", "'hidden-size': expected a text");

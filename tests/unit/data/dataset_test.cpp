@@ -197,6 +197,54 @@ TEST_F(DatasetTest, ResumedRunReadsOn) {
   EXPECT_EQ(resumed, unbroken);
 }
 
+// A data set says of every number of samples whether its own order begins as the one for that number.
+TEST_F(DatasetTest, KnowsWhichNumbersOfSamplesHaveItsOrder) {
+  for (const std::vector<std::string>& path :
+       {std::vector<std::string>{folder_ / "a"}, {"0.3", folder_ / "a", "0.7", folder_ / "b"}}) {
+    config_.data_path = path;
+    const auto built = [&](std::int64_t samples) {
+      config_.num_samples = {.train = samples};
+      return build_datasets(config_).train;
+    };
+    int same = 0, other = 0;
+    for (const std::int64_t samples : {10, 60, 90, 200}) {
+      const Dataset dataset = built(samples);
+      for (std::int64_t wanted = 5; wanted < 260; wanted += 5) {
+        const Dataset second = built(wanted);
+        bool equal = true;
+        for (std::int64_t k = 0; k < std::min(samples, wanted); ++k)
+          equal = equal && sample_of(dataset, k, 8) == sample_of(second, k, 8);
+        EXPECT_EQ(dataset.keeps_order_of(wanted), equal) << samples << " and " << wanted;
+        ++(equal ? same : other);
+      }
+    }
+    EXPECT_GT(same, 20);
+    EXPECT_GT(other, 20);
+  }
+}
+
+TEST_F(DatasetTest, TakesTheOrderOfMoreSamples) {
+  for (const std::vector<std::string>& path :
+       {std::vector<std::string>{folder_ / "a"}, {"0.3", folder_ / "a", "0.7", folder_ / "b"}}) {
+    config_.data_path = path;
+    config_.num_samples = {.train = 300};
+    const Dataset all = build_datasets(config_).train;
+    config_.num_samples = {.train = 40};
+    const Dataset few = build_datasets(config_).train;
+    EXPECT_FALSE(few.keeps_order_of(300));
+    config_.order_samples = 300;
+    const Dataset ordered = build_datasets(config_).train;
+    EXPECT_EQ(ordered.size(), all.size());
+    for (std::int64_t k = 0; k < 300; ++k) EXPECT_EQ(sample_of(ordered, k, 8), sample_of(all, k, 8)) << k;
+    config_.order_samples = 0;
+  }
+  config_.data_path = {folder_ / "a", folder_ / "b"};  // one epoch each, whose order is the same for any number
+  const Dataset short_one = build_datasets(config_).train;
+  config_.order_samples = 100000;
+  EXPECT_EQ(build_datasets(config_).train.size(), short_one.size());
+  EXPECT_TRUE(short_one.keeps_order_of(50));
+}
+
 TEST(Sampler, RanksTakeNeighbouringMicrobatches) {
   const MicrobatchPlace place{
       .consumed_samples = 96, .microbatch = 2, .micro_batch_size = 4, .data_parallel_size = 3, .data_parallel_rank = 1};
