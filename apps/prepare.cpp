@@ -48,14 +48,16 @@ void prepare(const PrepareOptions& options) {
                               options.tokenizer.identity());
   std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
+  BadLines bad(options.max_bad_lines);
   for (const std::string& input : options.inputs) {
     std::int64_t in_file = 0;
-    for_each_document(input, options.documents, [&](std::string_view document) {
+    const auto add = [&](std::string_view document) {
       ++in_file;
       ids.clear();
       try {
         options.tokenizer.encode(document, ids);
       } catch (const Error& error) {
+        if (holds_json_lines(input)) throw;  // whose place is the line
         throw Error(error.code(), fmt::format("{}: document {}: {}", input, in_file, error.what()));
       }
       if (ids.empty()) return;
@@ -67,8 +69,12 @@ void prepare(const PrepareOptions& options) {
         log_info(fmt::format("{}, {:.1f} MB of text so far", counted(writer.num_documents(), "document"),
                              static_cast<double>(text_bytes) * 1e-6));
       }
-    });
+    };
+    for_each_document(input, options.documents, add, &bad);
   }
+  if (bad.skipped() > 0)
+    log_warning(fmt::format("{} skipped (--max-bad-lines {}), the first: {}", counted(bad.skipped(), "bad line"),
+                            options.max_bad_lines, bad.first()));
   if (writer.num_documents() == 0) {
     refuse_format(options.inputs.size() == 1 ? options.inputs[0] : "--input", "at least one document", "no text",
                   "check the files, and --document-start or --document-separator");

@@ -17,6 +17,7 @@ struct PrepareOptions {
   DocumentOptions documents;
   Tokenizer tokenizer;
   bool append_eod = false;
+  std::int64_t max_bad_lines = 0;  // of JSON lines in all inputs, which are skipped
 };
 
 // prepare inspect P

@@ -170,6 +170,10 @@ PrepareCommand parse_prepare_command(const std::vector<std::string>& arguments) 
   add_text(app, kFiles, command.prepare_options.output_prefix,
            {"--output-prefix", "PREFIX", "where to write PREFIX.bin and PREFIX.idx", "required"});
   add_text(app, kDocuments, documents.json_key, {"--json-keys", "NAME", "where the text of a JSON line is", "text"});
+  add_integer(
+      app, kDocuments, {&command.prepare_options.max_bad_lines, 0, kMaxCount},
+      {"--max-bad-lines", "N",
+       "JSON lines that are no documents: so many in all files are skipped and counted, one more is an error", "0"});
   add_text(app, kDocuments, documents.document_start,
            {"--document-start", "TEXT",
             "text: a line that begins with this starts a document, as Chapter does in a novel", "none"});

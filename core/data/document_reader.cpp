@@ -79,23 +79,42 @@ class TextMember {
   bool at_key_ = false;
 };
 
+std::string text_of(const LineReader::Line& line, const std::string& place, const DocumentOptions& options) {
+  TextMember member(options.json_key);
+  if (line.is_too_long) {
+    member.problem = "a longer line";
+  } else if (nlohmann::json::sax_parse(line.text, &member) && !member.text) {
+    member.problem = fmt::format("an object without '{}'", options.json_key);
+  }
+  if (!member.problem.empty()) {
+    refuse_format(
+        place,
+        fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
+                    options.json_key),
+        member.problem,
+        "correct or remove the line, name its text with --json-keys, or skip such lines with --max-bad-lines");
+  }
+  return std::move(*member.text);
+}
+
 void visit_json_lines(LineReader& lines, const DocumentOptions& options,
-                      const std::function<void(std::string_view)>& visit) {
+                      const std::function<void(std::string_view)>& visit, BadLines& bad) {
   while (const std::optional<LineReader::Line> line = lines.next()) {
     if (is_blank(line->text) && !line->is_too_long) continue;
-    TextMember member(options.json_key);
-    if (line->is_too_long) {
-      member.problem = "a longer line";
-    } else if (nlohmann::json::sax_parse(line->text, &member) && !member.text) {
-      member.problem = fmt::format("an object without '{}'", options.json_key);
+    const std::string place = fmt::format("{}:{}", lines.path(), lines.number());
+    std::string text;
+    try {
+      text = text_of(*line, place, options);
+    } catch (const Error& error) {
+      bad.add(error);
     }
-    if (!member.problem.empty()) {
-      refuse_format(fmt::format("{}:{}", lines.path(), lines.number()),
-                    fmt::format("a JSON object of at most 64 MiB and {} levels with a string under '{}'", kMaxDepth,
-                                options.json_key),
-                    member.problem, "mend or remove the line, or name its text with --json-keys");
+    if (text.empty()) continue;
+    try {
+      visit(text);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kFormat) throw;
+      bad.add(Error(error.code(), fmt::format("{}: {}", place, error.what())));
     }
-    if (!member.text->empty()) visit(*member.text);
   }
 }
 
@@ -136,8 +155,6 @@ void check_is_text(const std::string& path, std::string_view beginning) {
                   fmt::format(fmt::runtime(container.remedy), path));
   }
 }
-
-bool has_json_lines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".json"); }
 
 MappedFile open_text(const std::string& path) {
   MappedFile file = MappedFile::open(path);
@@ -185,11 +202,21 @@ void visit_text(const MappedFile& file, const DocumentOptions& options,
 
 }  // namespace
 
+void BadLines::add(const Error& error) {
+  if (skipped_ < most_) {
+    if (skipped_++ == 0) first_ = error.what();
+    return;
+  }
+  if (most_ == 0) throw error;
+  throw Error(error.code(),
+              fmt::format("{}; --max-bad-lines {} were skipped before, the first: {}", error.what(), most_, first_));
+}
+
 void check_document_file(const std::string& path) {
   const FaultScope scope("prepare.input");
   const std::optional<PathInfo> info = look_at(path);
   const bool is_stream = info && info->type == EntryType::kOther;  // it can be read once
-  if (!has_json_lines(path)) {
+  if (!holds_json_lines(path)) {
     open_text(path);
   } else if (is_stream) {
     check_is_text(path, {});
@@ -198,12 +225,15 @@ void check_document_file(const std::string& path) {
   }
 }
 
+bool holds_json_lines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".json"); }
+
 void for_each_document(const std::string& path, const DocumentOptions& options,
-                       const std::function<void(std::string_view)>& visit) {
+                       const std::function<void(std::string_view)>& visit, BadLines* bad) {
   const FaultScope scope("prepare.input");
-  if (has_json_lines(path)) {
+  BadLines none;
+  if (holds_json_lines(path)) {
     LineReader lines = open_json_lines(path);
-    visit_json_lines(lines, options, visit);
+    visit_json_lines(lines, options, visit, bad == nullptr ? none : *bad);
   } else {
     visit_text(open_text(path), options, visit);
   }

@@ -165,5 +165,50 @@ TEST_F(DocumentReader, FileThatIsNotThere) {
               HasSubstr("no.txt"));
 }
 
+TEST_F(DocumentReader, SkipsSoManyBadLinesOfAllFiles) {
+  write_bytes(folder_ / "a.jsonl",
+              "{\"text\": \"1\"}\nnothing\n{\"text\": \"2\"}\n{\"content\": \"x\"}\n{\"text\": \"3\"}\n");
+  write_bytes(folder_ / "b.jsonl", "\n{\"text\": \"4\"}\n{\"text\": \"long\"}\n{\"text\": 5}\n");
+  const auto read = [&](BadLines& bad) {
+    std::vector<std::string> found;
+    for (const char* name : {"a.jsonl", "b.jsonl"}) {
+      const auto visit = [&](std::string_view text) {
+        if (text == "long") refuse_format("text", "a digit", "more");
+        found.emplace_back(text);
+      };
+      for_each_document(folder_ / name, {}, visit, &bad);
+    }
+    return found;
+  };
+  BadLines all(4);
+  EXPECT_THAT(read(all), ElementsAre("1", "2", "3", "4"));
+  EXPECT_EQ(all.skipped(), 4);
+  EXPECT_THAT(all.first(), HasSubstr("a.jsonl:2: expected a JSON object"));
+  BadLines three(3);
+  EXPECT_THAT(error_of(ExitCode::kFormat, [&] { read(three); }),
+              testing::AllOf(HasSubstr("b.jsonl:4: expected a JSON object"),
+                             HasSubstr("; --max-bad-lines 3 were skipped before, the first: "),
+                             HasSubstr("a.jsonl:2: expected")));
+  BadLines two(2);  // a text that cannot be taken is a bad line too, and named by its line
+  EXPECT_THAT(error_of(ExitCode::kFormat, [&] { read(two); }),
+              HasSubstr("b.jsonl:3: text: expected a digit, got more"));
+  BadLines none;
+  EXPECT_THAT(error_of(ExitCode::kFormat, [&] { read(none); }),
+              testing::AllOf(HasSubstr("a.jsonl:2: "), testing::EndsWith("skip such lines with --max-bad-lines")));
+}
+
+// They are about lines: an error of another kind, or of a file without lines, ends the reading.
+TEST_F(DocumentReader, OtherErrorsAreNoBadLines) {
+  write_bytes(folder_ / "a.jsonl", "{\"text\": \"1\"}\n");
+  write_bytes(folder_ / "a.txt", "1");
+  BadLines bad(9);
+  const auto disk_full = [](std::string_view) { throw Error(ExitCode::kFileIo, "disk full"); };
+  EXPECT_EQ(error_of(ExitCode::kFileIo, [&] { for_each_document(folder_ / "a.jsonl", {}, disk_full, &bad); }),
+            "disk full");
+  const auto refuse = [](std::string_view) { throw Error(ExitCode::kFormat, "no text"); };
+  EXPECT_EQ(error_of(ExitCode::kFormat, [&] { for_each_document(folder_ / "a.txt", {}, refuse, &bad); }), "no text");
+  EXPECT_EQ(bad.skipped(), 0);
+}
+
 }  // namespace
 }  // namespace megalith

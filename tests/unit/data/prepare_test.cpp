@@ -205,6 +205,24 @@ TEST_F(Prepare, UnreadableAndDamagedFiles) {
   EXPECT_THAT(error_of_run(ExitCode::kFormat, {"inspect", folder_ / "d"}), HasSubstr("d.idx: size"));
 }
 
+TEST_F(Prepare, SkipsBadLinesAndNamesTheFirst) {
+  write_bytes(folder_ / "a.jsonl", "{\"text\": \"ab\"}\nnothing\n{\"text\": \"c\"}\n{\"txt\": \"d\"}\n");
+  const std::vector<std::string> arguments = {"--input", folder_ / "a.jsonl", "--output-prefix", folder_ / "d",
+                                              "--max-bad-lines"};
+  const auto with = [&](const std::string& lines) {
+    std::vector<std::string> all = arguments;
+    all.push_back(lines);
+    return all;
+  };
+  EXPECT_THAT(error_of_run(ExitCode::kFormat, with("1")), AllOf(HasSubstr("a.jsonl:4: "), HasSubstr("a.jsonl:2: ")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "d.idx"));
+  const Outcome outcome = run(with("2"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 documents, 3 tokens"));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("warning: 2 bad lines skipped (--max-bad-lines 2), the first: "),
+                                 HasSubstr("a.jsonl:2: expected a JSON object")));
+}
+
 TEST_F(Prepare, MakesItsFolder) {
   write_bytes(folder_ / "a.txt", "text");
   const Outcome outcome = run({"--input", folder_ / "a.txt", "--output-prefix", folder_ / "new/folder/d"});
