@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "core/base/utf8.h"
@@ -24,9 +25,13 @@ std::optional<Number> number_from(const std::string& text) {
   return value;
 }
 
+// What is infinite, or 0 where that is excluded, once it is rounded to fp32, in which devices compute, is not in a
+// range.
 bool contains(const RealRange& range, double value) {
-  if (!std::isfinite(value)) return false;
-  const bool above = range.low_open ? value > range.low : value >= range.low;
+  constexpr double kLargest = std::numeric_limits<float>::max(), kSmallest = std::numeric_limits<float>::min();
+  if (!(std::abs(value) <= kLargest)) return false;
+  const double low = range.low_open && range.low == 0 ? kSmallest : range.low;
+  const bool above = range.low_open && range.low != 0 ? value > low : value >= low;
   const bool below = range.high_open ? value < range.high : value <= range.high;
   return above && below;
 }
@@ -39,9 +44,11 @@ struct RangeText {
 RangeText describe(const RealRange& range) {
   const std::string low = fmt::format("{} {}", range.low_open ? "above" : "at least", range.low);
   const std::string low_sign = fmt::format("{}{}", range.low_open ? ">" : ">=", range.low);
-  if (std::isinf(range.high)) return {"a finite number " + std::string(range.low_open ? "" : "of ") + low, low_sign};
-  return {fmt::format("a number {}{} and {} {}", range.low_open ? "" : "of ", low,
-                      range.high_open ? "below" : "at most", range.high),
+  const std::string number = fmt::format("a number {}{}", range.low_open ? "" : "of ", low);
+  if (std::isinf(range.high)) return {number + " and finite, in fp32", low_sign};
+  const bool rounds = range.low_open && range.low == 0;  // small ones to 0
+  return {fmt::format("{} and {} {}{}", number, range.high_open ? "below" : "at most", range.high,
+                      rounds ? ", in fp32" : ""),
           fmt::format("{}, {}{}", low_sign, range.high_open ? "<" : "<=", range.high)};
 }
 

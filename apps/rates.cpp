@@ -25,6 +25,8 @@ constexpr const char* kForm = "tests/bench/rates.sh writes such a file, configs/
 constexpr double kHuge = 1e12;
 constexpr RealRange kPositive{0, kHuge, true};
 constexpr RealRange kNotNegative{0, kHuge};
+constexpr double kMostGib = 1e9;  // which bytes have 64 bits for
+constexpr RealRange kMemory{0, kMostGib, true}, kReserve{0, kMostGib};
 
 // The lists of a file: columns of tables, an item for each row.
 struct Columns {
@@ -47,8 +49,8 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
     return reals(field, kPositive, fewest, kMaxPoints);
   };
   return {{"device", text(&rates.device)},
-          {"device-memory-gib", real(&rates.device_memory, kPositive)},
-          {"device-reserve-gib", real(&rates.device_reserve, kNotNegative)},
+          {"device-memory-gib", real(&rates.device_memory, kMemory)},
+          {"device-reserve-gib", real(&rates.device_reserve, kReserve)},
           {"gemm-size", column(&columns.gemm_size)},
           {"gemm-tflops", column(&columns.gemm_tflops)},
           {"attention-width", column(&columns.attention_width)},
@@ -66,7 +68,7 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"launch-us", real(&rates.launch_seconds, kNotNegative)},
           {"graph-launch-us", real(&rates.graph_launch_seconds, kNotNegative)},
           {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
-          {"host-memory-gib", real(&rates.host_memory, kPositive)},
+          {"host-memory-gib", real(&rates.host_memory, kMemory)},
           {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
           {"host-link-us", real(&rates.host.latency, kNotNegative)},
           {"host-link-busy-gbps", real(&rates.busy, kPositive)},

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -23,6 +24,26 @@ void check_step_size(const Options& options) {
   };
   limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
   limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
+}
+
+// So that sums of bytes of a plan stay within 64 bits, also with hundreds of buffers a layer: no machine has so much.
+void check_memory_sums(const ModelConfig& model, std::int64_t tokens) {
+  constexpr double kMostParameters = 0x1p52, kMostActivations = 0x1p54;
+  const std::int64_t width =
+      std::max({model.hidden_size, 3 * model.ffn_hidden_size, 3 * model.num_attention_heads * model.kv_channels,
+                3 * model.moe.router_topk * model.moe.ffn_hidden_size});
+  const double of_layers = static_cast<double>(model.num_layers) * static_cast<double>(width);
+  const double activations = static_cast<double>(tokens) * (of_layers + static_cast<double>(model.padded_vocab_size));
+  const auto parameters = static_cast<double>(count_parameters(model).total);
+  const auto limit = [&](const char* flags, const char* what, double count, double most) {
+    if (count <= most) return;
+    refuse_usage(flags, {.expected = fmt::format("at most {:.0f} {}", most, what),
+                         .got = fmt::format("{:.3g}", count),
+                         .remedy = "lower one of the sizes"});
+  };
+  limit("--num-layers and the sizes of a layer", "parameters", parameters, kMostParameters);
+  limit("--global-batch-size, --seq-length and the sizes of the model", "activations of a step", activations,
+        kMostActivations);
 }
 
 std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t data_parallel_size) {
@@ -72,6 +93,7 @@ RunConfig run_config(const Options& options, int world) {
   check_step_size(options);
   config.pipeline = pipeline_layout(options);
   config.microbatches = count_microbatches(options.train, config.mesh.dp);
+  check_memory_sums(options.model, config.step_sequences() * config.rank_length());
   return config;
 }
 

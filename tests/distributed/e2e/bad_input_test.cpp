@@ -28,7 +28,7 @@ TEST(BadInput, Flags) {
   expect(mock({"--num-layer", "3"}), "--num-layer: unknown flag of train; did you mean --num-layers?");
   expect(mock({"--num-layers"}), "--num-layers: expected an integer from 1 to 10000, got no value; see train --help");
   expect(mock({"stray"}), "\"stray\": an argument without a flag; see train --help");
-  expect(mock({"--lr", "nan"}), "--lr: expected a finite number of at least 0, got \"nan\"; see --help");
+  expect(mock({"--lr", "nan"}), "--lr: expected a number of at least 0 and finite, in fp32, got \"nan\"; see --help");
   expect(mock({"--train-iters", "99999999999999999999"}),
          "--train-iters: expected an integer from 0 to 1000000000000, got \"99999999999999999999\"; see --help");
   expect(mock({"--micro-batch-size", "0"}),

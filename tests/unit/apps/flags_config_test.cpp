@@ -130,12 +130,13 @@ TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
   EXPECT_EQ(file_outcome("lr = nan\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got nan; see --help");
   EXPECT_EQ(file_outcome("lr = -inf\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got -inf; see --help");
   EXPECT_EQ(file_outcome("lr = true\n"),
-            "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got true; see --help");
+            "exit 2: run.toml:1:1: lr: expected a number of at least 0 and finite, in fp32, got true; see --help");
   EXPECT_EQ(
       file_outcome("lr = 2024-01-01\n"),
       "exit 2: run.toml:1:1: lr: expected a boolean, number, text or list of them, got a date or time; see --help");
-  EXPECT_EQ(file_outcome("lr = [1, 2]\n"),
-            "exit 2: run.toml:1:1: lr: expected a finite number of at least 0, got [\"1\", \"2\"]; see --help");
+  EXPECT_EQ(
+      file_outcome("lr = [1, 2]\n"),
+      "exit 2: run.toml:1:1: lr: expected a number of at least 0 and finite, in fp32, got [\"1\", \"2\"]; see --help");
   EXPECT_EQ(file_outcome("data-path = [[\"a\"]]\n"),
             "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list; see --help");
   EXPECT_EQ(file_outcome("data-path = [{a = 1}]\n"),

@@ -202,11 +202,11 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
   EXPECT_EQ(train_outcome({"--seed", "99999999999999999999"}),
             "exit 2: --seed: expected an integer from 0 to 4294967295, got \"99999999999999999999\"; see --help");
   EXPECT_EQ(train_outcome({"--lr", "-1"}),
-            "exit 2: --lr: expected a finite number of at least 0, got \"-1\"; see --help");
+            "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"-1\"; see --help");
   EXPECT_EQ(train_outcome({"--lr", "nan"}),
-            "exit 2: --lr: expected a finite number of at least 0, got \"nan\"; see --help");
+            "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"nan\"; see --help");
   EXPECT_EQ(train_outcome({"--lr", "1e999"}),
-            "exit 2: --lr: expected a finite number of at least 0, got \"1e999\"; see --help");
+            "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"1e999\"; see --help");
   EXPECT_EQ(train_outcome({"--adam-beta1", "1"}),
             "exit 2: --adam-beta1: expected a number of at least 0 and below 1, got \"1\"; see --help");
   EXPECT_EQ(train_outcome({"--lr-decay-style", "cosin"}),

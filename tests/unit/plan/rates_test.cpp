@@ -93,6 +93,7 @@ TEST(Rates, RefuseWhatIsNotSuchAFile) {
   EXPECT_THAT(error_of_text(with("memory-gbps = nan", "memory-gbps = 1000")), HasSubstr("finite"));
   EXPECT_THAT(error_of_text(with("memory-gbps = inf", "memory-gbps = 1000")), HasSubstr("finite"));
   EXPECT_THAT(error_of_text(with("memory-gbps = 1e300", "memory-gbps = 1000")), HasSubstr("at most"));
+  EXPECT_THAT(error_of_text(with("host-memory-gib = 1e12", "host-memory-gib = 64")), HasSubstr("at most 1000000000"));
   EXPECT_THAT(error_of_text(with("memory-gbps = \"1\"", "memory-gbps = 1000")), HasSubstr("a number"));
   EXPECT_THAT(error_of_text(with("memory-gbps = [1]", "memory-gbps = 1000")), HasSubstr("a number"));
   EXPECT_THAT(error_of_text(with("device = 3", "device = \"test\"")), HasSubstr("expected text"));
