@@ -7,6 +7,7 @@
 #include "apps/prepare.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/utf8.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
@@ -92,6 +93,7 @@ void show_samples(const InspectOptions& options) {
                                             .seq_length = options.seq_length,
                                             .vocab_size = std::numeric_limits<std::int32_t>::max(),
                                             .num_samples = {.train = train_samples}});
+  for (const std::string& note : datasets.notes) log_info(note);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.seq_length + 1));
   for (std::int64_t k = 0; k < options.samples; ++k) {
     datasets.train.sample(k, tokens);

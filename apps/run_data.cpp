@@ -42,12 +42,12 @@ void build_data(RunData& data, const DataRequest& request) {
                               .num_samples = {.train = needed, .valid = samples_to_evaluate(train)},
                               .order_samples = start.order_samples});  // nothing reads the test split
   data.built_for = start;
-  data.note.clear();
+  data.notes = data.sets.notes;
   data.warning.clear();
   if (train.skip_train || start.order_samples == 0 || needed == start.order_samples) return;
   if (needed < start.order_samples) {
-    data.note = fmt::format("training data keep their order, which was built for {}; the run ends after {}",
-                            counted(start.order_samples, "sample"), needed);
+    data.notes.push_back(fmt::format("training data keep their order, which was built for {}; the run ends after {}",
+                                     counted(start.order_samples, "sample"), needed));
   } else if (!data.sets.train.keeps_order_of(start.order_samples)) {
     data.warning = fmt::format(
         "training data change their order after sample {}: it was built for {}, and the run now ends after {}, which "

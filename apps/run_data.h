@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/options.h"
 #include "apps/run_length.h"
@@ -27,7 +28,8 @@ std::int64_t data_order_of(const TrainState& checkpoint);
 struct RunData {
   Datasets sets;
   std::int64_t order_samples = 0;  // training has the order for so many samples, which checkpoints record
-  std::string note, warning;       // of the order, for the log; may be empty
+  std::vector<std::string> notes;  // for the log
+  std::string warning;             // of the order, for the log; may be empty
   std::optional<DataStart> built_for = {};
 };
 

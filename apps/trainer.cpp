@@ -85,8 +85,9 @@ void Trainer::take_data() {
     build_data(data, {.options = options(), .tokenizer = setup_.tokenizer, .start = data_start(state_)});
   });
   state_.data_order_samples = data.order_samples;
-  if (is_main() && !data.note.empty()) log_info(data.note);
-  if (is_main() && !data.warning.empty()) log_warning(data.warning);
+  if (!is_main()) return;
+  for (const std::string& note : data.notes) log_info(note);
+  if (!data.warning.empty()) log_warning(data.warning);
 }
 
 void Trainer::pass_window() {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "core/base/counted.h"
@@ -50,6 +51,10 @@ Blend parse_data_path(const std::vector<std::string>& entries) {
     blend.weights.push_back(weight);
     blend.prefixes.push_back(entries[i + 1]);
   }
+  if (!std::isfinite(std::accumulate(blend.weights.begin(), blend.weights.end(), 0.0)))
+    refuse_usage("--data-path", {.expected = "weights with a finite sum",
+                                 .got = "an infinite one",
+                                 .remedy = "weights are shares: divide all of them by the same number"});
   if (std::ranges::max(blend.weights) == 0.0)
     refuse_usage("--data-path",
                  {.expected = "a weight above 0", .got = "none", .remedy = "weights are shares of samples"});
@@ -57,20 +62,61 @@ Blend parse_data_path(const std::vector<std::string>& entries) {
   return blend;
 }
 
+std::int64_t tokens_in(const IndexedDataset& data, const SequenceRange& range) {
+  std::int64_t tokens = 0;
+  for (std::int64_t s = range.begin; s < range.end; ++s) tokens += data.sequence_length(s);
+  return tokens;
+}
+
+struct PartsOfData {
+  std::array<SplitPart, 3> parts;
+  std::string note;  // where they are not whole sequences
+};
+
+// Whole sequences, as --split shares them out. Where none of them falls to validation, though it has a share, it takes
+// the tail of training's tokens: its share, and at least a sample. This follows from the data, --split and --seq-length
+// alone, so all ranks and resumed runs leave out the same. Where they are not two samples, validation has nothing.
+PartsOfData parts_of(const IndexedDataset& data, const DataConfig& config) {
+  const std::array<SequenceRange, 3> ranges = split_sequences(config.split, data.num_sequences());
+  PartsOfData of{.parts = {SplitPart{.range = ranges[0]}, {.range = ranges[1]}, {.range = ranges[2]}}, .note = {}};
+  const std::array<double, 3> shares = split_shares(config.split);
+  const SequenceRange& all = ranges[0];
+  if (shares[1] == 0.0 || ranges[1].begin < ranges[1].end) return of;
+  const std::int64_t tokens = tokens_in(data, all), sample = config.seq_length + 1;
+  if (tokens < 2 * sample) return of;
+  const double wanted = shares[1] / (shares[0] + shares[1]) * static_cast<double>(tokens);
+  const std::int64_t tail = std::clamp<std::int64_t>(std::llrint(wanted), sample, tokens - sample);
+  std::int64_t first = all.end, left = tail;  // whole sequences of the tail, and tokens of the one before them
+  while (left > 0 && data.sequence_length(first - 1) <= left) left -= data.sequence_length(--first);
+  of.parts[0] = {.range = {.begin = all.begin, .end = first}, .dropped = left};
+  of.parts[1] = {.range = {.begin = left > 0 ? first - 1 : first, .end = all.end},
+                 .skipped = left > 0 ? data.sequence_length(first - 1) - left : 0};
+  of.note = fmt::format(
+      "--split {} gives validation none of the {} of {}: it takes the last {} of training's {} tokens; "
+      "--split 1 trains on all",
+      config.split, counted(data.num_sequences(), "document"), data.prefix(), tail, tokens);
+  return of;
+}
+
 GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const DataConfig& config, std::size_t split,
                       std::int64_t num_samples) {
-  const SequenceRange range = split_sequences(config.split, data->num_sequences())[split];
-  if (range.begin >= range.end) {
+  const SplitPart part = parts_of(*data, config).parts[split];
+  if (part.range.begin >= part.range.end) {
+    const bool has_share = split == 1 && split_shares(config.split)[1] > 0.0;
     refuse_usage("--split",
                  {.expected = fmt::format("a {} share of at least one of the {} of {}", kSplitNames[split],
                                           counted(data->num_sequences(), "document"), data->prefix()),
-                  .got = fmt::format("'{}', which gives it none", config.split),
+                  .got = fmt::format("'{}', which gives it none{}", config.split,
+                                     has_share ? fmt::format(", and fewer tokens than two samples of {}, of which it "
+                                                             "would take the last",
+                                                             config.seq_length + 1)
+                                               : ""),
                   .remedy = fmt::format(
                       "give it a larger share, or cut the text into more documents (prepare --document-start or "
                       "--document-separator){}",
                       split == 1 ? ", or leave evaluation out with --eval-iters 0" : "")});
   }
-  return GptDataset(data, {.range = range,
+  return GptDataset(data, {.part = part,
                            .num_samples = num_samples,
                            .seq_length = config.seq_length,
                            .vocab_size = config.vocab_size,
@@ -170,9 +216,14 @@ Datasets build_datasets(const DataConfig& config) {
     if (!blend.weights.empty()) return build_weighted(data, blend, config, split, ordered);
     return Dataset(build_part(data[0], config, split, ordered));
   };
-  return {.train = build(0, config.num_samples.train),
-          .valid = build(1, config.num_samples.valid),
-          .test = build(2, config.num_samples.test)};
+  Datasets datasets{.train = build(0, config.num_samples.train),
+                    .valid = build(1, config.num_samples.valid),
+                    .test = build(2, config.num_samples.test)};
+  for (const std::shared_ptr<const IndexedDataset>& one : data) {
+    std::string note = parts_of(*one, config).note;
+    if (!note.empty()) datasets.notes.push_back(std::move(note));
+  }
+  return datasets;
 }
 
 }  // namespace megalith

@@ -62,11 +62,13 @@ struct Datasets {
   Dataset train;
   Dataset valid;
   Dataset test;
+  std::vector<std::string> notes;  // for the user: prefixes of which validation takes the tail
 };
 
 // As Megatron: one prefix alone is read directly; weighted prefixes are blended (each built with 0.5 % to spare);
-// several prefixes without weights give one epoch each, blended in proportion to their samples. A split without a
-// document, bad weights, too few samples or data of another tokenizer are an Error kUsage that names the flag.
+// several prefixes without weights give one epoch each, blended in proportion to their samples. Beyond Megatron:
+// validation takes the tail of the tokens where no document falls to it, see parts_of in dataset.cpp. A split without
+// tokens, bad weights, too few samples or data of another tokenizer are an Error kUsage that names the flag.
 Datasets build_datasets(const DataConfig& config);
 
 }  // namespace megalith

@@ -53,13 +53,17 @@ EpochPlan plan_epochs(std::int64_t requested, const EpochRequest& request) {
 
 GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptDatasetConfig& config)
     : data_(std::move(data)),
+      part_(config.part),
       seq_length_(config.seq_length),
       vocab_size_(config.vocab_size),
       length_flags_(config.length_flags) {
-  const SequenceRange range = config.range;
+  const SequenceRange range = part_.range;
   require(seq_length_ >= 1 && config.num_samples >= 0 && vocab_size_ >= 1, "GptDataset: bad configuration");
   require(0 <= range.begin && range.begin <= range.end && range.end <= data_->num_sequences(), "GptDataset: bad range");
-  for (std::int64_t s = range.begin; s < range.end; ++s) tokens_per_epoch_ += data_->sequence_length(s);
+  for (std::int64_t s = range.begin; s < range.end; ++s) {
+    require(length_of(s) >= 0, "GptDataset: bad part");
+    tokens_per_epoch_ += length_of(s);
+  }
   if (tokens_per_epoch_ == 0) {
     refuse_usage("--split",
                  {.expected = fmt::format("a share of the {} of {} with tokens in it",
@@ -98,6 +102,11 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
   random.shuffle(order.subspan(first_samples));
 }
 
+std::int64_t GptDataset::length_of(std::int64_t sequence) const {
+  return data_->sequence_length(sequence) - (sequence == part_.range.begin ? part_.skipped : 0) -
+         (sequence == part_.range.end - 1 ? part_.dropped : 0);
+}
+
 bool GptDataset::keeps_order_of(std::int64_t num_samples) const {
   return plan_epochs(num_samples, {tokens_per_epoch_, seq_length_, length_flags_}) == plan_;
 }
@@ -109,10 +118,10 @@ void GptDataset::build_sample_index(std::int64_t num_samples) {
   // Sample 0 starts at (0, 0) even where that document is empty; later ones at a token that exists.
   for (std::int64_t i = 1; i < num_samples; ++i) {
     const std::int64_t start = i * seq_length_;
-    std::int64_t length = data_->sequence_length(document_index_[position]);
+    std::int64_t length = length_of(document_index_[position]);
     while (document_at + length <= start) {
       document_at += length;
-      length = data_->sequence_length(document_index_[++position]);
+      length = length_of(document_index_[++position]);
     }
     sample_index_[static_cast<std::size_t>(i)] = {.position = static_cast<std::uint32_t>(position),
                                                   .offset = static_cast<std::int32_t>(start - document_at)};
@@ -137,14 +146,15 @@ void GptDataset::read_sample(std::int64_t k, std::span<std::int32_t> tokens) con
   for (std::span<std::int32_t> rest = tokens; !rest.empty(); ++at.position, at.offset = 0) {
     require(at.position < document_index_.size(), "GptDataset::sample: beyond the last document");
     const std::int32_t sequence = document_index_[at.position];
-    const std::int64_t available = data_->sequence_length(sequence) - at.offset;
+    const std::int64_t available = length_of(sequence) - at.offset;
     require(available >= 0, "GptDataset::sample: beyond the document");
     const std::span<std::int32_t> part = rest.first(std::min(rest.size(), static_cast<std::size_t>(available)));
-    data_->read(sequence, at.offset, part);
+    const std::int64_t offset = at.offset + (sequence == part_.range.begin ? part_.skipped : 0);
+    data_->read(sequence, offset, part);
     const auto bad = std::ranges::find_if(part, [&](std::int32_t id) { return id < 0 || id >= vocab_size_; });
     if (bad != part.end()) {
       refuse_format(
-          fmt::format("{}.bin: sequence {}, token {}", data_->prefix(), sequence, at.offset + (bad - part.begin())),
+          fmt::format("{}.bin: sequence {}, token {}", data_->prefix(), sequence, offset + (bad - part.begin())),
           fmt::format("a token id below the vocabulary size {}", vocab_size_), std::to_string(*bad),
           "the data was prepared with another tokenizer, or is damaged");
     }

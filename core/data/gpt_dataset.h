@@ -26,7 +26,7 @@ struct EpochPlan {
 };
 
 struct GptDatasetConfig {
-  SequenceRange range;           // of the indexed dataset
+  SplitPart part;                // of the indexed dataset
   std::int64_t num_samples = 0;  // at least so many; 0: one epoch
   std::int64_t seq_length = 0;   // L >= 1
   std::int64_t vocab_size = 0;   // token ids must be below it
@@ -61,10 +61,12 @@ class GptDataset {
   std::span<const std::uint32_t> shuffle_index() const { return shuffle_index_; }
 
  private:
+  std::int64_t length_of(std::int64_t sequence) const;  // its tokens that are in the part
   void read_sample(std::int64_t k, std::span<std::int32_t> tokens) const;
   void build_sample_index(std::int64_t num_samples);
 
   std::shared_ptr<const IndexedDataset> data_;
+  SplitPart part_;
   std::int64_t seq_length_;
   std::int64_t vocab_size_;
   const char* length_flags_;

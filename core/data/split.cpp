@@ -67,8 +67,13 @@ std::vector<double> normalized(std::vector<double> weights) {
   return weights;
 }
 
+std::array<double, 3> split_shares(const std::string& split) {
+  const std::vector<double> shares = normalized(parse_weights(split));
+  return {shares[0], shares[1], shares[2]};
+}
+
 std::array<SequenceRange, 3> split_sequences(const std::string& split, std::int64_t num_sequences) {
-  const std::vector<double> fractions = normalized(parse_weights(split));
+  const std::array<double, 3> fractions = split_shares(split);
   std::array<SequenceRange, 3> ranges;
   double before = 0.0;
   for (std::size_t i = 0; i < ranges.size(); ++i) {

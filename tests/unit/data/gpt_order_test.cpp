@@ -54,11 +54,12 @@ TEST(GptOrder, IsMegatrons) {
     SCOPED_TRACE(golden_case.at("name"));
     write_golden_dataset(folder / "d", golden_case.at("count"), golden_case.at("spread"));
     const auto data = std::make_shared<const IndexedDataset>(IndexedDataset::open(folder / "d"));
-    const GptDataset gpt(data, {.range = {.begin = golden_case.at("range")[0], .end = golden_case.at("range")[1]},
-                                .num_samples = golden_case.at("num_samples"),
-                                .seq_length = golden_case.at("seq_length"),
-                                .vocab_size = 251,
-                                .seed = golden_case.at("seed")});
+    const GptDataset gpt(data,
+                         {.part = {.range = {.begin = golden_case.at("range")[0], .end = golden_case.at("range")[1]}},
+                          .num_samples = golden_case.at("num_samples"),
+                          .seq_length = golden_case.at("seq_length"),
+                          .vocab_size = 251,
+                          .seed = golden_case.at("seed")});
     EXPECT_EQ(gpt.num_epochs(), golden_case.at("epochs"));
     ASSERT_EQ(gpt.size(), golden_case.at("size"));
     EXPECT_EQ(fnv_of(gpt.document_index()), golden_case.at("document_index_fnv").get<std::string>());
