@@ -121,7 +121,9 @@ TEST_P(ResumedData, ReadsOnWithoutRepeats) {
   for (const Tokens& sample : read)
     for (std::int64_t t = 0; t < kLength; ++t) ++inputs[sample[static_cast<std::size_t>(t)]];
   const int most = std::ranges::max_element(inputs, {}, [](const auto& of) { return of.second; })->second;
-  if (one_epoch) EXPECT_EQ(most, 1);
+  if (one_epoch) {
+    EXPECT_EQ(most, 1);
+  }
   if (keeps) {
     EXPECT_LE(most, 3);
     EXPECT_THAT(log, Not(HasSubstr("change their order")));
