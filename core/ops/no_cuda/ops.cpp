@@ -4,6 +4,7 @@
 #include "core/ops/attention.h"
 #include "core/ops/attention_merge.h"
 #include "core/ops/copy_rows.h"
+#include "core/ops/count_nan.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/dropout.h"
 #include "core/ops/elementwise.h"
@@ -73,6 +74,7 @@ void run(CudaStream&, const CountSentRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }
+void run(CudaStream&, const CountNan&) { refuse_cuda(); }
 void run(CudaStream&, const CountExpertRows&) { refuse_cuda(); }
 void run(CudaStream&, const UpdateExpertBias&) { refuse_cuda(); }
 void run(CudaStream&, const LimitExpertRows&) { refuse_cuda(); }

@@ -1,0 +1,18 @@
+// How many elements are no numbers: for hooks and tests that look for where NaN begin. Memory-bound; one pass; exact.
+#pragma once
+
+#include "core/ops/op.h"
+
+namespace megalith {
+
+// count[0] += number of NaN in x. Infinities are numbers.
+struct CountNan {
+  static constexpr const char* kName = "count_nan";
+  Tensor x;      // any shape, bf16 | fp32; rows behind its bound are left alone
+  Tensor count;  // [1] in and out, int64
+};
+void fields(const CountNan& op, Fields& f);
+void compute(const CountNan& op);
+void run(CudaStream& stream, const CountNan& op);
+
+}  // namespace megalith
