@@ -178,6 +178,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       buckets(options, groups, streams, model.gpt),
       step(memory.pool, model.gpt, mesh.sizes().etp * mesh.sizes().ep, offload && offload->moves_rows()) {
   if (offload) offload->transfer.count_into(step.moved_bytes);
+  if (graphs) graphs->synchronize_by([this] { synchronize(); });
   if (graphs && offload)
     graphs->after_captured_verb([this](const Action& verb) { offload->transfer.written_in_graph(verb); });
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
@@ -211,11 +212,13 @@ void Rank::wait_for_parameters() {
   if (units.sharded) units.sharded->wait_for_all();
 }
 
-void Rank::drain() noexcept {
-  const auto wait = [](auto& each) {
+void Rank::synchronize() {
+  std::exception_ptr first;
+  const auto wait = [&first](auto& each) {
     try {
       each.synchronize();
     } catch (const std::exception&) {
+      if (first == nullptr) first = std::current_exception();
     }
   };
   wait(streams.communication);
@@ -226,6 +229,14 @@ void Rank::drain() noexcept {
   wait(transfer);
   if (offload) wait(offload->transfer);
   wait(streams.compute);
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+void Rank::drain() noexcept {
+  try {
+    synchronize();
+  } catch (const std::exception&) {
+  }
 }
 
 Rank::~Rank() {

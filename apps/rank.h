@@ -160,7 +160,9 @@ struct Rank {
   // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
   // compute stream.
   void wait_for_parameters();
-  // Waits until the streams are empty, so that what they read and write may go; errors were reported where they arose.
+  // Waits until the streams are empty and rethrows the first error of their work.
+  void synchronize();
+  // Likewise, so that what they read and write may go; errors were reported where they arose.
   void drain() noexcept;
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;

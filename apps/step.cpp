@@ -267,11 +267,11 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
   const Timeline* const timeline = compute.instruments().timeline;
   phase_ = verbs == Verbs::kWarmUp ? Phase::kWarmUp : Phase::kEager;
   GraphedRunner* const graphs = verbs == Verbs::kGraphs ? rank_.graphs.get() : nullptr;
+  if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
   if (graphs != nullptr) {
     graphs->begin_step(actions, signature());
-    if (!graphs->complete() && rank_.transfer.has_peers()) capture_ahead(actions);
+    if (graphs->stats().graphs < graphs->plan().graphs && rank_.transfer.has_peers()) capture_ahead(actions);
   }
-  if (rank_.units.sharded) rank_.units.sharded->begin(actions_.units_ahead);
   begin_copies(graphs != nullptr);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;

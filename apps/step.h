@@ -43,6 +43,8 @@ struct StepResult {
   double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
+class DroppedWork;  // step_graphs.cpp
+
 class Step {
  public:
   explicit Step(Rank& rank);  // which outlives it
@@ -111,6 +113,7 @@ class Step {
   Verbs verbs_of_next_step();  // of training
   void pass_warm_up(bool ends);
   void capture_ahead(const std::vector<Action>& actions);
+  void pass_ahead(const Action& action, DroppedWork& dropped);  // of those that no graph holds
   GraphSignature signature();
   void carry_out(const Action& action);  // the switch over the kinds
   static ReportSizes report_sizes(const Rank& rank);

@@ -32,6 +32,39 @@ class OnlySetUp {
 
 }  // namespace
 
+// Work of a list that has its effect on the host alone: the streams that verbs enqueue on capture it, and drop it.
+class DroppedWork {
+ public:
+  explicit DroppedWork(Rank& rank) : rank_(rank) {
+    const RankStreams& streams = rank.streams;
+    for (const auto* side : {&streams.tensor, &streams.context, &streams.dispatch})
+      if (*side) sides_.push_back(side->get());
+  }
+
+  // An error drops all graphs and names the action.
+  template <class Act>
+  void run(const Action& action, const Act& act) {
+    if (graph_ == nullptr) {
+      graph_ = std::make_unique<Graph>("what no graph holds");
+      graph_->begin_dropped(rank_.streams.compute, sides_);
+    }
+    try {
+      act();
+    } catch (const std::exception& error) {
+      const std::string what = graph_->name(), op(graph_->last_op());
+      end();
+      rank_.graphs->fail_capture(what, action, op, error);
+    }
+  }
+  // From here on the streams run again.
+  void end() { graph_.reset(); }
+
+ private:
+  Rank& rank_;
+  std::vector<Stream*> sides_;
+  std::unique_ptr<Graph> graph_;
+};
+
 // Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
 // capture, in which libraries set themselves up.
 Step::Verbs Step::verbs_of_next_step() {
@@ -132,7 +165,8 @@ GraphSignature Step::signature() {
 
 // To make a captured graph executable may wait for all that the device does: for a receive that was posted, whose
 // sender waits for this stage. So where stages send each other messages, all graphs are captured before the step's
-// first one, in a pass over the list that runs nothing: what belongs to no graph is captured too, and dropped.
+// first one, in a pass over the list. Only hooks and units act in it, around the captures as around the verbs of a
+// step; what belongs to no graph is captured too, and dropped.
 void Step::capture_ahead(const std::vector<Action>& actions) {
   rank_.drain();
   const auto rehearse = [this](bool on) {
@@ -140,34 +174,20 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
     if (rank_.offload) rank_.offload->transfer.rehearse(on);
   };
   rehearse(true);
-  if (rank_.units.sharded) rank_.units.sharded->bind_all();
   const auto end = [&] {
     rehearse(false);
     rank_.memory.arena.begin_step();  // what runs eagerly has places by use, which the pass has counted
     if (rank_.offload) rank_.offload->host.begin_step();
-    if (rank_.units.sharded) rank_.units.sharded->bind_whole();
   };
   try {
-    std::unique_ptr<Graph> dropped;
+    DroppedWork dropped(rank_);
     for (std::size_t i = 0; i < actions.size();) {
       if (const Run* const run = rank_.graphs->run_at(i)) {
-        dropped.reset();
+        dropped.end();
         rank_.graphs->capture_ahead(actions, *run);
         i += run->count;
-        continue;
-      }
-      const Action& action = actions[i++];
-      if (!is_of_microbatch(action.kind)) continue;
-      if (dropped == nullptr) {
-        dropped = std::make_unique<Graph>("what no graph holds");
-        dropped->begin_capture(rank_.streams.compute);
-      }
-      try {
-        action.segment >= 0 ? rank_.runner.run_verb(action) : carry_out(action);
-      } catch (const std::exception& error) {
-        const std::string what = dropped->name(), op(dropped->last_op());
-        dropped.reset();
-        rank_.graphs->fail_capture(what, action, op, error);
+      } else {
+        pass_ahead(actions[i++], dropped);
       }
     }
   } catch (...) {
@@ -176,7 +196,25 @@ void Step::capture_ahead(const std::vector<Action>& actions) {
     throw;
   }
   end();
-  rank_.streams.compute.synchronize();
+  rank_.synchronize();
+}
+
+void Step::pass_ahead(const Action& action, DroppedWork& dropped) {
+  if (is_of_unit(action.kind)) {
+    dropped.end();
+    if (action.kind != ActionKind::kGatherInstances) carry_out(action);  // of shards that no update has changed
+    return;
+  }
+  if (!is_of_microbatch(action.kind)) return;
+  const bool is_verb = action.segment >= 0;
+  const auto call_hooks = [&](HookPoint point) {
+    if (rank_.runner.entry(action.segment).hooks.size(point) == 0) return;
+    dropped.end();
+    rank_.runner.run_hooks(point, action, Phase::kCaptureAhead);
+  };
+  if (is_verb) call_hooks(before(verb_of(action.kind)));
+  dropped.run(action, [&] { is_verb ? rank_.runner.run_verb(action) : carry_out(action); });
+  if (is_verb) call_hooks(after(verb_of(action.kind)));
 }
 
 }  // namespace megalith

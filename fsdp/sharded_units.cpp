@@ -122,28 +122,6 @@ void ShardedUnits::reset() {
   }
 }
 
-void ShardedUnits::bind_all() {
-  const auto place = [](const std::deque<Slot>& slots, int of, const ParameterUnit& unit) {
-    return slots[static_cast<std::size_t>(of)].place(unit);
-  };
-  for (std::size_t u = 0; u < states_.size(); ++u) {
-    ParameterUnit& unit = parameters_.units()[u];
-    const int weights = slots_.of_weights[u], gradients = slots_.of_gradients[u];
-    if (weights != UnitSlots::kResident) unit.bind_weights(place(weights_, weights, unit));
-    if (gradients == UnitSlots::kResident) continue;
-    unit.bind_gradients(place(gradients_, gradients, unit));
-    for (Parameter* parameter : unit.parameters) parameter->overwrites = parameter->one_write;
-  }
-}
-
-void ShardedUnits::bind_whole() {
-  for (std::size_t u = 0; u < states_.size(); ++u) {
-    ParameterUnit& unit = parameters_.units()[u];
-    if (slots_.of_weights[u] != UnitSlots::kResident && states_[u] != State::kWhole) unit.bind_weights({});
-    if (slots_.of_gradients[u] != UnitSlots::kResident) unit.bind_gradients({});
-  }
-}
-
 void ShardedUnits::unshard(int index) {
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
   if (slot.tenant >= 0) fail_call("unshard", index, "a slot that no unit is in");

@@ -51,10 +51,6 @@ class ShardedUnits {
   void begin(std::span<const int> ahead);
   // Nothing is whole any more; for a list that broke off. The streams are empty.
   void reset();
-  // All units' tensors are where they will be while they are whole, for who captures verbs and runs none, before a
-  // list's first action; then as they were.
-  void bind_all();
-  void bind_whole();
 
   void unshard(int unit);
   void wait_unshard(int unit);

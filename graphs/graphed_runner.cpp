@@ -83,14 +83,13 @@ void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
   const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   const bool is_held = held.graph != nullptr;
-  const Phase phase = is_held && !held.ahead ? Phase::kReplay : Phase::kCapture;
+  const Phase phase = is_held ? Phase::kReplay : Phase::kCapture;
   runner_.run_hooks(before(verb_of(first.kind)), first, phase);
   if (is_held) {
     check(first, held);
   } else {
     capture(actions, run, held);
   }
-  held.ahead = false;
   held.graph->replay(ctx_.compute);
   ++stats_.replays;
   if (is_held) restore(first.column, held);
@@ -108,13 +107,21 @@ void GraphedRunner::restore(int column, const Held& held) {
 }
 
 void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run& run) {
+  const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
   Held& held = held_[static_cast<std::size_t>(run.graph)];
-  if (held.graph) return restore(actions[run.first].column, held);
-  capture(actions, run, held);
-  held.ahead = true;
+  runner_.run_hooks(before(verb_of(first.kind)), first, Phase::kCaptureAhead);
+  if (held.graph) {
+    restore(first.column, held);
+  } else {
+    capture(actions, run, held);
+  }
+  runner_.run_hooks(after(verb_of(last.kind)), last, Phase::kCaptureAhead);
 }
 
+// To make a graph executable may wait for the device, so for a collective of a hook that a peer has yet to join, while
+// that peer waits for this rank: so such work is complete before.
 void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, Held& held) {
+  synchronize_();
   const auto start = std::chrono::steady_clock::now();
   const int column = actions[run.first].column;
   const auto [segment, segments] = segments_of(actions, run);

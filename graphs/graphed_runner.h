@@ -23,7 +23,12 @@ class GraphedRunner {
   // Both outlive the object.
   GraphedRunner(const Context& ctx, SegmentRunner& runner, const GraphModules& modules)
       : ctx_(ctx), runner_(runner), modules_(modules) {}
+  GraphedRunner(const GraphedRunner&) = delete;
+  GraphedRunner& operator=(const GraphedRunner&) = delete;
 
+  // Called before each capture begins: waits until all that hooks have enqueued is complete. By default for the compute
+  // stream alone.
+  void synchronize_by(std::function<void()> call) { synchronize_ = std::move(call); }
   // Called behind each verb that is captured, while the stream captures: may add what the graph is to record.
   void after_captured_verb(std::function<void(const Action&)> call) { after_captured_verb_ = std::move(call); }
 
@@ -36,7 +41,8 @@ class GraphedRunner {
   // Captures or replays it, with the hooks before its first and after its last verb. A capture that fails drops all
   // graphs, leaves everything else as it was before and names segment, verb and op; the next step captures anew.
   void run(const std::vector<Action>& actions, const Run& run);
-  // Ahead of the run, to which it still is a capture, or leaves on the host what the captured one does. No hooks.
+  // Captures it ahead of the run, which is then a replay, or leaves on the host what the captured one does; with the
+  // same hooks.
   void capture_ahead(const std::vector<Action>& actions, const Run& run);
   void drop();
   // Drops all graphs and says why the capture of `what` failed: at this action, after this op ("": none).
@@ -62,7 +68,6 @@ class GraphedRunner {
     Microbatch microbatch;  // what it was captured with
     TensorList inputs;
     SegmentRunner::HostState after;
-    bool ahead = false;          // captured before its first run
     bool weights_alone = false;  // no other verb
   };
 
@@ -79,6 +84,7 @@ class GraphedRunner {
   GraphSignature signature_;
   std::vector<Held> held_;  // by Run::graph
   Stats stats_;
+  std::function<void()> synchronize_ = [this] { ctx_.compute.synchronize(); };
   std::function<void(const Action&)> after_captured_verb_;
 };
 

@@ -50,6 +50,14 @@ void Graph::begin_capture(Stream& origin) {
   join(origin);
 }
 
+void Graph::begin_dropped(Stream& origin, std::span<Stream* const> sides) {
+  begin_capture(origin);
+  drops_ = true;
+  Event start("start of what is dropped");
+  record(origin, start);
+  for (Stream* const side : sides) wait(*side, start);
+}
+
 int Graph::join(Stream& stream) {
   const int lane = static_cast<int>(lanes_.size());
   lanes_.push_back({.stream = &stream, .name = stream.name(), .clock = {}});
@@ -128,6 +136,7 @@ void Graph::record(Stream& stream, Event& event) {
 
 void Graph::wait(Stream& stream, Event& event) {
   if (event.capturing() != this) {
+    if (drops_) return;
     fail({.subject = fmt::format("graph {}: stream {} waits for event {}, which was recorded outside the capture",
                                  name_, stream.name(), event.name()),
           .remedy = "record it inside, or wait for it with wait_external"});
@@ -166,7 +175,7 @@ void Graph::add_external(Kind kind, Stream& stream, Event& event, bool told) {
 }
 
 void Graph::end_capture() {
-  require(token_ != nullptr, "end_capture without begin_capture");
+  require(token_ != nullptr && !drops_, "end_capture without begin_capture, or of what is dropped");
   try {
     for (Lane& lane : lanes_) close_op(lane);
     VectorClock origin = lanes_[0].clock;
@@ -222,7 +231,7 @@ void Graph::abort_capture() {
   if (cuda_ != nullptr) cuda_->abort(cuda_of(lanes_[0]));
   cuda_.reset();
   release_streams();
-  has_external_events_ = false;
+  has_external_events_ = drops_ = false;
   identity_ = nullptr;
   exits_.clear();
   nodes_.clear();
@@ -246,8 +255,7 @@ std::uint64_t Graph::digest_of_ops() const {
 }
 
 std::size_t Graph::num_nodes() const {
-  if (cuda_ != nullptr) return cuda_->num_nodes();
-  return static_cast<std::size_t>(num_ops());
+  return cuda_ != nullptr ? cuda_->num_nodes() : static_cast<std::size_t>(num_ops());
 }
 
 std::size_t Graph::device_bytes() const { return cuda_ != nullptr ? cuda_->device_bytes() : 0; }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,6 +39,9 @@ class Graph {
 
   // Errors: `origin` captures already, or this graph was captured before.
   void begin_capture(Stream& origin);
+  // The same of work that is to have no effect, on `origin` and on `sides` too: abort_capture() ends it. In what order
+  // it stands is of no matter, so that a wait for an event of elsewhere is none.
+  void begin_dropped(Stream& origin, std::span<Stream* const> sides);
   // Errors, after which the capture is aborted: a joined stream that was not waited for, or an op that was announced,
   // writes something and enqueued nothing. A graph without any node is legal.
   void end_capture();
@@ -134,6 +138,7 @@ class Graph {
   std::int64_t replays_ = 0;
   std::unique_ptr<CudaGraph> cuda_;  // null on the CPU
   bool has_external_events_ = false;
+  bool drops_ = false;  // begin_dropped()
   // Of a graph whose ops run side by side: the ops, by their places among the nodes, and what they follow.
   std::vector<std::size_t> spread_ops_;
   LanePlan spread_;

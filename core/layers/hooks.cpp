@@ -20,7 +20,7 @@ std::string_view name_of(Verb verb) {
 }
 
 std::string_view name_of(Phase phase) {
-  static constexpr std::array<std::string_view, 4> kNames = {"eager", "warm_up", "capture", "replay"};
+  static constexpr std::array<std::string_view, 5> kNames = {"eager", "warm_up", "capture", "capture_ahead", "replay"};
   return kNames[static_cast<std::size_t>(phase)];
 }
 

@@ -3,11 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "core/base/error.h"
 #include "core/device/trace.h"
 
 namespace megalith {
+
+namespace {
+
+std::span<const Tensor> view_of(const TensorList& list) {
+  if (list.size() == 0) return {};
+  return {&list[0], static_cast<std::size_t>(list.size())};
+}
+
+}  // namespace
 
 Verb verb_of(ActionKind kind) {
   switch (kind) {
@@ -54,12 +64,24 @@ void SegmentRunner::run(const Action& action, Phase phase) {
 void SegmentRunner::run_hooks(HookPoint point, const Action& action, Phase phase) const {
   const Entry& of = entry(action.segment);
   if (of.hooks.size(point) == 0) return;
-  of.hooks.run(point, {.segment = of.name,
-                       .segment_index = action.segment,
-                       .chunk = action.chunk,
-                       .microbatch = action.microbatch,
-                       .verb = verb_of(action.kind),
-                       .phase = phase});
+  const Column& column = columns_.at(action.column);
+  HookContext context{.segment = of.name,
+                      .segment_index = action.segment,
+                      .chunk = action.chunk,
+                      .column = action.column,
+                      .microbatch = action.microbatch,
+                      .verb = verb_of(action.kind),
+                      .phase = phase,
+                      .ctx = &ctx_};
+  switch (point) {
+    case HookPoint::kPreForward: context.inputs = view_of(column.hidden); break;
+    case HookPoint::kPostForward: context.outputs = view_of(column.hidden); break;
+    case HookPoint::kPreBackward:
+    case HookPoint::kPostBackward: context.gradients = view_of(column.gradients); break;
+    case HookPoint::kPreWeight:
+    case HookPoint::kPostWeight: break;
+  }
+  of.hooks.run(point, context);
 }
 
 void SegmentRunner::run_verb(const Action& action) {

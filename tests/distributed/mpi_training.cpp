@@ -20,7 +20,8 @@
 #include "tests/distributed/way_of_rows.h"
 #include "tests/support/pairwise.h"
 #include "tests/unit/moe/model_of_ranks.h"
-#include "tests/unit/train/graph_cells.h"
+#include "tests/unit/train/own_sharding.h"
+#include "tests/unit/train/stage_sums.h"
 
 namespace megalith {
 namespace {
@@ -54,13 +55,16 @@ Words device_flags() {
 }
 
 // What rank 0's metrics tell; nothing on the others.
-RunResult train(const Words& flags, const std::function<void(Trainer&)>& look) {
+RunResult train(const Words& flags, const std::function<void(Trainer&)>& look,
+                const std::function<void(Rank&)>& customize = nullptr) {
   const TestFolder scratch;
   const std::string metrics = scratch.path("metrics.jsonl");
   const Options options =
       parse_flags(App::kTrain, test::tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics}).options;
   const StopRequest stop;
-  Trainer trainer(prepare_run(options, world->rank(), world->size()), *devices, stop, world);
+  RunSetup setup = prepare_run(options, world->rank(), world->size());
+  setup.customize = customize;
+  Trainer trainer(std::move(setup), *devices, stop, world);
   EXPECT_EQ(trainer.run(), ExitCode::kOk);
   EXPECT_TRUE(trainer.hazards() == nullptr || trainer.hazards()->count() == 0);
   if (look) look(trainer);
@@ -136,6 +140,57 @@ TEST(MpiTraining, GraphsChangeNoBit) {
     expect_same(run, train(cell.eager(), nullptr));
   }
   EXPECT_GT(ran, 0) << "no layout of so many ranks, or too many parts";
+}
+
+// A user's own FSDP against the built-in one.
+TEST(MpiTraining, OwnHooksChangeNoBit) {
+  if (world->size() != 4) GTEST_SKIP() << "needs 4 ranks";
+  int number = 0;
+  for (const test::OwnCase& of : test::few_own_cases()) {
+    if (number++ % parts != part) continue;
+    const Cell cell = test::own_cell(of, 6);
+    SCOPED_TRACE(cell.name());
+    tell("own hooks: " + cell.name());
+    std::shared_ptr<ShardedUnits> units;
+    std::map<Phase, int> calls;
+    const auto shard = [&](Rank& rank) {
+      units = test::shard_by_hooks(rank, cell);
+      rank.runner.hooks(0).add(HookPoint::kPreForward, [&calls](const HookContext& hook) { ++calls[hook.phase]; });
+    };
+    Books books;
+    const auto look = [&](Trainer& trainer) {
+      test::note(books, trainer, world->rank());
+      EXPECT_EQ(trainer.rank().graphs->stats().graphs, trainer.rank().graphs->plan().graphs);
+      EXPECT_GT(units->gathers(), 0);
+    };
+    const RunResult own = train(cell.graphs(), look, shard);
+    EXPECT_EQ(calls[Phase::kCaptureAhead] > 0, books.plans.at(world->rank()).graphs > 0);
+    expect_same(own, train(cell.graphs(), nullptr));
+    expect_same(own, train(cell.eager(), nullptr));
+  }
+}
+
+// Each hook sums over all ranks of its stage, on a stream of its own: every schedule ends.
+TEST(MpiTraining, HooksMayCommunicateWithinAStage) {
+  if (world->size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  int number = 0;
+  for (const std::string& schedule : test::schedules()) {
+    if (number++ % parts != part) continue;
+    const Cell cell{.modules = {"attn", "mlp"},
+                    .layout = {.pipeline = 2, .data = world->size() / 2, .schedule = schedule},
+                    .steps = 6};
+    SCOPED_TRACE(cell.name());
+    tell("hooks that communicate: " + cell.name());
+    std::unique_ptr<test::StageSums> sums;
+    const auto look = [&](Trainer& trainer) {
+      EXPECT_GT(sums->calls(Phase::kCaptureAhead), 0);
+      EXPECT_GT(trainer.rank().graphs->stats().replays, 0);
+      trainer.rank().drain();
+      sums.reset();
+    };
+    const auto customize = [&](Rank& rank) { sums = std::make_unique<test::StageSums>(rank); };
+    expect_same(train(cell.graphs(), look, customize), train(cell.eager(), nullptr));
+  }
 }
 
 struct Way {

@@ -85,6 +85,36 @@ TEST_P(GraphTest, AnEmptyGraphIsLegal) {
   EXPECT_THAT(error_of([&] { graph.begin_capture(compute()); }), HasSubstr("a captured one"));
 }
 
+TEST_P(GraphTest, DroppedWorkIsNeitherRunNorKept) {
+  Event outside("outside"), inside("inside");
+  int value = 1;
+  Stream* const sides[] = {&comm()};
+  comm().record(outside);
+  {
+    Graph graph("dropped");
+    graph.begin_dropped(compute(), sides);
+    EXPECT_TRUE(compute().capturing() && comm().capturing());
+    enqueue(compute(), [&] { value += 1; });
+    compute().record(inside);
+    compute().wait(outside);  // of elsewhere: none
+    enqueue(comm(), [&] { value += 10; });
+    EXPECT_EQ(graph.num_ops(), 2);
+  }
+  {
+    Graph graph("dropped too");
+    graph.begin_dropped(compute(), sides);
+    comm().wait(inside);  // of what was dropped: none
+    EXPECT_THAT(error_of([&] { graph.end_capture(); }), HasSubstr("of what is dropped"));
+  }
+  EXPECT_FALSE(compute().capturing() || comm().capturing());
+  enqueue(comm(), [&] { value *= 2; });
+  comm().record(inside);
+  compute().wait(inside);
+  enqueue(compute(), [&] { value += 3; });
+  compute().synchronize();
+  EXPECT_EQ(value, 5);
+}
+
 TEST_P(GraphTest, ForkAndJoinThroughEvents) {
   Graph graph("overlap");
   Event fork("fork");

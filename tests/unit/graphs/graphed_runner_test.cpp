@@ -5,6 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
 #include "core/device/memory_pool.h"
@@ -22,6 +27,7 @@ class Doubling : public Segment {
  public:
   explicit Doubling(const Tensor& sum) : sum_(sum) {}
   mutable int fail_in = 0;  // the n-th verb from now on throws after its op
+  std::function<void()> at_verb = [] {};
 
   TensorList forward(const Context& ctx, const Microbatch&, const TensorList& in, Stash& stash) const override {
     const Tensor y = ctx.empty(in[0].shape, DType::kFp32, "y");
@@ -46,6 +52,7 @@ class Doubling : public Segment {
 
  private:
   void count() const {
+    at_verb();
     if (fail_in > 0 && --fail_in == 0) throw std::runtime_error("out of luck");
   }
   Tensor sum_;
@@ -68,14 +75,28 @@ class GraphedRunnerTest : public testing::Test {
     *t.as<float>() = value;
     return t;
   }
-  // A microbatch whose input is `x`, through graphs: the sums of the segments.
-  std::vector<float> step(float x, GraphedRunner& graphs, const GraphSignature& signature = {.plan = 7}) {
+  void begin(float x, GraphedRunner& graphs, const GraphSignature& signature = {.plan = 7}) {
     stream_.synchronize();
     *input_.as<float>() = x;
     *sums_[0].as<float>() = *sums_[1].as<float>() = 0;
     graphs.begin_step(actions_, signature);
     runner_.begin(0, microbatch_);
     runner_.set_inputs(0, {input_});
+  }
+  // Of a list whose verbs all are in graphs.
+  void pass_ahead(GraphedRunner& graphs) {
+    for (std::size_t i = 0; i < actions_.size();) {
+      if (actions_[i].kind == ActionKind::kBackwardData && actions_[i].segment == 1)
+        runner_.set_output_gradients(0, runner_.outputs(0));
+      const megalith::Run* const run = graphs.run_at(i);
+      ASSERT_NE(run, nullptr);
+      graphs.capture_ahead(actions_, *run);
+      i += run->count;
+    }
+  }
+  // A microbatch whose input is `x`, through graphs: the sums of the segments.
+  std::vector<float> step(float x, GraphedRunner& graphs, const GraphSignature& signature = {.plan = 7}) {
+    begin(x, graphs, signature);
     for (std::size_t i = 0; i < actions_.size();) {
       if (actions_[i].kind == ActionKind::kBackwardData && actions_[i].segment == 1)
         runner_.set_output_gradients(0, runner_.outputs(0));
@@ -169,6 +190,64 @@ TEST_F(GraphedRunnerTest, HooksRunOutsideAtCaptureAndAroundEachReplay) {
       want.push_back(fmt::format("{} {}", hook, phase));
     EXPECT_EQ(calls_, want);
   }
+}
+
+// The pass runs nothing: the sums are those of the step.
+TEST_F(GraphedRunnerTest, HooksRunOnceAheadAndThenAroundTheReplays) {
+  record_hooks();
+  GraphedRunner graphs(ctx_, runner_, {.layer = true});
+  std::vector<std::string> want;
+  for (const char* phase : {"capture_ahead", "replay", "replay"}) {
+    for (const char* hook : {"pre_forward first", "post_forward second", "pre_backward second", "post_weight first"})
+      want.push_back(fmt::format("{} {}", hook, phase));
+  }
+  begin(2, graphs);
+  pass_ahead(graphs);
+  EXPECT_TRUE(graphs.complete());
+  EXPECT_EQ(graphs.stats().replays, 0);
+  for (const float x : {2.0f, 3.0f}) EXPECT_EQ(step(x, graphs), wanted(x));
+  EXPECT_EQ(calls_, want);
+}
+
+// On the compute stream, and on others of the caller's.
+TEST_F(GraphedRunnerTest, WhatHooksEnqueueIsCompleteBeforeACaptureBegins) {
+  for (const bool ahead : {false, true}) {
+    SCOPED_TRACE(ahead);
+    Stream side(DeviceType::kCpu, "side", {.captures = &captures_});
+    std::atomic<int> enqueued = 0, complete = 0, captured = 0;
+    runner_.set_hooks(std::vector<HookTable>(2));
+    for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostForward, HookPoint::kPreBackward}) {
+      runner_.hooks(point == HookPoint::kPreForward ? 0 : 1).add(point, [&](const HookContext& hook) {
+        for (Stream* stream : {&hook.ctx->compute, &side}) {
+          ++enqueued;
+          stream->announce(Access("slow"));
+          stream->cpu()->enqueue([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            ++complete;
+          });
+        }
+      });
+    }
+    first_.at_verb = second_.at_verb = [&] {
+      if (!stream_.capturing()) return;
+      ++captured;
+      EXPECT_EQ(complete, enqueued);
+    };
+    GraphedRunner graphs(ctx_, runner_, {.layer = true});
+    graphs.synchronize_by([&] {
+      stream_.synchronize();
+      side.synchronize();
+    });
+    if (ahead) {
+      begin(2, graphs);
+      pass_ahead(graphs);
+    }
+    EXPECT_EQ(step(2, graphs), wanted(2));
+    EXPECT_EQ(captured, 6);
+    EXPECT_EQ(enqueued, ahead ? 2 * 2 * 3 : 2 * 3);
+    side.synchronize();
+  }
+  first_.at_verb = second_.at_verb = [] {};
 }
 
 TEST_F(GraphedRunnerTest, AFailedCaptureDropsAllGraphsAndASecondOneWorks) {

@@ -31,11 +31,16 @@ TEST(Hooks, SeeTheContext) {
   HookTable table;
   HookContext seen;
   table.add(HookPoint::kPostBackward, [&](const HookContext& context) { seen = context; });
-  table.run(HookPoint::kPostBackward,
-            {.segment = "layer 3 mlp", .segment_index = 8, .chunk = 1, .microbatch = 5, .verb = Verb::kBackwardData});
+  table.run(HookPoint::kPostBackward, {.segment = "layer 3 mlp",
+                                       .segment_index = 8,
+                                       .chunk = 1,
+                                       .column = 2,
+                                       .microbatch = 5,
+                                       .verb = Verb::kBackwardData});
   EXPECT_EQ(seen.segment, "layer 3 mlp");
   EXPECT_EQ(seen.segment_index, 8);
   EXPECT_EQ(seen.chunk, 1);
+  EXPECT_EQ(seen.column, 2);
   EXPECT_EQ(seen.microbatch, 5);
   EXPECT_EQ(seen.verb, Verb::kBackwardData);
 }
@@ -77,6 +82,8 @@ TEST(Hooks, StandBeforeAndAfterEachVerb) {
   EXPECT_EQ(after(Verb::kBackwardWeight), HookPoint::kPostWeight);
   EXPECT_EQ(name_of(HookPoint::kPostBackward), "post_backward");
   EXPECT_EQ(name_of(Verb::kBackwardWeight), "backward_weight");
+  EXPECT_EQ(name_of(Phase::kCaptureAhead), "capture_ahead");
+  EXPECT_EQ(name_of(Phase::kReplay), "replay");
 }
 
 }  // namespace

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <span>
+#include <vector>
+
 #include "core/device/memory_pool.h"
 
 namespace megalith {
@@ -113,6 +117,41 @@ TEST_F(SegmentRunnerTest, RunsHooksAroundEachVerb) {
                                   "post_backward second 1 microbatch 9 backward_data",
                                   "pre_weight second 1 microbatch 9 backward_weight", "W second of 8",
                                   "post_weight second 1 microbatch 9 backward_weight"));
+}
+
+// The second segment's: each list at its points alone.
+TEST_F(SegmentRunnerTest, HooksSeeTheTensorsOfTheirVerb) {
+  const auto data = [](std::span<const Tensor> tensors) {
+    std::vector<const void*> addresses;
+    for (const Tensor& tensor : tensors) addresses.push_back(tensor.data);
+    return addresses;
+  };
+  struct Seen {
+    std::vector<const void*> inputs, outputs, gradients;
+    bool operator==(const Seen&) const = default;
+  };
+  std::map<HookPoint, Seen> seen;
+  for (int point = 0; point < kNumHookPoints; ++point) {
+    const auto at = static_cast<HookPoint>(point);
+    runner_.hooks(1).add(at, [&, at](const HookContext& hook) {
+      EXPECT_EQ(hook.ctx, &ctx_);
+      EXPECT_EQ(hook.column, 1);
+      seen[at] = {data(hook.inputs), data(hook.outputs), data(hook.gradients)};
+    });
+  }
+  float gradient = 3;
+  run(ActionKind::kForward, 0, 0);
+  run(ActionKind::kForward, 0, 1);
+  run(ActionKind::kForward, 1, 1);
+  runner_.set_output_gradients(1, {Tensor(&gradient, DType::kFp32, {1})});
+  run(ActionKind::kBackwardData, 1, 1);
+  run(ActionKind::kBackwardWeight, 1, 1);
+  EXPECT_EQ(seen[HookPoint::kPreForward], (Seen{.inputs = {&values_[0]}}));
+  EXPECT_EQ(seen[HookPoint::kPostForward], (Seen{.outputs = {&values_[1]}}));
+  EXPECT_EQ(seen[HookPoint::kPreBackward], (Seen{.gradients = {&gradient}}));
+  EXPECT_EQ(seen[HookPoint::kPostBackward], (Seen{.gradients = {&values_[1]}}));
+  EXPECT_EQ(seen[HookPoint::kPreWeight], Seen());
+  EXPECT_EQ(seen[HookPoint::kPostWeight], Seen());
 }
 
 TEST_F(SegmentRunnerTest, AHookThatThrowsEndsTheVerb) {

@@ -1,5 +1,5 @@
 // What happens around the steps of runs with sharded units: skipped and dropped steps, checkpoints of any strategy, the
-// memory and collectives they take, waits that are left out, and sharded units that a user's own hooks carry out.
+// memory and collectives they take, and waits that are left out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -262,67 +262,6 @@ TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
     EXPECT_TRUE(with.copies_agree);
     expect_same_run(with, run(false));
   }
-}
-
-// FSDP of a user's own: the list of actions knows no units, and hooks at the six points carry them out, each segment
-// for itself and without prefetch.
-void add_own_hooks(Rank& rank) {
-  const std::shared_ptr<ShardedUnits> units = std::move(rank.units.sharded);
-  const std::vector<SegmentUnits> of_segment = rank.units.points.segments;
-  std::map<int, std::pair<int, int>> writers;  // of each unit its first and last segment
-  for (int s = 0; s < std::ssize(of_segment); ++s) {
-    for (const int unit : of_segment[static_cast<std::size_t>(s)].gradients)
-      writers.try_emplace(unit, s, s).first->second.second = s;
-  }
-  for (int s = 0; s < std::ssize(of_segment); ++s) {
-    HookTable& hooks = rank.runner.hooks(s);
-    const SegmentUnits& own = of_segment[static_cast<std::size_t>(s)];
-    const auto gather = [units, own](const HookContext&) {
-      for (const int unit : own.weights) units->unshard(unit);
-      for (const int unit : own.weights) units->wait_unshard(unit);
-    };
-    const auto release = [units, own](const HookContext&) {
-      for (const int unit : own.weights) units->reshard(unit);
-    };
-    if (s == 0) {
-      hooks.add(HookPoint::kPreForward, [units](const HookContext& hook) {
-        if (hook.microbatch > 0) return;
-        units->updated();  // by the step before
-        units->begin_sums();
-      });
-    }
-    hooks.add(HookPoint::kPreForward, gather);
-    hooks.add(HookPoint::kPostForward, release);
-    if (!own.forward_alone) {
-      hooks.add(HookPoint::kPreBackward, gather);
-      hooks.add(HookPoint::kPostBackward, release);
-    }
-    hooks.add(HookPoint::kPreWeight, [units, own, writers, s](const HookContext&) {
-      for (const int unit : own.gradients)
-        if (writers.at(unit).second == s) units->bind_gradients(unit);
-    });
-    hooks.add(HookPoint::kPostWeight, [units, own, writers, s](const HookContext&) {
-      for (const int unit : own.gradients)
-        if (writers.at(unit).first == s) units->reduce_shard(unit);
-      units->finish_sums();
-    });
-  }
-}
-
-TEST(FsdpRun, OwnHooksGiveTheSameBits) {
-  const Words flags = kSmall + kWeights + Words{"--eval-interval", "2", "--eval-iters", "1", "--check-hazards"};
-  std::int64_t unit_actions = 0;
-  const RunResult actions = test::train({.flags = flags, .ranks = 2});
-  const RunResult hooks =
-      test::train({.flags = flags, .ranks = 2, .customize = add_own_hooks, .finish = [&](Trainer& trainer, int rank) {
-                     if (rank > 0) return;
-                     for (const Action& action : trainer.step().actions().train)
-                       unit_actions += is_of_unit(action.kind) ? 1 : 0;
-                   }});
-  EXPECT_EQ(unit_actions, 0);
-  EXPECT_GT(actions.ranks[0].units_gathered, 0);
-  expect_same_run(hooks, actions);
-  EXPECT_EQ(hooks.hazards, 0);
 }
 
 }  // namespace

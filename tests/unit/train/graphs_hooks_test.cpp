@@ -47,27 +47,37 @@ std::function<void(Trainer&, int)> record(std::vector<Call>& calls) {
 
 constexpr std::size_t kSteps = 3;  // warm-up, capture, replay
 
-// Of a rank: those of eager steps, in their order, each in its phase.
-void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vector<Call>& eager) {
-  ASSERT_EQ(graphs.size(), eager.size());
+// Of a rank: those of eager steps, in their order, each in its phase. With `ahead` once more before the second step.
+void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vector<Call>& eager, bool ahead = false) {
+  const std::size_t of_step = eager.size() / kSteps;
+  std::vector<Call> want = eager;
+  if (ahead) {
+    const auto second = eager.begin() + static_cast<std::ptrdiff_t>(of_step);
+    want.insert(want.begin() + static_cast<std::ptrdiff_t>(of_step), second,
+                second + static_cast<std::ptrdiff_t>(of_step));
+  }
+  ASSERT_EQ(graphs.size(), want.size());
   std::map<Phase, int> of_phase;
-  for (std::size_t i = 0; i < eager.size(); ++i) {
-    EXPECT_EQ(graphs[i].what, eager[i].what);
-    EXPECT_EQ(eager[i].phase, Phase::kEager);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(graphs[i].what, want[i].what);
+    EXPECT_EQ(want[i].phase, Phase::kEager);
     ++of_phase[graphs[i].phase];
     const bool captured = graphs[i].what.find("layer") != std::string::npos;
-    const std::size_t step = i / (eager.size() / kSteps);
-    if (step == 0) {
+    const std::size_t pass = i / of_step;
+    if (pass == 0) {
       EXPECT_EQ(graphs[i].phase, Phase::kWarmUp) << graphs[i].what;
+    } else if (ahead && pass == 1) {
+      EXPECT_EQ(graphs[i].phase, Phase::kCaptureAhead) << graphs[i].what;
     } else if (!captured) {
       EXPECT_EQ(graphs[i].phase, Phase::kEager) << graphs[i].what;
-    } else if (step > 1) {
+    } else if (ahead || pass > 1) {
       EXPECT_EQ(graphs[i].phase, Phase::kReplay) << graphs[i].what;
     } else {
       EXPECT_TRUE(graphs[i].phase == Phase::kCapture || graphs[i].phase == Phase::kReplay) << graphs[i].what;
     }
   }
-  EXPECT_GT(of_phase[Phase::kCapture], 0);
+  EXPECT_EQ(of_phase[Phase::kCapture] > 0, !ahead);
+  EXPECT_GT(of_phase[Phase::kReplay], 0);
 }
 
 TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
@@ -81,22 +91,77 @@ TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   expect_calls_of_eager_steps(graphs, eager);
 }
 
-// Whose graphs are captured ahead of the step's messages, in a pass that calls none.
+// Whose graphs are captured ahead of the step's messages, in a pass that calls them once more.
 TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
-  const Words flags = test::words(
-      "--train-iters 3 --micro-batch-size 4 --num-layers 4 --pipeline-model-parallel-size 2 "
-      "--pipeline-schedule zb-v");
-  std::array<std::vector<Call>, 2> eager, graphs;
-  const auto of_rank = [](std::array<std::vector<Call>, 2>& calls) {
-    return [&calls](Trainer& trainer, int rank) { record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank); };
-  };
-  const RunResult without = test::train({.flags = flags, .ranks = 2, .prepare = of_rank(eager)});
-  const RunResult with = test::train({.flags = flags + kModules, .ranks = 2, .prepare = of_rank(graphs)});
-  expect_same_run(with, without);
-  // Two layers of 2 a rank, and embedding and head on the first one.
-  ASSERT_EQ(eager[0].size(), 6u * 6 * 2 * kSteps);
-  ASSERT_EQ(eager[1].size(), 4u * 6 * 2 * kSteps);
-  for (const std::size_t rank : {0, 1}) expect_calls_of_eager_steps(graphs.at(rank), eager.at(rank));
+  for (const char* schedule : {"1f1b", "interleaved", "zb-v", "dualpipe-v"}) {
+    SCOPED_TRACE(schedule);
+    Words flags = test::words("--train-iters 3 --micro-batch-size 2 --num-layers 4 --pipeline-model-parallel-size 2") +
+                  Words{"--pipeline-schedule", schedule};
+    if (schedule == std::string("interleaved")) flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
+    std::array<std::vector<Call>, 2> eager, graphs;
+    const auto of_rank = [](std::array<std::vector<Call>, 2>& calls) {
+      return [&calls](Trainer& trainer, int rank) { record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank); };
+    };
+    const RunResult without = test::train({.flags = flags, .ranks = 2, .prepare = of_rank(eager)});
+    const RunResult with = test::train({.flags = flags + kModules, .ranks = 2, .prepare = of_rank(graphs)});
+    expect_same_run(with, without);
+    // Two layers of 2 a rank, and the embedding and the head.
+    EXPECT_EQ(eager[0].size() + eager[1].size(), 10u * 6 * 4 * kSteps);
+    for (const std::size_t rank : {0, 1}) expect_calls_of_eager_steps(graphs.at(rank), eager.at(rank), /*ahead=*/true);
+  }
+}
+
+// A stage whose layers all run eagerly captures nothing, so that no pass calls its hooks.
+TEST(GraphedRun, HooksOfAStageWithoutGraphsAreCalledInItsStepsAlone) {
+  const Words flags =
+      test::llama_flags() +
+      test::words(
+          "--train-iters 3 --num-layers 4 --pipeline-model-parallel-size 2 --num-experts 4 --moe-layer-freq "
+          "[0]*2+[1]*2 --moe-ffn-hidden-size 16 --ffn-hidden-size 32 --moe-router-topk 2");
+  const Words graphs = kGraphs + Words{"--cuda-graph-modules", "mlp"};
+  std::array<std::vector<Call>, 2> calls;
+  test::train({.flags = flags + graphs, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
+                 record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank);
+               }});
+  const auto ahead = [](const Call& call) { return call.phase == Phase::kCaptureAhead; };
+  EXPECT_GT(std::ranges::count_if(calls[0], ahead), 0);
+  EXPECT_EQ(std::ranges::count_if(calls[1], ahead), 0);
+  EXPECT_GT(calls[1].size(), 0u);
+}
+
+// In the pass that captures ahead, at a graph and at a verb that none holds: the next step captures anew.
+TEST(GraphedRun, AHookThatThrowsWhileCapturingAheadChangesNoBits) {
+  for (const int segment : {0, 1, 2}) {
+    SCOPED_TRACE(segment);
+    const auto run = [&](const Words& graphs) {
+      const auto steps = [&](Trainer& trainer, int) {
+        bool throws = !graphs.empty();
+        Rank& rank = trainer.rank();
+        rank.runner.hooks(segment).add(HookPoint::kPostForward, [&throws](const HookContext& c) {
+          if (c.phase == Phase::kCaptureAhead && c.microbatch == 1 && std::exchange(throws, false))
+            throw std::runtime_error("out of luck");
+        });
+        BlankSamples samples(rank.config, 1e-2f);
+        for (; samples.input.iteration < 4; ++samples.input.iteration) {
+          if (throws && samples.input.iteration == 2) {
+            EXPECT_THAT(error_of(ExitCode::kInternal, [&] { trainer.step().train(samples.input); }),
+                        HasSubstr(fmt::format("hook post_forward of segment {} (microbatch 1): out of luck",
+                                              rank.runner.entry(segment).name)));
+            EXPECT_EQ(rank.graphs->stats().graphs, 0);
+            EXPECT_FALSE(rank.streams.compute.capturing());
+          }
+          trainer.step().train(samples.input);
+          trainer.step().read_result();
+        }
+        rank.runner.hooks(segment) = {};
+        if (rank.graphs) rank.graphs->drop();
+      };
+      const Words flags =
+          test::words("--train-iters 4 --num-layers 4 --pipeline-model-parallel-size 2 --global-batch-size 4");
+      return test::train({.flags = flags + graphs, .ranks = 2, .prepare = steps});
+    };
+    expect_same_run(run(kGraphs + Words{"--cuda-graph-modules", "attn"}), run({}));
+  }
 }
 
 TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {

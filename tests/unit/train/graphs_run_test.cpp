@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "core/ops/elementwise.h"
@@ -208,27 +209,48 @@ TEST(GraphedRun, AFailureWhileCapturingChangesNoBits) {
 
 // On a GPU a capture may wait for a receive that was posted, whose sender waits for this stage.
 TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
-  std::array<int, 2> captures{}, graphs{};
-  test::train(
-      {.flags = Words{"--num-layers", "4", "--pipeline-model-parallel-size", "2"} +
-                Words{"--pipeline-schedule", "zb-v"} + kModules,
-       .ranks = 2,
-       .prepare =
-           [&](Trainer& trainer, int rank) {
-             SegmentRunner& runner = trainer.rank().runner;
-             for (int s = 0; s < runner.num_segments(); ++s) {
-               runner.hooks(s).add(HookPoint::kPreForward, [&, rank](const HookContext& c) {
-                 if (c.phase != Phase::kCapture) return;
-                 EXPECT_TRUE(trainer.rank().graphs->complete());
-                 ++captures.at(static_cast<std::size_t>(rank));
-               });
-             }
-           },
-       .finish = [&](Trainer& trainer,
-                     int rank) { graphs.at(static_cast<std::size_t>(rank)) = trainer.rank().graphs->stats().graphs; }});
-  for (int rank : {0, 1}) {
-    EXPECT_GT(captures.at(static_cast<std::size_t>(rank)), 0);
-    EXPECT_LT(captures.at(static_cast<std::size_t>(rank)), graphs.at(static_cast<std::size_t>(rank)));
+  struct Seen {
+    std::map<Phase, int> calls;
+    std::set<std::int64_t> messages_ahead;  // so far, at calls ahead
+    std::int64_t messages = 0;              // of two steps
+    int graphs = 0;
+  };
+  std::array<Seen, 2> of_ranks;
+  const auto messages_of = [](Trainer& trainer) {
+    const PipelineTransfer::Stats& stats = trainer.rank().transfer.stats();
+    return stats.sent + stats.received;
+  };
+  const auto watch = [&](Trainer& trainer, int rank) {
+    Seen& seen = of_ranks.at(static_cast<std::size_t>(rank));
+    SegmentRunner& runner = trainer.rank().runner;
+    for (int s = 0; s < runner.num_segments(); ++s) {
+      runner.hooks(s).add(HookPoint::kPreForward, [&](const HookContext& c) {
+        ++seen.calls[c.phase];
+        EXPECT_TRUE(c.phase != Phase::kReplay || trainer.rank().graphs->complete());
+        if (c.phase != Phase::kCaptureAhead) return;
+        EXPECT_FALSE(trainer.rank().graphs->complete());
+        seen.messages_ahead.insert(messages_of(trainer));
+      });
+    }
+  };
+  test::train({.flags = test::words("--train-iters 2 --num-layers 4 --pipeline-model-parallel-size 2 "
+                                    "--pipeline-schedule zb-v") +
+                        kModules,
+               .ranks = 2,
+               .prepare = watch,
+               .finish = [&](Trainer& trainer, int rank) {
+                 Seen& seen = of_ranks.at(static_cast<std::size_t>(rank));
+                 seen.messages = messages_of(trainer);
+                 seen.graphs = trainer.rank().graphs->stats().graphs;
+               }});
+  for (Seen& seen : of_ranks) {
+    EXPECT_GT(seen.graphs, 0);
+    EXPECT_GT(seen.messages, 0);
+    EXPECT_EQ(seen.messages_ahead, (std::set<std::int64_t>{seen.messages / 2}));  // of the step before
+    EXPECT_GT(seen.calls[Phase::kReplay], 0);
+    EXPECT_EQ(seen.calls[Phase::kCapture], 0);
+    EXPECT_EQ(seen.calls[Phase::kCaptureAhead], seen.calls[Phase::kWarmUp]);
+    EXPECT_EQ(seen.calls[Phase::kReplay] + seen.calls[Phase::kEager], seen.calls[Phase::kWarmUp]);
   }
 }
 

@@ -1,0 +1,94 @@
+// FSDP by a user's own hooks has the bits of the built-in one: eagerly, and in graphs of stages, which are captured
+// ahead; with experts over two ranks and activations on the host. In the quick tier each two values of two columns
+// stand together once.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+#include "tests/support/tier.h"
+#include "tests/unit/train/own_sharding.h"
+
+namespace megalith {
+namespace {
+
+using test::Cell;
+using test::OwnCase;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+constexpr int kSteps = 3;
+constexpr std::int64_t kMicrobatches = 4;  // of a replica
+
+struct Own {
+  RunResult run;
+  std::int64_t gathers = 0, reductions = 0, calls_ahead = 0, graphs = 0, missing = 0, replays = 0, unit_actions = 0;
+};
+
+Own run_own(const Cell& cell, bool graphs) {
+  Own own;
+  std::mutex mutex;
+  std::map<int, std::shared_ptr<ShardedUnits>> units;
+  const auto customize = [&](Rank& rank) {
+    const std::shared_ptr<ShardedUnits> of_rank = test::shard_by_hooks(rank, cell);
+    const std::lock_guard lock(mutex);
+    units[rank.mesh.world().rank()] = of_rank;
+    rank.runner.hooks(0).add(HookPoint::kPreForward, [&](const HookContext& hook) {
+      if (hook.phase != Phase::kCaptureAhead) return;
+      const std::lock_guard count(mutex);
+      ++own.calls_ahead;
+    });
+  };
+  const auto finish = [&](Trainer& trainer, int rank) {
+    const std::lock_guard lock(mutex);
+    own.gathers += units.at(rank)->gathers();
+    own.reductions += units.at(rank)->reductions();
+    for (const Action& action : trainer.step().actions().train) own.unit_actions += is_of_unit(action.kind) ? 1 : 0;
+    if (!trainer.rank().graphs) return;
+    const GraphedRunner& of_rank = *trainer.rank().graphs;
+    own.graphs += of_rank.stats().graphs;
+    own.missing += of_rank.plan().graphs - of_rank.stats().graphs;
+    own.replays += of_rank.stats().replays - static_cast<std::int64_t>(of_rank.plan().runs.size()) * (kSteps - 1);
+  };
+  own.run = test::train({.flags = graphs ? cell.graphs() : cell.eager(),
+                         .ranks = cell.layout.ranks(),
+                         .customize = customize,
+                         .finish = finish});
+  return own;
+}
+
+void expect_own(const OwnCase& of, const Own& own, const RunResult& want) {
+  test::expect_same_state(own.run, want);
+  EXPECT_EQ(own.unit_actions, 0);
+  EXPECT_GT(own.gathers, 0);
+  EXPECT_EQ(own.reductions > 0, test::own_cell(of, kSteps).layout.sharing == 3);
+  EXPECT_EQ(test::expect_moved(own.run, kSteps * kMicrobatches) > 0, !of.offloads.empty());
+}
+
+TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
+  std::map<int, RunResult> built_in;  // by the way of sharing
+  for (const OwnCase& of : test::one_of(2) > 1 ? test::few_own_cases() : test::own_cases()) {
+    Cell cell = test::own_cell(of, kSteps);
+    cell.more = cell.more + Words{"--bf16", "--check-hazards"};
+    SCOPED_TRACE(cell.name() + testing::PrintToString(of.offloads));
+    const auto [found, is_new] = built_in.try_emplace(cell.layout.sharing);
+    if (is_new) {
+      found->second = test::run_eagerly(cell);
+      EXPECT_GT(found->second.ranks[0].units_gathered, 0);
+      const Own eager = run_own(cell, false);
+      expect_own(of, eager, found->second);
+      EXPECT_EQ(eager.calls_ahead, 0);
+    }
+    const Own graphs = run_own(cell, true);
+    expect_own(of, graphs, found->second);
+    EXPECT_GT(graphs.graphs, 0);
+    EXPECT_EQ(graphs.missing, 0);
+    EXPECT_EQ(graphs.replays, 0) << "more or fewer than each run in all steps but the first";
+    EXPECT_GT(graphs.calls_ahead, 0);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace megalith
