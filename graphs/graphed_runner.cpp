@@ -23,7 +23,9 @@ bool same_addresses(const TensorList& a, const TensorList& b) {
 
 bool same_addresses(const Microbatch& a, const Microbatch& b) {
   return a.tokens.data == b.tokens.data && a.labels.data == b.labels.data && a.parameters == b.parameters &&
-         a.sums.data == b.sums.data;
+         a.sums.data == b.sums.data && a.expert_counts.data == b.expert_counts.data &&
+         a.balance_counts.data == b.balance_counts.data && a.room_needed.data == b.room_needed.data &&
+         a.rows_sent.data == b.rows_sent.data;
 }
 
 // The lowest segment of a run and how many from it on.

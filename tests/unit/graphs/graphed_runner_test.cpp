@@ -319,8 +319,17 @@ TEST_F(GraphedRunnerTest, AReplayRefusesAnotherMicrobatch) {
   };
   EXPECT_THAT(with([&] { microbatch_.mode = Mode::kEval; }), HasSubstr("the mode has changed"));
   EXPECT_THAT(with([&] { microbatch_.sequences = 2; }), HasSubstr("the size of the microbatch"));
-  EXPECT_THAT(with([&] { microbatch_.tokens = input_; }), HasSubstr("an address of the microbatch"));
+  EXPECT_THAT(with([&] { microbatch_.seq_length = 2; }), HasSubstr("the size of the microbatch"));
+  for (Tensor Microbatch::*const tensor :
+       {&Microbatch::tokens, &Microbatch::labels, &Microbatch::sums, &Microbatch::expert_counts,
+        &Microbatch::balance_counts, &Microbatch::room_needed, &Microbatch::rows_sent})
+    EXPECT_THAT(with([&] { microbatch_.*tensor = input_; }), HasSubstr("an address of the microbatch"));
+  const MicrobatchParameters others{};
+  EXPECT_THAT(with([&] { microbatch_.parameters = &others; }), HasSubstr("an address of the microbatch"));
+  EXPECT_EQ(step(3, graphs), wanted(3));
   const Tensor before = std::exchange(input_, floats(0));
+  EXPECT_THAT(error_of([&] { step(1, graphs); }), HasSubstr("the address of an input has changed"));
+  input_ = Tensor(before.data, DType::kFp32, {1, 1});
   EXPECT_THAT(error_of([&] { step(1, graphs); }), HasSubstr("the address of an input has changed"));
   input_ = before;
   EXPECT_EQ(step(2, graphs), wanted(2));

@@ -76,6 +76,17 @@ TEST(OffloadPolicy, KeepsTheLastGroupsOfEachChunkByTheFraction) {
   EXPECT_EQ(moved(both, of), "");
 }
 
+// 10 x (1 - 0.8) is less than 2 in binary, and 10 x (1 - 0.9) less than 1.
+TEST(OffloadPolicy, TakesTheFractionOfTenAsADecimalNumber) {
+  std::vector<OffloadCandidate> ten;
+  for (int layer = 0; layer < 10; ++layer) ten.push_back(candidate(0, layer, SlotKind::kFc1, kMib));
+  OffloadRequest of = request({SlotKind::kFc1}, 0, 9);
+  for (int tenths = 0; tenths <= 10; ++tenths) {
+    of.fraction = tenths / 10.0;
+    EXPECT_EQ(moving(ten, choose_offloads(ten, of)).size(), static_cast<std::size_t>(tenths));
+  }
+}
+
 TEST(OffloadPolicy, CountsAKindInALayerAsOneGroup) {
   std::vector<OffloadCandidate> two;  // attention's output and its statistics
   for (int layer = 0; layer < 2; ++layer) {

@@ -123,8 +123,9 @@ struct Bench {
     return device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned;
   }
 
-  void run(Kind kind, int column, int segment = -1) {
-    const Action action{.kind = kind, .segment = segment, .column = column, .item = segment < 0 ? 0 : -1};
+  void run(Kind kind, int column, int segment = -1, int microbatch = 0) {
+    const Action action{
+        .kind = kind, .microbatch = microbatch, .segment = segment, .column = column, .item = segment < 0 ? 0 : -1};
     switch (kind) {
       case Kind::kOffload: return transfer.offload(action);
       case Kind::kWaitOffload: return transfer.wait_offload(action);
@@ -313,6 +314,25 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
     EXPECT_EQ(hazards.count() > 0, ordinal >= 0) << "wait " << ordinal << " of " << waits;
   }
   EXPECT_EQ(waits, 2 * 4);
+}
+
+// The copies of one column and verb: each microbatch writes anew what they read.
+TEST_P(OffloadTransfer, EachMicrobatchOfAColumnIsWaitedFor) {
+  const Plans plans = record();
+  HazardChecker hazards;
+  Bench bench(device(), {.hazards = &hazards});
+  prepare(bench, plans);
+  const int column = kColumnsInFlight[0];
+  for (int microbatch = 0; microbatch < 3; ++microbatch) {
+    bench.runner.begin(column, {.sequences = column});
+    bench.run(Kind::kForward, column, 0, microbatch);
+    for (const Kind kind : {Kind::kOffload, Kind::kWaitOffload, Kind::kReload, Kind::kWaitReload})
+      bench.run(kind, column, -1, microbatch);
+    bench.run(Kind::kBackwardData, column, 0, microbatch);
+  }
+  bench.synchronize();
+  EXPECT_EQ(hazards.count(), 0);
+  EXPECT_EQ(bench.transfer.stats().offloads, 3);
 }
 
 TEST_P(OffloadTransfer, ACallOutOfOrderIsAnError) {
