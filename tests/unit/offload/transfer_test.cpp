@@ -335,6 +335,50 @@ TEST_P(OffloadTransfer, EachMicrobatchOfAColumnIsWaitedFor) {
   EXPECT_EQ(bench.transfer.stats().offloads, 3);
 }
 
+// Also those of a list that begins as the one before ended.
+TEST_P(OffloadTransfer, EachListWaitsForItsOwnWrites) {
+  const Plans plans = record();
+  HazardChecker hazards;
+  Bench bench(device(), {.hazards = &hazards});
+  prepare(bench, plans);
+  const int column = kColumnsInFlight[0];
+  for (int list = 0; list < 3; ++list) {
+    bench.runner.begin(column, {.sequences = column});
+    bench.run(Kind::kForward, column, 0);
+    for (const Kind kind : {Kind::kOffload, Kind::kWaitOffload, Kind::kReload, Kind::kWaitReload})
+      bench.run(kind, column);
+    bench.run(Kind::kBackwardData, column, 0);
+    bench.transfer.reset();
+  }
+  bench.synchronize();
+  EXPECT_EQ(hazards.count(), 0);
+  EXPECT_EQ(bench.transfer.stats().offloads, 3);
+}
+
+// Copies back follow each other: a wait for the last one is one for all.
+TEST_P(OffloadTransfer, WhatCameBeforeIsNotWaitedForAgain) {
+  const Plans plans = record();
+  HazardChecker hazards;
+  WaitCounter waits;
+  Bench bench(device(), {.hazards = &hazards, .waits = &waits});
+  prepare(bench, plans);
+  for (const int column : kColumnsInFlight) {
+    bench.runner.begin(column, {.sequences = column});
+    bench.run(Kind::kForward, column, 0);
+    bench.run(Kind::kOffload, column);
+    bench.run(Kind::kWaitOffload, column);
+  }
+  for (const int column : kColumnsInFlight) bench.run(Kind::kReload, column);
+  const std::int64_t before = waits.count;
+  bench.run(Kind::kWaitReload, kColumnsInFlight[1]);
+  EXPECT_EQ(waits.count, before + 1);
+  bench.run(Kind::kWaitReload, kColumnsInFlight[0]);
+  EXPECT_EQ(waits.count, before + 1);
+  for (const int column : kColumnsInFlight) bench.run(Kind::kBackwardData, column, 0);
+  bench.synchronize();
+  EXPECT_EQ(hazards.count(), 0);
+}
+
 TEST_P(OffloadTransfer, ACallOutOfOrderIsAnError) {
   const Plans plans = record();
   Bench bench(device(), {});
