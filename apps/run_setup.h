@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "apps/checkpoint_flags.h"
@@ -24,7 +25,8 @@ struct RunSetup {
   FoundCheckpoint found = {};         // where it was looked for already
   RunData data = {};                  // where it is known from where on
   StepPlans plans = {};
-  std::function<void(Rank&)> customize = nullptr;  // adds hooks, before anything runs
+  std::function<void(Rank&)> customize = nullptr;                              // adds hooks, before anything runs
+  std::function<std::size_t()> host_bytes = [] { return available_bytes(); };  // what this host can give; 0: unknown
 };
 // `options` is complete except for the vocabulary size, which the tokenizer gives.
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});

@@ -59,9 +59,10 @@ void Trainer::build(Communicator& host_world) {
   const bool saves_async = options().checkpoint.async_save && !options().train.skip_train;
   if (saves_async) save_group_ = host_world.duplicate("checkpoint");
   const std::size_t staging = setup_.plans.checkpoint_staging;
-  check_host_memory(setup_.plans, staging, world_);
+  const std::size_t host_bytes = setup_.host_bytes();
+  check_host_memory(setup_.plans, staging, world_, host_bytes);
   // A GPU says itself when it is full.
-  std::size_t limit = on_cpu ? share_of_rank(available_bytes(), ranks_of_host(world_)) : 0;
+  std::size_t limit = on_cpu ? share_of_rank(host_bytes, ranks_of_host(world_)) : 0;
   const std::size_t copies = setup_.plans.host.peak_bytes + staging;
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) check_gpu_memory(memory_use(setup_.plans), gpu_of_rank(world_), world_);

@@ -56,7 +56,7 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
       needed.arrived, needed.rows, had.arrived, had.rows);
   on_all_ranks(world_, [&] {
     try {
-      check_host_memory(setup_.plans, 0, world_);
+      check_host_memory(setup_.plans, 0, world_, setup_.host_bytes());
       rank_->memory.arena.use(setup_.plans.largest());
       if (rank_->offload) rank_->offload->host.use(setup_.plans.host);
     } catch (const Error& error) {

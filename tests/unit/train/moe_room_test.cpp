@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <mutex>
 
@@ -204,6 +205,36 @@ TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   EXPECT_THAT(rest.regrows, ElementsAre(1, 1, 1));
   EXPECT_TRUE(rest.whole_state == whole.run.whole_state);
   EXPECT_EQ(rest.losses.back(), whole.run.losses.back());
+}
+
+// The host has room for what moves there at the start of the run, and not for what would move with more room.
+TEST(MoeRoom, MoreRoomIsCheckedAgainstTheHost) {
+  const Words flags = model("1") + test::offload({"fused_group_mlp"}) + kTwoRanks.flags();
+  std::atomic<bool> begun = false;
+  const auto run_with = [&](std::size_t bytes_then) {
+    begun = false;
+    return test::train({.flags = flags,
+                        .ranks = 2,
+                        .prepare =
+                            [&](Trainer& trainer, int index) {
+                              set_biases(trainer, index);
+                              trainer.rank().mesh.world().host_barrier();
+                              begun = true;
+                            },
+                        .host_bytes = [&, bytes_then] { return begun ? bytes_then : std::size_t{0}; }});
+  };
+  const RunResult free = run_with(0);
+  EXPECT_THAT(free.regrows, ElementsAre(0, 1, 1, 1, 1));
+  const std::size_t needed = free.ranks[0].host_planned + free.ranks[1].host_planned;
+  EXPECT_THAT(run_with(needed).regrows, ElementsAre(0, 1, 1, 1, 1));
+  try {
+    run_with(needed - 1);
+    ADD_FAILURE() << "the run went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("step 2 needed room on a rank for at least"),
+                                             HasSubstr("--offload-modules: memory of host ")));
+  }
 }
 
 TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {

@@ -230,6 +230,7 @@ RunResult train(const RunRequest& request) {
     const int index = group.rank();
     RunSetup setup = prepare_run(options, index, group.size());
     setup.customize = request.customize;
+    if (request.host_bytes) setup.host_bytes = request.host_bytes;
     Trainer trainer(std::move(setup), group, stop);
     if (request.prepare) request.prepare(trainer, index);
     const ExitCode code = trainer.run();
@@ -251,6 +252,7 @@ RunResult train(const RunRequest& request) {
         .units_gathered = rank.units.sharded ? rank.units.sharded->gathers() : 0,
         .units_reduced = rank.units.sharded ? rank.units.sharded->reductions() : 0,
         .transfer = rank.transfer.stats(),
+        .replays = rank.graphs ? rank.graphs->stats().replays : 0,
         .arena_planned = trainer.plans().block_bytes(),
         .host_planned = trainer.plans().host.peak_bytes};
     if (rank.offload) {

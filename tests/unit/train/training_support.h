@@ -34,6 +34,7 @@ struct RankActivity {
   std::int64_t units_gathered = 0, units_reduced = 0;  // of sharded units, warm-up included
   PipelineTransfer::Stats transfer;
   ActivationTransfer::Stats offload;       // warm-up included
+  std::int64_t replays = 0;                // of graphs
   std::int64_t slots = 0, slot_bytes = 0;  // that are on the host between forward and backward, of a microbatch
   std::size_t arena_planned = 0, host_planned = 0;
 };
@@ -76,6 +77,7 @@ struct RunRequest {
   std::function<void(Rank&)> customize = nullptr;             // RunSetup::customize
   std::function<void(Trainer&, int rank)> prepare = nullptr;  // before run()
   std::function<void(Trainer&, int rank)> finish = nullptr;   // after it
+  std::function<std::size_t()> host_bytes = nullptr;          // RunSetup::host_bytes
 };
 
 // small_run() on mock data, on the CPU.
