@@ -4,7 +4,9 @@
 # of tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
 # Every second run has sharded weights, and evaluations.
-# Then, for which cpu-release must have its tests too: the same time with kills at random sites of the code (--fault),
+# Then, for which cpu-release must have its tests too: random draws of layouts and features against plain runs, 60 a
+# minute of MINUTES (tests/unit/train/draws_table.cpp has the table); the same time with kills at random sites of the
+# code (--fault),
 # 50 kills of eight ranks in every parallelism, and allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
 # long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
 # on one core); every layout of eight ranks with every schedule, dtype and recompute (hours: LAYOUTS=N takes one of N);
@@ -12,11 +14,12 @@
 # tests/tokenizer). Last, the coverage of the unit tests.
 # On GPUs, kills alone: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
 # FIRST_KILL=30 tests/soak.sh
+# Draws on GPUs, many in one start: SEED=1 MEGALITH_DRAWS=100 mpirun -np 4 mpi_draws --device=cuda
 # Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, at least so many kills at random
 # moments and nothing else; STEPS of a run at least (default 200); FIRST_KILL, the tenths of a second after which a run
 # may be killed (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), LAYOUTS (N:
-# one of N cases, default 1), FUZZ_RUNS (default 1000000), PYTHON with those libraries (default python3), COVERAGE (0:
-# without).
+# one of N cases, default 1), DRAWS (default 60 x MINUTES; 0: none), FUZZ_RUNS (default
+# 1000000), PYTHON with those libraries (default python3), COVERAGE (0: without).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -123,6 +126,12 @@ done
 [ $kills -gt 0 ] || { echo "soak: no run was killed" >&2; exit 1; }
 [ -z "${KILLS:-}" ] || exit 0
 
+if [ -x build/cpu-release/tests/unit_draws ]; then
+  draws=${DRAWS:-$((60 * minutes))}
+  [ "$draws" -eq 0 ] || SEED=$seed MEGALITH_DRAWS=$draws build/cpu-release/tests/unit_draws >"$work/draws" 2>/dev/null ||
+    { grep -v '^\[megalith\]' "$work/draws" >&2; exit 1; }
+  grep '^seed' "$work/draws" || true
+fi
 if [ -x build/cpu-release/tests/e2e ]; then
   SEED=$seed MEGALITH_CRASH_MINUTES=$minutes MEGALITH_LAYOUT_KILLS=50 build/cpu-release/tests/e2e \
     --gtest_filter='Crash.Long*:Crash.KilledInEvery*'

@@ -1,0 +1,131 @@
+// Random draws of layouts and features (tests/unit/train/draws.h) on the ranks of a world, many in one start:
+//   SEED=1 MEGALITH_DRAWS=100 mpirun -np 4 mpi_draws [--device=cuda] [GoogleTest's flags]
+// Each against the plain run of its class, in bits. Exit code 77, for a skipped test, where ranks outnumber GPUs.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "apps/run_setup.h"
+#include "tests/distributed/rank_device.h"
+#include "tests/distributed/run_tests.h"
+#include "tests/unit/train/draws.h"
+
+namespace megalith {
+namespace {
+
+using test::Outcome;
+using test::Words;
+using test::operator+;
+
+// Of main.
+Communicator* world = nullptr;    // of the host
+Communicator* devices = nullptr;  // of the device
+DeviceType device = DeviceType::kCpu;
+
+int number_of(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+Words device_flags() {
+  return device == DeviceType::kCuda
+             ? test::words("--device cuda --deterministic-mode --hidden-size 128 --seq-length 64")
+             : test::words("--check-hazards");
+}
+
+test::RankActivity activity(Rank& rank) {
+  test::RankActivity did;
+  if (rank.graphs) did.replays = rank.graphs->stats().replays;
+  if (rank.offload) did.offload = rank.offload->transfer.stats();
+  if (rank.units.sharded) did.units_gathered = rank.units.sharded->gathers();
+  return did;
+}
+
+Outcome run(const Words& flags, int) {
+  const TestFolder scratch;
+  const std::string metrics = scratch.path("metrics.jsonl");
+  std::optional<RunSetup> setup;
+  const std::optional<RankFailure> failure = failure_of_any(*world, [&] {
+    const Words all = test::tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics};
+    setup = prepare_run(parse_flags(App::kTrain, all).options, world->rank(), world->size());
+  });
+  if (failure) return {.refused = failure->code == ExitCode::kUsage, .problem = failure->message};
+  try {
+    const StopRequest stop;
+    Trainer trainer(std::move(*setup), *devices, stop, world);
+    Outcome outcome;
+    outcome.run.code = trainer.run();
+    Rank& rank = trainer.rank();
+    outcome.run.ranks = {activity(rank)};
+    if (trainer.hazards() != nullptr) outcome.run.hazards = trainer.hazards()->count();
+    outcome.run.memory_as_planned = rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
+                                    rank.memory.pool.peak_allocated_bytes() == memory_use(trainer.plans()).total();
+    if (world->rank() == 0) test::read_metrics(metrics, outcome.run);
+    return outcome;
+  } catch (const EveryRankFailed& error) {  // the same on all of them
+    return {.refused = error.code() == ExitCode::kUsage, .problem = error.what()};
+  }
+}
+
+TEST(MpiDraws, ChangeNoBit) {
+  const int seed = number_of("SEED", 1), first = number_of("MEGALITH_FIRST_DRAW", 0);
+  const int count = number_of("MEGALITH_DRAWS", 20);
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("megalith_draws_{}_{}", world->size(), seed)).string();
+  const auto clear = [&] {
+    if (world->rank() == 0) std::filesystem::remove_all(folder);
+    world->host_barrier();
+  };
+  test::Draws draws({.run = run,
+                     .folder = folder,
+                     .clear = clear,
+                     .takes_fewer_ranks = false,
+                     .has_metrics = world->rank() == 0,
+                     .any = [](bool here) { return world->host_any(here); }});
+  for (int number = first; number < first + count; ++number) {
+    const std::string problem =
+        draws.run({.seed = static_cast<std::uint64_t>(seed), .number = number, .ranks = world->size()});
+    if (!problem.empty()) ADD_FAILURE() << problem;
+  }
+  clear();
+  if (world->rank() == 0) fmt::print("seed {}: {}", seed, test::text_of(draws.totals()));
+  EXPECT_EQ(draws.totals().draws, count);
+  if (count < 20) return;
+  EXPECT_GT(draws.totals().graphs, 0);
+  EXPECT_GT(draws.totals().offloads, 0);
+  EXPECT_GT(draws.totals().resumed, 0);
+}
+
+}  // namespace
+}  // namespace megalith
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--device=cuda") {
+      device = DeviceType::kCuda;
+    } else if (!argument.starts_with("--gtest")) {
+      fmt::print(stderr, "mpi_draws: expected --device=cuda or --gtest_..., got {}\n", argument);
+      return 2;
+    }
+  }
+  set_deterministic_environment();
+  set_graphs_environment();
+  const TestFolder cache;
+  setenv("MEGALITH_CACHE", cache.path("cache").c_str(), 1);
+  MpiRuntime mpi(argc, argv, {.timeout = std::chrono::seconds(60)});
+  test::init_tests(argc, argv, mpi);
+  if (!test::select_rank_device(mpi, device)) return test::kSkipped;
+  const std::unique_ptr<Communicator> hosts = mpi.world();
+  const std::unique_ptr<Communicator> gpus = device == DeviceType::kCuda ? mpi.world(device) : nullptr;
+  world = hosts.get();
+  devices = gpus ? gpus.get() : world;
+  return test::run_tests(mpi, *world);
+}
