@@ -9,6 +9,7 @@
 #include <map>
 #include <string_view>
 
+#include "apps/batch_ramp.h"
 #include "apps/dispatcher_choice.h"
 #include "apps/flags_binding.h"
 #include "apps/metrics.h"
@@ -81,6 +82,14 @@ std::string said_model(const Options& options) {
          (options.train.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
 }
 
+// Of a batch that grows.
+std::string said_ramp(const Options& options) {
+  if (options.train.rampup_batch_size.empty()) return "";
+  const std::int64_t first = batch_after(options.train, 0), last = options.train.rampup_batch_size[2];
+  return fmt::format(", from {} on over {} (--rampup-batch-size),", first * options.model.seq_length,
+                     counted(last, "sample"));
+}
+
 std::string said_tokens(const Options& options) {
   const TrainingOptions& train = options.train;
   const std::int64_t step = train.global_batch_size * options.model.seq_length;
@@ -88,11 +97,12 @@ std::string said_tokens(const Options& options) {
   if (!options.data.mock_data) {
     for (const std::string& prefix : prefixes_of(options.data.data_path)) prefixes.push_back(escaped_short(prefix));
   }
-  const double all = static_cast<double>(step) * static_cast<double>(train.train_iters);
-  return fmt::format("{} a step in sequences of {}, {}, from {}", step, options.model.seq_length,
-                     train.skip_train ? "evaluation alone"
-                                      : fmt::format("{} in {}", with_unit(all), counted(train.train_iters, "step")),
-                     prefixes.empty() ? "--mock-data" : listed(prefixes));
+  const RunEnd end = end_of_run(train, {});
+  const double all = static_cast<double>(end.at.samples) * static_cast<double>(options.model.seq_length);
+  return fmt::format(
+      "{} a step{} in sequences of {}, {}, from {}", step, said_ramp(options), options.model.seq_length,
+      train.skip_train ? "evaluation alone" : fmt::format("{} in {}", with_unit(all), counted(end.at.steps, "step")),
+      prefixes.empty() ? "--mock-data" : listed(prefixes));
 }
 
 std::string said_experts(const Options& options, const RunConfig& config) {

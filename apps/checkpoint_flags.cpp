@@ -96,6 +96,7 @@ std::string changed_flags(const Options& options, const std::map<std::string, st
   std::vector<Difference> changes;
   for (const ConfigEntry& entry : options.effective) {
     if (entry.on_load != OnLoad::kNoted || !saved.contains(entry.name)) continue;
+    if (entry.name == "train-iters" && options.train.train_samples > 0) continue;  // follows from the samples
     const std::string before = meant(saved, entry.name), now = meant(given, entry.name);
     if (before != now) changes.push_back({&entry, before, now});
   }

@@ -5,7 +5,9 @@
 #include <array>
 #include <set>
 #include <string>
+#include <tuple>
 
+#include "apps/batch_ramp.h"
 #include "apps/flags_binding.h"
 #include "apps/flags_companion.h"
 #include "apps/flags_moe.h"
@@ -197,19 +199,38 @@ void check_outputs(const Options& options) {
   require_other_file(trace, metrics);
 }
 
+// --train-samples counts in samples, --train-iters in steps; so do the flags of the schedule.
+void check_units(const TrainingOptions& train) {
+  const LrSchedule& schedule = train.schedule;
+  const bool by_samples = train.train_samples > 0;
+  for (const auto& [is_set, flag, unit] : {std::tuple{schedule.lr_decay_iters > 0, "--lr-decay", "iters"},
+                                           {schedule.lr_warmup_iters > 0, "--lr-warmup", "iters"},
+                                           {schedule.lr_wsd_decay_iters > 0, "--lr-wsd-decay", "iters"}}) {
+    not_both(is_set && by_samples, fmt::format("{}-{}", flag, unit), "--train-samples",
+             fmt::format("a run by samples takes {}-samples", flag));
+  }
+  for (const auto& [is_set, flag] : {std::pair{schedule.lr_decay_samples > 0, "--lr-decay-samples"},
+                                     {schedule.lr_warmup_samples > 0, "--lr-warmup-samples"},
+                                     {schedule.lr_wsd_decay_samples > 0, "--lr-wsd-decay-samples"},
+                                     {!train.rampup_batch_size.empty(), "--rampup-batch-size"}})
+    only_with(!is_set || by_samples, {.flag = flag, .needs = "--train-samples", .got = "--train-iters"});
+}
+
 void check_length(const Options& options) {
   const TrainingOptions& train = options.train;
   only_with(train.train_samples == 0 || train.global_batch_size > 0,
             {.flag = "--train-samples", .needs = "--global-batch-size"});
-  if (train.train_samples > 0 && train.train_samples < train.global_batch_size) {
-    refuse_usage("--train-samples and --global-batch-size",
-                 {.expected = "--train-samples >= --global-batch-size",
-                  .got = fmt::format("--train-samples {} and --global-batch-size {}", train.train_samples,
-                                     train.global_batch_size),
-                  .remedy = "raise --train-samples or lower --global-batch-size"});
+  check_units(train);
+  const std::int64_t first = batch_after(train, 0);
+  if (train.train_samples > 0 && train.train_samples < first) {
+    const char* const batch = first == train.global_batch_size ? "--global-batch-size" : "START of --rampup-batch-size";
+    refuse_usage(fmt::format("--train-samples and {}", batch),
+                 {.expected = fmt::format("--train-samples >= {}", batch),
+                  .got = fmt::format("--train-samples {} and {} {}", train.train_samples, batch, first),
+                  .remedy = fmt::format("raise --train-samples or lower {}", batch)});
   }
-  not_both(train.train_samples > 0 && train.train_iters != train.train_samples / train.global_batch_size,
-           "--train-iters", "--train-samples", "remove one; steps are samples / --global-batch-size");
+  not_both(train.train_samples > 0 && train.train_iters != end_of_run(train, {}).at.steps, "--train-iters",
+           "--train-samples", "remove one; the steps follow from samples and batches");
   for (const auto& [is_positive, flag] :
        {std::pair{train.train_iters > 0, "train-iters"}, {train.schedule.lr > 0.0, "lr"}}) {
     const std::string name = fmt::format("--{}", flag);
@@ -217,8 +238,10 @@ void check_length(const Options& options) {
     if (!is_positive) refuse_usage(name, {.expected = "above 0", .got = "0", .remedy = "--skip-train evaluates only"});
   }
   validate(train.schedule);
-  only_with(train.schedule.lr_decay_style == LrDecayStyle::kWsd || train.schedule.lr_wsd_decay_iters == 0,
-            {.flag = "--lr-wsd-decay-iters", .needs = "--lr-decay-style WSD", .got = "another style"});
+  for (const auto& [is_set, flag] : {std::pair{train.schedule.lr_wsd_decay_iters > 0, "--lr-wsd-decay-iters"},
+                                     {train.schedule.lr_wsd_decay_samples > 0, "--lr-wsd-decay-samples"}})
+    only_with(train.schedule.lr_decay_style == LrDecayStyle::kWsd || !is_set,
+              {.flag = flag, .needs = "--lr-decay-style WSD", .got = "another style"});
 }
 
 void check_forecast(const Options& options) {
@@ -273,10 +296,13 @@ void check_convert(const Options& options) {
 void resolve(Options& options) {
   resolve(options.model);
   TrainingOptions& train = options.train;
-  if (train.train_iters == 0 && train.train_samples > 0 && train.global_batch_size > 0) {
-    train.train_iters = train.train_samples / train.global_batch_size;
+  if (train.train_samples > 0) {
+    if (train.schedule.lr_decay_samples == 0) train.schedule.lr_decay_samples = train.train_samples;
+    if (train.train_iters == 0 && train.global_batch_size > 0 && is_ramp_sound(train))
+      train.train_iters = end_of_run(train, {}).at.steps;
+  } else if (train.schedule.lr_decay_iters == 0 && train.schedule.lr_decay_samples == 0) {
+    train.schedule.lr_decay_iters = train.train_iters;
   }
-  if (train.schedule.lr_decay_iters == 0) train.schedule.lr_decay_iters = train.train_iters;
   if (train.recompute_granularity == RecomputeGranularity::kSelective && train.recompute_modules.empty()) {
     train.recompute_modules = {"core_attn"};
   }
@@ -298,6 +324,7 @@ void check(App app, const Options& options) {
   if (app == App::kTrain || app == App::kPlan) {
     check_model(options);
     check_batch(options.train);
+    check_ramp(options.train);
     check_parallel(options);
     check_pipeline(options);
     check_memory(options);

@@ -34,12 +34,14 @@ enum class GradientDType { kAuto, kFp32, kBf16 };
 struct TrainingOptions {
   std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
   std::int64_t global_batch_size = 0;  // sequences per step; 0: micro_batch_size x data-parallel size
-  std::int64_t train_iters = 0;        // steps; --train-samples is turned into it
+  std::int64_t train_iters = 0;        // steps; with train_samples those of a run from its start, for the log alone
   std::int64_t train_samples = 0;      // 0: --train-iters was given
-  bool skip_train = false;             // evaluate once and end
+  // START, INCREMENT and SAMPLES of the batches before global_batch_size (apps/run_length.h); empty: none
+  std::vector<std::int64_t> rampup_batch_size;
+  bool skip_train = false;  // evaluate once and end
 
   OptimizerType optimizer = OptimizerType::kAdam;
-  LrSchedule schedule;  // --lr, --min-lr, --lr-*; resolved: lr_decay_iters is never 0 for train
+  LrSchedule schedule;  // --lr, --min-lr, --lr-*; resolved: for train lr_decay_iters or lr_decay_samples is not 0
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;

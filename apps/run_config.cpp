@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apps/batch_ramp.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
 
@@ -92,9 +93,20 @@ RunConfig run_config(const Options& options, int world) {
   config.seq_length = options.model.seq_length;
   check_step_size(options);
   config.pipeline = pipeline_layout(options);
-  config.microbatches = count_microbatches(options.train, config.mesh.dp);
+  config.microbatches = config.evaluation_microbatches = count_microbatches(options.train, config.mesh.dp);
   check_memory_sums(options.model, config.step_sequences() * config.rank_length());
   return config;
+}
+
+void check_stages(const TrainingOptions& train, const RunConfig& config) {
+  const std::int64_t of_microbatch = config.sequences * config.mesh.dp;
+  check_ramp_divides(train, of_microbatch);
+  if (config.pipeline.placement.num_parts() > 1 && !train.rampup_batch_size.empty()) {
+    const std::int64_t start = train.rampup_batch_size[0], increment = train.rampup_batch_size[1];
+    for (std::int64_t batch = start; batch < train.global_batch_size; batch += increment)
+      static_cast<void>(schedule_of(config.pipeline, batch / of_microbatch));
+  }
+  static_cast<void>(config.schedule());
 }
 
 }  // namespace megalith

@@ -20,6 +20,7 @@ namespace {
 }  // namespace
 
 std::int64_t samples_to_train(const TrainingOptions& train, const RunPosition& start) {
+  if (train.train_samples > 0) return std::max(train.train_samples, start.consumed_samples);
   const std::int64_t steps = std::max<std::int64_t>(train.train_iters - start.step, 0);
   std::int64_t left = 0, all = 0;
   if (__builtin_mul_overflow(steps, train.global_batch_size, &left) ||

@@ -14,8 +14,9 @@ struct RunPosition {
   friend bool operator==(const RunPosition&, const RunPosition&) = default;
 };
 
-// Training samples that the run has consumed at its end: those before `start`, and what is left to train. Sizes of data
-// sets follow from it alone. Error kUsage above kMaxSamples of core/checkpoint/train_state.h.
+// Training samples that the run has consumed at its end: those before `start`, and what is left to train; with
+// --train-samples these, as in Megatron-LM. Sizes of data sets follow from it alone. Error kUsage above kMaxSamples of
+// core/checkpoint/train_state.h.
 std::int64_t samples_to_train(const TrainingOptions& train, const RunPosition& start);
 
 // Validation samples of all evaluations of a run from step 0 on: one after every eval_interval steps, one at the end.

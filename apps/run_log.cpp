@@ -80,6 +80,7 @@ RunLog::RunLog(const RunSetup& setup, int rank, int world) : setup_(setup), worl
 
 void RunLog::open(const TrainState& state) {
   if (!writes_) return;
+  most_planned_ = memory_use(setup_.plans).total();
   const Options& options = setup_.options;
   const LoggingOptions& logging = options.logging;
   log_ = std::make_unique<StepLog>(
@@ -103,13 +104,13 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   const StepMetrics metrics{
       .iteration = result.iteration,
       .train_iters = train.train_iters,
-      .consumed_samples = facts.consumed_samples,
-      .global_batch_size = train.global_batch_size,
+      .consumed_samples = facts.before.samples + facts.batch,
+      .global_batch_size = facts.batch,
       .lm_loss = result.loss,
       .load_balancing_loss = result.load_balancing_loss,
       .z_loss = result.router_z_loss,
       .grad_norm = result.grad_norm,
-      .learning_rate = learning_rate(train.schedule, result.iteration - 1),
+      .learning_rate = learning_rate(train.schedule, facts.before),
       .tokens_per_second = tokens / result.seconds,
       .tflops_per_device = flops_per_token(setup_.options.model) * tokens / result.seconds / world_ * 1e-12,
       .step_ms = result.seconds * 1e3,
@@ -165,7 +166,7 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   std::string text = "memory (MiB)";
   for (const auto& [owner, bytes] : memory_by_owner(rank))
     if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
-  const std::size_t planned = memory_use(setup_.plans).total();
+  const std::size_t planned = std::max(most_planned_, memory_use(setup_.plans).total());
   const std::size_t measured = pool.peak_allocated_bytes();
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
                       mib(rank.memory.arena.touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),

@@ -25,7 +25,8 @@ class RunLog {
   void open(const TrainState& state);
 
   struct StepFacts {
-    std::int64_t consumed_samples = 0;          // after the step
+    RunProgress before;                         // what the step found done
+    std::int64_t batch = 0;                     // samples of the step
     std::int64_t skipped_steps = 0;             // in the whole run
     std::optional<double> validation_loss;      // measured after it
     std::optional<double> checkpoint_stall;     // seconds, of the save before it
@@ -46,7 +47,8 @@ class RunLog {
   const RunSetup& setup_;
   int world_;
   bool writes_;
-  bool warned_ = false;  // of where activations on the host are
+  std::size_t most_planned_ = 0;  // bytes of this rank, at the start: of the largest stage of --rampup-batch-size
+  bool warned_ = false;           // of where activations on the host are
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;

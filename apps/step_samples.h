@@ -24,10 +24,12 @@ class StepSamples {
   void read_next(const TrainState& state);   // throws it
   void read_ahead(const TrainState& state);  // keeps it
   const StepInput& next() const { return next_; }
+  // Of the training step behind so many samples, per rank.
+  std::int64_t microbatches_after(std::int64_t consumed_samples) const;
 
-  // Of a training step that is run again, and of an evaluation; valid until the next of these. Throw as read_next.
-  // Evaluations begin with the first sample again behind the last one, and the log says so.
-  StepInput again(std::int64_t consumed_samples, std::int64_t iteration);
+  // Of a training step that is run again, behind `before`, and of an evaluation; valid until the next of these. Throw
+  // as read_next. Evaluations begin with the first sample again behind the last one, and the log says so.
+  StepInput again(const RunProgress& before);
   StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
 
   // That the files are as they were opened, also those that no sample is read from; keeps the error. Rarely enough to
@@ -38,11 +40,11 @@ class StepSamples {
 
  private:
   struct Place {
-    std::int64_t consumed_samples, iteration;
+    std::int64_t consumed_samples, microbatches;
   };
-  StepInput read_training(const Place& place, std::vector<std::int32_t>& tokens) const;
-  StepInput read(const Dataset& dataset, const Place& place, std::vector<std::int32_t>& tokens) const;
-  std::int64_t step_samples() const { return config_.step_sequences() * mesh_.sizes().dp; }  // of all ranks
+  // Its tokens and the samples that they are of.
+  StepInput read(const Dataset& dataset, const Place& at, std::vector<std::int32_t>& tokens) const;
+  StepInput read_training(const RunProgress& before, std::vector<std::int32_t>& tokens) const;
 
   const Options& options_;
   RunConfig config_;

@@ -48,7 +48,9 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.config = config_of(options());
   if (!options().checkpoint.load.empty())
     on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a search that fails does so everywhere
-  progress_.first = state_.step;
+  progress_.first = {.steps = state_.step, .samples = state_.consumed_samples};
+  progress_.end = end_of_run(train, progress_.first);
+  if (train.train_samples > 0) setup_.options.train.train_iters = progress_.end.at.steps;
   take_data();
   choose_gemm_algorithms(*rank_, *step_, world_, train.deterministic_mode, state_.gemm_algorithms);
   on_all_ranks(world_, [&] { log_.open(state_); });
@@ -123,10 +125,10 @@ void Trainer::start_step() {
     if (ends_for(instruments_.guard.over_budget(state_))) return;
     started = step_->train(samples_->next(), previous_updated);
   }
+  progress_.begun_after.push_back({.steps = state_.step, .samples = state_.consumed_samples});
   ++state_.step;
   ++progress_.started;
-  state_.consumed_samples += options().train.global_batch_size;
-  progress_.consumed_samples.push_back(state_.consumed_samples);
+  state_.consumed_samples += batch_after(options().train, state_.consumed_samples);
 }
 
 void Trainer::finish_step(bool evaluating) {
@@ -140,15 +142,16 @@ void Trainer::finish_step(bool evaluating) {
 void Trainer::end_step(const StepResult& result, bool evaluating) {
   state_.skipped_steps += result.skipped ? 1 : 0;
   state_.adam_count = result.adam_count;
-  const std::int64_t consumed_samples = progress_.consumed_samples.front();
-  progress_.consumed_samples.pop_front();
-  if (result.skipped) instruments_.guard.skipped(result, consumed_samples - options().train.global_batch_size);
+  const RunProgress before = progress_.begun_after.front();
+  progress_.begun_after.pop_front();
+  if (result.skipped) instruments_.guard.skipped(result, before.samples);
   ++progress_.finished;
   log_memory();
   progress_.validation_loss.reset();
   if (evaluating) evaluate();
   log_.step(*rank_, result,
-            {.consumed_samples = consumed_samples,
+            {.before = before,
+             .batch = batch_after(options().train, before.samples),
              .skipped_steps = state_.skipped_steps,
              .validation_loss = progress_.validation_loss,
              .checkpoint_stall = checkpoints_->take_stall(),
@@ -161,7 +164,7 @@ bool Trainer::times_copies(std::int64_t iteration) const {
   constexpr std::int64_t kAhead = 3, kApart = 10;
   const TrainingOptions& train = options().train;
   const bool graphs = train.cuda_graph_impl != CudaGraphImpl::kNone;
-  const std::int64_t first = progress_.first + kAhead + (graphs ? train.cuda_graph_warmup_steps : 0);
+  const std::int64_t first = progress_.first.steps + kAhead + (graphs ? train.cuda_graph_warmup_steps : 0);
   const std::int64_t each = std::max<std::int64_t>(options().logging.log_interval, 1);
   const std::int64_t apart = (kApart + each - 1) / each * each;
   if (!offloads(options()) || iteration > train.train_iters) return false;
@@ -240,6 +243,13 @@ ExitCode Trainer::end_for_data(bool saved) {
   return failure_.data->code;
 }
 
+void Trainer::tell_left_over() const {
+  const std::int64_t left = progress_.end.left_over;
+  if (left == 0 || !is_main()) return;
+  log_info(fmt::format("{} of --train-samples {} left over: the next step would take {}", left,
+                       options().train.train_samples, batch_after(options().train, state_.consumed_samples)));
+}
+
 ExitCode Trainer::run() {
   ExitCode code = ExitCode::kOk;
   {
@@ -266,8 +276,12 @@ ExitCode Trainer::step_loop() {
   if (train.skip_train) {
     evaluate();
   } else if (is_main() && !trains) {
-    log_info(fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state_.step,
-                         train.train_iters));
+    log_info(train.train_samples > 0
+                 ? fmt::format("nothing to do: after {} of --train-samples {} there is no room for a batch of {}",
+                               state_.consumed_samples, train.train_samples,
+                               batch_after(train, state_.consumed_samples))
+                 : fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state_.step,
+                               train.train_iters));
   }
   if (trains) failure_.data = failure_of_any(world_, [this] { samples_->read_next(state_); });
   if (failure_.data) return end_for_data(false);  // there is nothing new to save
@@ -310,6 +324,7 @@ ExitCode Trainer::step_loop() {
     }
   }
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
+  if (trains && state_.step == train.train_iters) tell_left_over();
   // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
   if (is_main() && !train.skip_train) stop_file_.remove();
   return code;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/batch_ramp.h"
 #include "apps/numerics_guard.h"
 #include "apps/run_checkpoints.h"
 #include "apps/run_log.h"
@@ -68,6 +69,7 @@ class Trainer {
   // Both set failure_, why the run ends.
   bool ends_for(std::string problem);  // false where there is none
   ExitCode end_for_data(bool saved);
+  void tell_left_over() const;
 
   const Options& options() const { return setup_.options; }
   bool is_main() const { return world_.rank() == 0; }
@@ -87,12 +89,13 @@ class Trainer {
   TrainState state_;
   struct Progress {
     std::int64_t started = 0, finished = 0;  // steps of this process
-    std::int64_t first = 0;                  // the step before its first
+    RunProgress first;                       // before its first
+    RunEnd end;                              // of the run
     bool memory_logged = false;
     std::optional<StepResult> lacked_room;  // of a step that has to be done again
     std::int64_t regrows = 0;
-    std::deque<std::int64_t> consumed_samples;  // after each pending step
-    std::optional<double> validation_loss;      // measured after the current step
+    std::deque<RunProgress> begun_after;    // what each pending step found done
+    std::optional<double> validation_loss;  // measured after the current step
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   } progress_;
   struct Failure {  // why the run ends; the same on all ranks

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "core/base/error.h"
 
@@ -12,21 +13,27 @@ namespace megalith {
 
 namespace {
 
-double warmup_steps(const LrSchedule& schedule) {
-  if (schedule.lr_warmup_fraction > 0.0) {
-    return schedule.lr_warmup_fraction * static_cast<double>(schedule.lr_decay_iters);
-  }
-  return static_cast<double>(schedule.lr_warmup_iters);
+// The lengths of a schedule's phases, in its unit.
+struct Phases {
+  double warmup, decay, wsd;
+};
+
+Phases phases_of(const LrSchedule& schedule) {
+  const bool by_samples = schedule.by_samples();
+  const auto decay = static_cast<double>(by_samples ? schedule.lr_decay_samples : schedule.lr_decay_iters);
+  const auto warmup = static_cast<double>(by_samples ? schedule.lr_warmup_samples : schedule.lr_warmup_iters);
+  return {.warmup = schedule.lr_warmup_fraction > 0.0 ? schedule.lr_warmup_fraction * decay : warmup,
+          .decay = decay,
+          .wsd = static_cast<double>(by_samples ? schedule.lr_wsd_decay_samples : schedule.lr_wsd_decay_iters)};
 }
 
 double half_cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
-// Share of lr - min_lr that is left, for a step in [warm-up, lr_decay_iters].
-double wsd_coefficient(const LrSchedule& schedule, double step) {
-  const auto length = static_cast<double>(schedule.lr_wsd_decay_iters);
-  const double start = static_cast<double>(schedule.lr_decay_iters) - length;
-  if (step <= start) return 1.0;
-  const double ratio = (step - start) / length;
+// Share of lr - min_lr that is left at `done`, which is between warm-up and end of the decay.
+double wsd_coefficient(const LrSchedule& schedule, const Phases& phases, double done) {
+  const double start = phases.decay - phases.wsd;
+  if (done <= start) return 1.0;
+  const double ratio = (done - start) / phases.wsd;
   switch (schedule.lr_wsd_decay_style) {
     case WsdDecayStyle::kExponential: return 2.0 * std::pow(0.5, ratio) - 1.0;
     case WsdDecayStyle::kLinear: return 1.0 - ratio;
@@ -36,26 +43,68 @@ double wsd_coefficient(const LrSchedule& schedule, double step) {
   return 0.0;
 }
 
+// What validate() says of the three lengths, under the names of the flags that gave them.
+void validate_phases(const LrSchedule& schedule) {
+  const bool by_samples = schedule.by_samples();
+  const char* const unit = by_samples ? "samples" : "iters";
+  const auto named = [unit](const char* phase) { return fmt::format("--lr-{}-{}", phase, unit); };
+  const std::string decay_flag = named("decay"), warmup_flag = named("warmup"), wsd_flag = named("wsd-decay");
+  const std::int64_t decay = by_samples ? schedule.lr_decay_samples : schedule.lr_decay_iters;
+  const std::int64_t warmup = by_samples ? schedule.lr_warmup_samples : schedule.lr_warmup_iters;
+  const std::int64_t wsd = by_samples ? schedule.lr_wsd_decay_samples : schedule.lr_wsd_decay_iters;
+  if (decay < 1) {
+    refuse_usage(decay_flag, {.expected = "at least 1 step",
+                              .got = fmt::format("{}", decay),
+                              .remedy = "leave it out: it is then --train-iters"});
+  }
+  if (warmup < 0 || warmup >= decay) {
+    refuse_usage(
+        fmt::format("{} and {}", warmup_flag, decay_flag),
+        {.expected = fmt::format("0 <= {} < {} (which is --train-{} by default)", warmup_flag, decay_flag, unit),
+         .got = fmt::format("{} {} and {} {}", warmup_flag, warmup, decay_flag, decay),
+         .remedy = fmt::format("lower {}", warmup_flag)});
+  }
+  if (!(schedule.lr_warmup_fraction >= 0.0 && schedule.lr_warmup_fraction < 1.0)) {
+    refuse_usage("--lr-warmup-fraction", {.expected = "a value of at least 0 and less than 1",
+                                          .got = fmt::format("{}", schedule.lr_warmup_fraction),
+                                          .remedy = "such as 0.01"});
+  }
+  if (schedule.lr_warmup_fraction > 0.0 && warmup > 0) {
+    refuse_usage(fmt::format("--lr-warmup-fraction and {}", warmup_flag),
+                 {.expected = "one of them",
+                  .got = fmt::format("{} and {}", schedule.lr_warmup_fraction, warmup),
+                  .remedy = "remove one"});
+  }
+  if (schedule.lr_decay_style != LrDecayStyle::kWsd) return;
+  const Phases phases = phases_of(schedule);
+  if (wsd >= 1 && phases.decay - phases.wsd >= phases.warmup) return;
+  refuse_usage(fmt::format("--lr-decay-style WSD and {}", wsd_flag),
+               {.expected = fmt::format("{} from 1 to {} ({} less the warm-up)", wsd_flag,
+                                        std::floor(phases.decay - phases.warmup), decay_flag),
+                .got = fmt::format("{}", wsd),
+                .remedy = "it is the length of the last phase"});
+}
+
 }  // namespace
 
-double learning_rate(const LrSchedule& schedule, std::int64_t completed_steps) {
-  const double warmup = warmup_steps(schedule);
-  const auto step = static_cast<double>(completed_steps);
-  if (warmup > 0.0 && step <= warmup) {
-    return schedule.lr_warmup_init + (schedule.lr - schedule.lr_warmup_init) * step / warmup;
+double learning_rate(const LrSchedule& schedule, const RunProgress& progress) {
+  const Phases phases = phases_of(schedule);
+  const auto done = static_cast<double>(schedule.by_samples() ? progress.samples : progress.steps);
+  if (phases.warmup > 0.0 && done <= phases.warmup) {
+    return schedule.lr_warmup_init + (schedule.lr - schedule.lr_warmup_init) * done / phases.warmup;
   }
   if (schedule.lr_decay_style == LrDecayStyle::kConstant) return schedule.lr;
-  if (completed_steps > schedule.lr_decay_iters) return schedule.min_lr;
+  if (done > phases.decay) return schedule.min_lr;
   if (schedule.lr_decay_style == LrDecayStyle::kInverseSquareRoot) {
-    const double decayed = schedule.lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(step, 1.0));
+    const double decayed = schedule.lr * std::sqrt(std::max(phases.warmup, 1.0)) / std::sqrt(std::max(done, 1.0));
     return std::max(schedule.min_lr, decayed);
   }
-  const double ratio = (step - warmup) / (static_cast<double>(schedule.lr_decay_iters) - warmup);
+  const double ratio = (done - phases.warmup) / (phases.decay - phases.warmup);
   double coefficient = 0.0;
   switch (schedule.lr_decay_style) {
     case LrDecayStyle::kLinear: coefficient = 1.0 - ratio; break;
     case LrDecayStyle::kCosine: coefficient = half_cosine(ratio); break;
-    case LrDecayStyle::kWsd: coefficient = wsd_coefficient(schedule, step); break;
+    case LrDecayStyle::kWsd: coefficient = wsd_coefficient(schedule, phases, done); break;
     case LrDecayStyle::kConstant:
     case LrDecayStyle::kInverseSquareRoot: break;  // returned above
   }
@@ -77,39 +126,7 @@ void validate(const LrSchedule& schedule) {
                   .got = fmt::format("--lr-warmup-init {} and --lr {}", schedule.lr_warmup_init, schedule.lr),
                   .remedy = "lower --lr-warmup-init"});
   }
-  if (schedule.lr_decay_iters < 1) {
-    refuse_usage("--lr-decay-iters", {.expected = "at least 1 step",
-                                      .got = fmt::format("{}", schedule.lr_decay_iters),
-                                      .remedy = "leave it out: it is then --train-iters"});
-  }
-  if (schedule.lr_warmup_iters < 0 || schedule.lr_warmup_iters >= schedule.lr_decay_iters) {
-    refuse_usage("--lr-warmup-iters and --lr-decay-iters",
-                 {.expected = "0 <= --lr-warmup-iters < --lr-decay-iters (which is --train-iters by default)",
-                  .got = fmt::format("--lr-warmup-iters {} and --lr-decay-iters {}", schedule.lr_warmup_iters,
-                                     schedule.lr_decay_iters),
-                  .remedy = "lower --lr-warmup-iters"});
-  }
-  if (!(schedule.lr_warmup_fraction >= 0.0 && schedule.lr_warmup_fraction < 1.0)) {
-    refuse_usage("--lr-warmup-fraction", {.expected = "a value of at least 0 and less than 1",
-                                          .got = fmt::format("{}", schedule.lr_warmup_fraction),
-                                          .remedy = "such as 0.01"});
-  }
-  if (schedule.lr_warmup_fraction > 0.0 && schedule.lr_warmup_iters > 0) {
-    refuse_usage("--lr-warmup-fraction and --lr-warmup-iters",
-                 {.expected = "one of them",
-                  .got = fmt::format("{} and {}", schedule.lr_warmup_fraction, schedule.lr_warmup_iters),
-                  .remedy = "remove one"});
-  }
-  const bool is_wsd = schedule.lr_decay_style == LrDecayStyle::kWsd;
-  const auto stable_end = static_cast<double>(schedule.lr_decay_iters - schedule.lr_wsd_decay_iters);
-  if (is_wsd && (schedule.lr_wsd_decay_iters < 1 || stable_end < warmup_steps(schedule))) {
-    refuse_usage(
-        "--lr-decay-style WSD and --lr-wsd-decay-iters",
-        {.expected = fmt::format("--lr-wsd-decay-iters from 1 to {} (--lr-decay-iters less the warm-up)",
-                                 std::floor(static_cast<double>(schedule.lr_decay_iters) - warmup_steps(schedule))),
-         .got = fmt::format("{}", schedule.lr_wsd_decay_iters),
-         .remedy = "it is the length of the last phase"});
-  }
+  validate_phases(schedule);
 }
 
 }  // namespace megalith

@@ -1,4 +1,5 @@
-// Learning rate as a pure function of the step, with the formulas of Megatron's scheduler.
+// Learning rate as a pure function of the steps or the samples that a run has done, with the formulas of Megatron's
+// scheduler.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,23 @@ struct LrSchedule {
   double lr_warmup_init = 0.0;
   WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::kExponential;
   std::int64_t lr_wsd_decay_iters = 0;  // length of the last phase
+  // In place of these three where the first one is above 0.
+  std::int64_t lr_decay_samples = 0;
+  std::int64_t lr_warmup_samples = 0;
+  std::int64_t lr_wsd_decay_samples = 0;
+
+  bool by_samples() const { return lr_decay_samples > 0; }
 };
 
-// Learning rate of the step that follows `completed_steps` optimizer steps: the first step has completed_steps = 0, so
-// that with a warm-up it runs at lr_warmup_init, as in Megatron. Skipped steps count.
-double learning_rate(const LrSchedule& schedule, std::int64_t completed_steps);
+// What a run has done before a step. Skipped steps and their samples count.
+struct RunProgress {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+  friend bool operator==(const RunProgress&, const RunProgress&) = default;
+};
+
+// Learning rate of the step that follows `done`: with a warm-up the first step runs at lr_warmup_init, as in Megatron.
+double learning_rate(const LrSchedule& schedule, const RunProgress& done);
 
 // Throws Error (exit code 2) naming the flags and valid values.
 void validate(const LrSchedule& schedule);

@@ -50,6 +50,13 @@ std::vector<std::string> offload(std::vector<std::string> more) {
   return more;
 }
 
+std::vector<std::string> samples(std::vector<std::string> more) {
+  more.insert(more.end(), {"--train-iters", "0", "--train-samples", "640"});
+  if (std::ranges::find(more, "--global-batch-size") == more.end())
+    more.insert(more.end(), {"--global-batch-size", "32"});
+  return more;
+}
+
 // Flags that a value other than the default needs beside it. A new flag of train belongs here.
 const std::map<std::string, Words>& values_of_train() {
   static const std::map<std::string, Words> kValues = {
@@ -141,6 +148,9 @@ const std::map<std::string, Words>& values_of_train() {
       {"min-lr", {"--min-lr", "1e-9"}},
       {"lr-decay-style", {"--lr-decay-style", "inverse-square-root"}},
       {"lr-decay-iters", {"--lr-decay-iters", "200"}},
+      {"lr-decay-samples", samples({"--lr-decay-samples", "500"})},
+      {"lr-warmup-samples", samples({"--lr-warmup-samples", "30"})},
+      {"lr-wsd-decay-samples", samples({"--lr-wsd-decay-samples", "9", "--lr-decay-style", "WSD"})},
       {"lr-warmup-iters", {"--lr-warmup-iters", "10"}},
       {"lr-warmup-fraction", {"--lr-warmup-fraction", "0.013"}},
       {"lr-warmup-init", {"--lr-warmup-init", "1e-7"}},

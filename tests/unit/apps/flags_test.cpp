@@ -40,6 +40,8 @@ TEST(Flags, DerivesWhatWasLeftOut) {
   EXPECT_EQ(options.train.schedule.lr_decay_iters, 100);
   const Options by_samples = train_options({"--train-iters=0", "--train-samples=1000", "--global-batch-size", "48"});
   EXPECT_EQ(by_samples.train.train_iters, 20);
+  EXPECT_EQ(by_samples.train.schedule.lr_decay_samples, 1000);
+  EXPECT_EQ(by_samples.train.schedule.lr_decay_iters, 0);
   EXPECT_THAT(train_options({"--cuda-graph-impl", "transformer_engine"}).train.cuda_graph_modules,
               ElementsAre("layer"));
   EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).train.cuda_graph_modules,
@@ -233,10 +235,9 @@ TEST(Flags, ContradictionsNameBothFlags) {
   EXPECT_EQ(train_outcome({"--data-path", "x"}),
             "exit 2: --data-path and --mock-data: expected one of them, got both; remove --mock-data to train on the "
             "dataset");
-  EXPECT_EQ(
-      train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
-      "exit 2: --train-iters and --train-samples: expected one of them, got both; remove one; steps are samples / "
-      "--global-batch-size");
+  EXPECT_EQ(train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
+            "exit 2: --train-iters and --train-samples: expected one of them, got both; remove one; the steps follow "
+            "from samples and batches");
   EXPECT_EQ(
       train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
       "exit 2: --global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro "

@@ -23,6 +23,11 @@ TEST(RunLength, IsWhatWasConsumedAndWhatIsLeft) {
   EXPECT_EQ(samples_to_train(run_of(40, 1), {.step = 20, .consumed_samples = 80}), 100);
   EXPECT_EQ(samples_to_train(run_of(40, 4), {.step = 20, .consumed_samples = 20}), 100);
   EXPECT_EQ(samples_to_train(run_of(40, 4), {.step = 50, .consumed_samples = 70}), 70);
+  TrainingOptions by_samples = run_of(0, 4);
+  by_samples.train_samples = 150;
+  EXPECT_EQ(samples_to_train(by_samples, {}), 150);
+  EXPECT_EQ(samples_to_train(by_samples, {.step = 20, .consumed_samples = 100}), 150);
+  EXPECT_EQ(samples_to_train(by_samples, {.step = 20, .consumed_samples = 170}), 170);
 }
 
 TEST(RunLength, EvaluationsComeAfterEachIntervalAndAtTheEnd) {

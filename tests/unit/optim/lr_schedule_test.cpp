@@ -14,6 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
+double rate_after(const LrSchedule& schedule, std::int64_t steps) { return learning_rate(schedule, {.steps = steps}); }
+
 LrSchedule schedule_of(LrDecayStyle style) {
   return {.lr = 1e-3, .min_lr = 1e-4, .lr_decay_style = style, .lr_decay_iters = 100, .lr_warmup_iters = 10};
 }
@@ -21,63 +23,63 @@ LrSchedule schedule_of(LrDecayStyle style) {
 TEST(LrSchedule, WarmsUpLinearlyFromInit) {
   LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
   schedule.lr_warmup_init = 2e-4;
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 0), 2e-4);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 5), 6e-4);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 10), 1e-3);
+  EXPECT_DOUBLE_EQ(rate_after(schedule, 0), 2e-4);
+  EXPECT_DOUBLE_EQ(rate_after(schedule, 5), 6e-4);
+  EXPECT_DOUBLE_EQ(rate_after(schedule, 10), 1e-3);
 }
 
 TEST(LrSchedule, FirstStepOfWarmupHasRateZeroByDefault) {
-  EXPECT_EQ(learning_rate(schedule_of(LrDecayStyle::kLinear), 0), 0.0);
+  EXPECT_EQ(rate_after(schedule_of(LrDecayStyle::kLinear), 0), 0.0);
 }
 
 TEST(LrSchedule, WithoutWarmupStartsAtTheMaximum) {
   LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
   schedule.lr_warmup_iters = 0;
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 0), 1e-3);
+  EXPECT_DOUBLE_EQ(rate_after(schedule, 0), 1e-3);
 }
 
 TEST(LrSchedule, Cosine) {
   const LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
-  EXPECT_DOUBLE_EQ(learning_rate(schedule, 55), (1e-3 + 1e-4) / 2);     // half way
-  EXPECT_NEAR(learning_rate(schedule, 40), 1e-4 + 9e-4 * 0.75, 1e-18);  // a third: cos 60 deg
-  EXPECT_NEAR(learning_rate(schedule, 70), 1e-4 + 9e-4 * 0.25, 1e-18);  // two thirds
-  EXPECT_NEAR(learning_rate(schedule, 100), 1e-4, 1e-18);
-  EXPECT_EQ(learning_rate(schedule, 101), 1e-4);
+  EXPECT_DOUBLE_EQ(rate_after(schedule, 55), (1e-3 + 1e-4) / 2);     // half way
+  EXPECT_NEAR(rate_after(schedule, 40), 1e-4 + 9e-4 * 0.75, 1e-18);  // a third: cos 60 deg
+  EXPECT_NEAR(rate_after(schedule, 70), 1e-4 + 9e-4 * 0.25, 1e-18);  // two thirds
+  EXPECT_NEAR(rate_after(schedule, 100), 1e-4, 1e-18);
+  EXPECT_EQ(rate_after(schedule, 101), 1e-4);
 }
 
 TEST(LrSchedule, Linear) {
   const LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
-  EXPECT_NEAR(learning_rate(schedule, 19), 1e-3 - 9e-5, 1e-18);  // a tenth of the 90 steps
-  EXPECT_NEAR(learning_rate(schedule, 91), 1e-4 + 9e-5, 1e-18);
-  EXPECT_EQ(learning_rate(schedule, 1000), 1e-4);
+  EXPECT_NEAR(rate_after(schedule, 19), 1e-3 - 9e-5, 1e-18);  // a tenth of the 90 steps
+  EXPECT_NEAR(rate_after(schedule, 91), 1e-4 + 9e-5, 1e-18);
+  EXPECT_EQ(rate_after(schedule, 1000), 1e-4);
 }
 
 TEST(LrSchedule, ConstantStaysAfterTheDecayToo) {
   const LrSchedule schedule = schedule_of(LrDecayStyle::kConstant);
-  for (const std::int64_t step : {10, 11, 100, 101, 100000}) EXPECT_EQ(learning_rate(schedule, step), 1e-3);
+  for (const std::int64_t step : {10, 11, 100, 101, 100000}) EXPECT_EQ(rate_after(schedule, step), 1e-3);
 }
 
 TEST(LrSchedule, InverseSquareRoot) {
   const LrSchedule schedule = schedule_of(LrDecayStyle::kInverseSquareRoot);
-  EXPECT_NEAR(learning_rate(schedule, 40), 5e-4, 1e-18);        // sqrt(10 / 40)
-  EXPECT_NEAR(learning_rate(schedule, 90), 1e-3 / 3.0, 1e-18);  // sqrt(10 / 90)
+  EXPECT_NEAR(rate_after(schedule, 40), 5e-4, 1e-18);        // sqrt(10 / 40)
+  EXPECT_NEAR(rate_after(schedule, 90), 1e-3 / 3.0, 1e-18);  // sqrt(10 / 90)
   LrSchedule floored = schedule;
   floored.min_lr = 4e-4;
-  EXPECT_EQ(learning_rate(floored, 90), 4e-4);
+  EXPECT_EQ(rate_after(floored, 90), 4e-4);
   floored.lr_warmup_iters = 0;  // counts as one step of warm-up, and step 0 as step 1
-  EXPECT_EQ(learning_rate(floored, 0), 1e-3);
-  EXPECT_NEAR(learning_rate(floored, 4), 5e-4, 1e-18);
+  EXPECT_EQ(rate_after(floored, 0), 1e-3);
+  EXPECT_NEAR(rate_after(floored, 4), 5e-4, 1e-18);
 }
 
 TEST(LrSchedule, WsdStaysThenDecaysInFourShapes) {
   LrSchedule schedule = schedule_of(LrDecayStyle::kWsd);
   schedule.lr_wsd_decay_iters = 20;
-  for (const std::int64_t step : {10, 50, 80}) EXPECT_EQ(learning_rate(schedule, step), 1e-3);
+  for (const std::int64_t step : {10, 50, 80}) EXPECT_EQ(rate_after(schedule, step), 1e-3);
   const auto quarter = [&](WsdDecayStyle style) {  // 5 of the 20 steps
     schedule.lr_wsd_decay_style = style;
-    EXPECT_NEAR(learning_rate(schedule, 100), 1e-4, 1e-18);
-    EXPECT_EQ(learning_rate(schedule, 101), 1e-4);
-    return (learning_rate(schedule, 85) - 1e-4) / 9e-4;
+    EXPECT_NEAR(rate_after(schedule, 100), 1e-4, 1e-18);
+    EXPECT_EQ(rate_after(schedule, 101), 1e-4);
+    return (rate_after(schedule, 85) - 1e-4) / 9e-4;
   };
   EXPECT_NEAR(quarter(WsdDecayStyle::kLinear), 0.75, 1e-12);
   EXPECT_NEAR(quarter(WsdDecayStyle::kCosine), 0.5 + std::sqrt(2.0) / 4, 1e-12);
@@ -89,8 +91,8 @@ TEST(LrSchedule, WarmupFractionIsNotRounded) {
   LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
   schedule.lr_warmup_iters = 0;
   schedule.lr_warmup_fraction = 0.025;  // 2.5 steps
-  EXPECT_NEAR(learning_rate(schedule, 2), 8e-4, 1e-18);
-  EXPECT_NEAR(learning_rate(schedule, 3), 1e-4 + 9e-4 * (97.0 / 97.5), 1e-15);
+  EXPECT_NEAR(rate_after(schedule, 2), 8e-4, 1e-18);
+  EXPECT_NEAR(rate_after(schedule, 3), 1e-4 + 9e-4 * (97.0 / 97.5), 1e-15);
 }
 
 std::string message_of(const LrSchedule& schedule) {
