@@ -37,6 +37,7 @@ bool has_type(const RawValue& value, ValueKind kind) {
     case ValueKind::kText:
     case ValueKind::kChoice: return value.type == RawType::kText;
     case ValueKind::kReals: return value.type == RawType::kArray || has_type(value, ValueKind::kReal);
+    case ValueKind::kIntegers: return value.type == RawType::kArray;
     case ValueKind::kList: return value.type == RawType::kArray || value.type == RawType::kText;
   }
   return false;

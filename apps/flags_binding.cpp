@@ -72,6 +72,28 @@ Binding integer(std::int64_t* field, IntegerRange range) {
           .get = [=] { return fmt::format("{}", *field); }};
 }
 
+Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count) {
+  Binding binding{.kind = ValueKind::kIntegers,
+                  .expected = fmt::format("{} integers, each from {} to {}", count, range.low, range.high)};
+  binding.set = [=](const std::vector<std::string>& texts) {
+    std::vector<std::int64_t> values;
+    for (const std::string& text : texts) {
+      const auto value = number_from<std::int64_t>(text);
+      if (!value || *value < range.low || *value > range.high) return false;
+      values.push_back(*value);
+    }
+    if (!values.empty() && values.size() != count) return false;
+    *field = std::move(values);
+    return true;
+  };
+  binding.get = [=] {
+    std::string items;
+    for (const std::int64_t value : *field) items += fmt::format("{}{}", items.empty() ? "" : ", ", value);
+    return "[" + items + "]";
+  };
+  return binding;
+}
+
 Binding real(double* field, RealRange range) {
   const RangeText text = describe(range);
   return {.kind = ValueKind::kReal,

@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-enum class ValueKind { kToggle, kInteger, kReal, kText, kList, kReals, kChoice };
+enum class ValueKind { kToggle, kInteger, kReal, kText, kList, kReals, kIntegers, kChoice };
 
 struct Binding {
   ValueKind kind = ValueKind::kText;
@@ -39,6 +39,7 @@ struct RealRange {
 Binding toggle(bool* field);
 Binding inverted_toggle(bool* field);  // the flag clears the field
 Binding integer(std::int64_t* field, IntegerRange range);
+Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count);  // none, or so many
 Binding real(double* field, RealRange range);
 Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most);
 Binding text(std::string* field);

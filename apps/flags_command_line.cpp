@@ -13,9 +13,13 @@ namespace megalith {
 
 namespace {
 
-bool is_list_kind(ValueKind kind) { return kind == ValueKind::kList || kind == ValueKind::kReals; }
+bool is_list_kind(ValueKind kind) {
+  return kind == ValueKind::kList || kind == ValueKind::kReals || kind == ValueKind::kIntegers;
+}
 // A list that one flag gives whole; of others each flag adds an item.
-bool is_whole_list(const Flag& flag) { return is_list_kind(flag.binding.kind) && flag.unit.ends_with("..."); }
+bool is_whole_list(const Flag& flag) {
+  return flag.binding.kind == ValueKind::kIntegers || (is_list_kind(flag.binding.kind) && flag.unit.ends_with("..."));
+}
 
 // The program's flag that an argument "--NAME" gives, or null.
 const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view argument) {

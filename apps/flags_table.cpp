@@ -84,6 +84,7 @@ void add_training(Table& t, TrainingOptions& o) {
     {"global-batch-size", kTraining, kShaped, "SAMPLES", integer(&o.global_batch_size, {0, kMany}), "per step, over all ranks; 0: derived", "micro-batch-size x data-parallel size"},
     {"train-iters", kTraining, kTrain, "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run", "required"},
     {"train-samples", kTraining, kTrain, "SAMPLES", integer(&o.train_samples, {0, kMany}), "length of the run in place of --train-iters: whole batches while these do not exceed it", "off"},
+    {"rampup-batch-size", kTraining, kShaped, "START INCREMENT SAMPLES", integers(&o.rampup_batch_size, {1, kMany}, 3), "the batch grows from START by INCREMENT, in equal parts of the first SAMPLES samples, to --global-batch-size; evaluations take the latter. Only with --train-samples", "off"},
     {"skip-train", kTraining, kTrain, "", toggle(&o.skip_train), "evaluate only", "", kFree},
     {"seed", kTraining, kTrain | kGenerateApp, "N", integer(&o.seed, {0, 4'294'967'295}), "seed of weights, data order, dropout and sampling", ""},
     {"deterministic-mode", kTraining, kShaped, "", toggle(&o.deterministic_mode), "use only kernels with bit-reproducible results (those of the CPU always are), and set NCCL_GRAPH_REGISTER=0, so that sums over ranks have the same bits in captured graphs", "", kFree},

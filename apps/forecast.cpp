@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "apps/dispatcher_choice.h"
+#include "apps/stage_plans.h"
 #include "core/base/side_by_side.h"
 
 namespace megalith {
@@ -119,6 +120,8 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
                                           {.most_microbatches = spec.most_recorded / mesh.pp,
                                            .most_memory = spec.most_memory,
                                            .searches = spec.most_memory == 0});
+    if (spec.most_memory == 0)
+      add_room_for_stages(options, forecast.config, static_cast<int>(out.stage * ranks_of_stage), recording.plans);
     out.memory = memory_use(recording.plans);
     if (is_too_large(out)) return;
     out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);

@@ -38,6 +38,7 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   Options options = options_from_config(App::kPlan, checkpoint.state().config);
   options.parallel = {};  // one rank, whatever the layout was
   options.train.global_batch_size = 0;
+  options.train.rampup_batch_size.clear();
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
   options.train.device = command_line.train.device;

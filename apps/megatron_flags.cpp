@@ -146,7 +146,7 @@ constexpr Names kNames[] = {
      "overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step override-ckpt-iteration "
      "param-sharing-style patch-dim per-dataset-sequences-path per-split-data-args-path perform-rl-step "
      "persistent-save-interval phase-transition-iterations pipeline-model-parallel-split-rank q-lora-rank qk-clip "
-     "qk-head-dim qk-l2-norm qk-pos-emb-head-dim query-in-block-prob quick-geglu rampup-batch-size "
+     "qk-head-dim qk-l2-norm qk-pos-emb-head-dim query-in-block-prob quick-geglu "
      "record-memory-history record-shapes refit-method renormalize-blend-weights replication rerun-mode "
      "reset-attention-mask reset-position-ids result-rejected-tracker-filename reuse-grad-buf-for-mxfp8-param-ag "
      "rope-type rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor "

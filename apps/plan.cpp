@@ -106,6 +106,11 @@ void print_layout(const Options& options, const RunConfig& config, bool knows_me
   fmt::print("  sequences per step            {:>15} = {} x {} x {}\n", options.train.global_batch_size,
              counted(mesh.dp, "data-parallel rank"), counted(config.microbatches, "microbatch", "microbatches"),
              options.train.micro_batch_size);
+  if (!options.train.rampup_batch_size.empty()) {
+    fmt::print("  before that                   {:>15} and {} more at a time, over {} (--rampup-batch-size)\n",
+               options.train.rampup_batch_size[0], options.train.rampup_batch_size[1],
+               counted(options.train.rampup_batch_size[2], "sample"));
+  }
   fmt::print("  tokens per step               {:>15}\n", options.train.global_batch_size * options.model.seq_length);
   if (mesh.cp > 1) {
     const std::int64_t length = options.model.seq_length;

@@ -168,7 +168,7 @@ struct Rank {
   Rank& operator=(const Rank&) = delete;
 
   const Options& options;
-  const RunConfig config;
+  RunConfig config;  // its number of microbatches may change between steps (Step::set_microbatches)
   const Mesh& mesh;
   RankGroups groups;
   RankStreams streams;

@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "apps/memory_checks.h"
+#include "apps/stage_plans.h"
 #include "core/base/log.h"
 #include "parallel/comm/on_all_ranks.h"
 
@@ -26,7 +27,7 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * mesh_sizes_of(options.parallel, world).dp;
   const RunConfig config = run_config(options, world);
-  static_cast<void>(config.schedule());  // which may refuse the number of microbatches
+  check_stages(options.train, config);
   // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
   const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
   model.vocab_size -= added;
@@ -71,7 +72,7 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   if (rank == 0) warn_of_routers(setup.options);
   if (const std::optional<DataStart> start = known_start(setup))
     build_data(setup.data, {.options = setup.options, .tokenizer = setup.tokenizer, .start = *start});
-  setup.plans = plan_steps(setup.options, setup.config, rank);
+  setup.plans = plan_stages(setup.options, setup.config, rank);
   return setup;
 }
 
@@ -105,7 +106,7 @@ void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes
   Options options = setup.options;
   options.parallel.ends_exceed_memory = true;
   StepPlans sharded;
-  on_all_ranks(world, [&] { sharded = plan_steps(options, setup.config, world.rank()); });
+  on_all_ranks(world, [&] { sharded = plan_stages(options, setup.config, world.rank()); });
   if (most(sharded) >= most(setup.plans)) return;
   setup.options = std::move(options);
   setup.plans = std::move(sharded);
@@ -113,7 +114,7 @@ void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes
 
 void use_gpus_apart(RunSetup& setup, int rank) {
   setup.options.parallel.gpus_apart = true;
-  setup.plans = plan_steps(setup.options, setup.config, rank);
+  setup.plans = plan_stages(setup.options, setup.config, rank);
 }
 
 }  // namespace megalith

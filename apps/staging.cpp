@@ -1,6 +1,7 @@
 #include "apps/staging.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/base/error.h"
 
@@ -13,31 +14,39 @@ constexpr std::size_t kSteps = 3;  // two pending, and the one before, whose end
 constexpr std::size_t kRoom = 2;   // numbers of StagedStep::room_needed
 constexpr std::size_t kMoved = 2;  // and of moved_bytes
 
-std::size_t tokens_of_step(const RunConfig& config) {
-  return static_cast<std::size_t>(config.microbatches * config.rank_tokens());
+std::int64_t most_microbatches(const RunConfig& config) {
+  return std::max(config.microbatches, config.evaluation_microbatches);
+}
+
+std::size_t tokens_of(const RunConfig& config, std::int64_t microbatches) {
+  return static_cast<std::size_t>(microbatches * config.rank_tokens());
 }
 
 std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
   constexpr std::size_t kPadding = 7 * 256;  // each of the seven buffers is aligned
-  const std::size_t numbers = 2 * tokens_of_step(config) + report.sums + report.counts + kRoom;  // of 4 bytes
+  const std::size_t numbers =
+      2 * tokens_of(config, most_microbatches(config)) + report.sums + report.counts + kRoom;  // of 4 bytes
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
 }
 
 }  // namespace
 
-BlankSamples::BlankSamples(const RunConfig& config, float learning_rate)
-    : tokens(static_cast<std::size_t>(config.step_sequences() * (config.seq_length + 1))),
+BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::int64_t microbatches)
+    : tokens(static_cast<std::size_t>(microbatches * config.sequences * (config.seq_length + 1))),
       input{.iteration = 1,
             .learning_rate = learning_rate,
-            .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches)),
+            .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(microbatches)),
             .tokens = tokens} {}
 
 Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report)
-    : config_(config), part_(part), arena_(device, bytes_of(config, report), "step staging") {
+    : config_(config),
+      most_microbatches_(most_microbatches(config)),
+      part_(part),
+      arena_(device, bytes_of(config, report), "step staging") {
   for (std::size_t i = 0; i < kSteps; ++i) {
     const auto& step = steps_.emplace_back(std::make_unique<StagedStep>());
-    step->tokens = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
-    step->labels = arena_.allocate_as<std::int32_t>(tokens_of_step(config));
+    step->tokens = arena_.allocate_as<std::int32_t>(tokens_of(config, most_microbatches_));
+    step->labels = arena_.allocate_as<std::int32_t>(tokens_of(config, most_microbatches_));
     step->report = arena_.allocate_as<StepParameters>(1);
     step->sums = arena_.allocate_as<float>(report.sums);
     step->counts = arena_.allocate_as<std::int32_t>(report.counts);
@@ -58,7 +67,9 @@ StagedStep& Staging::ago(int steps) {
 }
 
 void Staging::stage(Stream& compute, const StepInput& input) {
-  const std::int64_t sequences = config_.step_sequences(), length = config_.seq_length, mine = config_.rank_length();
+  const std::int64_t microbatches = std::ssize(input.first_samples), sequences = microbatches * config_.sequences;
+  const std::int64_t length = config_.seq_length, mine = config_.rank_length();
+  require(microbatches <= most_microbatches_, "StepInput has more microbatches than there is room for");
   require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
           "StepInput::tokens has a wrong size");
   ++staged_;
@@ -67,8 +78,8 @@ void Staging::stage(Stream& compute, const StepInput& input) {
   step.learning_rate = input.learning_rate;
   step.first_samples = input.first_samples;
   Access access("stage tokens");
-  access.add(step.tokens, tokens_of_step(config_) * sizeof(std::int32_t), true);
-  access.add(step.labels, tokens_of_step(config_) * sizeof(std::int32_t), true);
+  access.add(step.tokens, tokens_of(config_, microbatches) * sizeof(std::int32_t), true);
+  access.add(step.labels, tokens_of(config_, microbatches) * sizeof(std::int32_t), true);
   compute.announce_host(access);
   if (compute.device() == DeviceType::kPlan) return;
   const std::int64_t run = mine == length ? mine : mine / 2;  // of neighbouring tokens

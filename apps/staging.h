@@ -26,7 +26,9 @@ struct StepInput {
 
 // Of no meaning, for who runs a step to see what it does.
 struct BlankSamples {
-  explicit BlankSamples(const RunConfig& config, float learning_rate = 0);
+  explicit BlankSamples(const RunConfig& config, float learning_rate = 0)
+      : BlankSamples(config, learning_rate, config.microbatches) {}
+  BlankSamples(const RunConfig& config, float learning_rate, std::int64_t microbatches);
   BlankSamples(const BlankSamples&) = delete;
   BlankSamples& operator=(const BlankSamples&) = delete;
 
@@ -63,7 +65,7 @@ struct ReportSizes {
 
 class Staging {
  public:
-  // `part`: of a sequence on this rank.
+  // For steps of at most as many microbatches as `config` has. `part`: of a sequence on this rank.
   Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report);
 
   // Takes the next place in the ring, whose step is no longer pending, and copies the input into it.
@@ -74,6 +76,7 @@ class Staging {
 
  private:
   RunConfig config_;
+  std::int64_t most_microbatches_;
   SequencePart part_;
   HostArena arena_;
   std::vector<std::unique_ptr<StagedStep>> steps_;

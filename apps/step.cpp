@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -52,11 +53,11 @@ StepActions step_actions(const Rank& rank) {
   // A tied head reads the words too, but after the embedding, which is in this list then.
   if (shards) gathers.segments_of_bucket = rank.buckets.gathered_segments;
   if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
-  const Schedule schedule = rank.config.schedule();
+  const Schedule schedule = rank.config.schedule(), evaluation = rank.config.evaluation_schedule();
   if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
   StepActions actions{.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points,
                                                    gathers, weights_behind(rank)),
-                      .evaluate = lower_evaluation_step(insert_messages(forwards_of(schedule), rank.stage()),
+                      .evaluate = lower_evaluation_step(insert_messages(forwards_of(evaluation), rank.stage()),
                                                         gpt.part_segments, gathers)};
   if (rank.units.sharded) {
     UnshardPoints units = rank.units.points;
@@ -120,6 +121,16 @@ void Step::give_back() {
   if (!rank_.offload) return;
   rank_.offload->host.give_back();
   rank_.offload->pool.free_cached();
+}
+
+void Step::set_microbatches(std::int64_t microbatches) {
+  require(rank_.memory.arena.block_bytes() == 0, "the step's memory was not given back");
+  if (rank_.config.microbatches == microbatches) return;
+  rank_.config.microbatches = microbatches;
+  actions_ = step_actions(rank_);
+  require(num_columns(actions_.train) <= std::ssize(microbatch_parameters_),
+          "a step with fewer microbatches has more of them in flight");
+  if (rank_.units.sharded) rank_.units.sharded->reset();  // the next list may find other gathers started
 }
 
 // What each kind of action does. Gradients are reduced in kReduce.
@@ -349,7 +360,7 @@ float Step::evaluate(const StepInput& input) {
   access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
   compute.announce_host(access);
   evaluation_needed_ = {.arrived = step.room_needed[0], .rows = step.room_needed[1]};
-  return step.report->loss / static_cast<float>(rank_.config.step_tokens());
+  return step.report->loss / static_cast<float>(rank_.config.evaluation_tokens());
 }
 
 void Step::repeat(const StepInput& input, const std::function<void(const Action&)>& before) {

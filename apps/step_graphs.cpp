@@ -79,7 +79,7 @@ Step::Verbs Step::verbs_of_next_step() {
 }
 
 void Step::warm_up() {
-  const BlankSamples samples(rank_.config);
+  const BlankSamples samples(rank_.config, 0, 1);  // of which the first is run
   const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
     const OnlySetUp only_set_up(rank_.streams.compute);
     std::vector<Action> first;

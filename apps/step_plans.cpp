@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -22,8 +23,10 @@ namespace megalith {
 
 namespace {
 
-RunConfig with_microbatches(RunConfig config, std::int64_t microbatches) {
+// Of a training step; `evaluation`: likewise of an evaluation.
+RunConfig with_microbatches(RunConfig config, std::int64_t microbatches, std::int64_t evaluation) {
   config.microbatches = microbatches;
+  config.evaluation_microbatches = evaluation;
   return config;
 }
 
@@ -157,7 +160,8 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
 
 void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh, {});
-  recorded.step.evaluate(recorded.samples.input);
+  const BlankSamples samples(config, 0, config.evaluation_microbatches);
+  recorded.step.evaluate(samples.input);
   recorded.rank.wait_for_parameters();
   const auto plan = [&](bool searches) {
     recording.plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(config, searches));
@@ -252,14 +256,19 @@ std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t 
   return std::min(microbatches, kRecordedRounds * pipeline.placement.num_stages);
 }
 
+RunConfig as_recorded(const RunConfig& config, std::int64_t most) {
+  return with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, most),
+                           recorded_microbatches(config.pipeline, config.evaluation_microbatches, most));
+}
+
 }  // namespace
 
 StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
                      const std::optional<OffloadChosen>& offloaded) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
-  const bool is_long = config.microbatches > kRecordedOneByOne && is_one_by_one(config.pipeline);
-  const RunConfig recorded = is_long ? with_microbatches(config, kRecordedOneByOne) : config;
+  const RunConfig recorded = as_recorded(config, std::numeric_limits<std::int64_t>::max());
+  const bool is_long = recorded.microbatches < config.microbatches;
   StepRecording recording;
   recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = offloaded, .searches = true});
   plan_training(options, recorded, mesh, recording);
@@ -273,7 +282,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   StepRecording fewer;
   fewer.searches = false;
   fewer.plans.offload = plans.offload;
-  plan_training(options, with_microbatches(config, kRecordedOneByOne - 1), mesh, fewer);
+  plan_training(options, with_microbatches(config, kRecordedOneByOne - 1, 1), mesh, fewer);
   const std::int64_t more = config.microbatches - kRecordedOneByOne;
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.plans.train_flops);
   plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.plans.train_ops);
@@ -283,8 +292,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
-  const RunConfig recorded =
-      with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, spec.most_microbatches));
+  const RunConfig recorded = as_recorded(config, spec.most_microbatches);
   StepRecording recording;
   recording.searches = spec.searches;
   recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = {}, .searches = spec.searches});
@@ -344,8 +352,7 @@ std::string printed_slots(const std::vector<OffloadSlot>& slots) {
 
 std::string printed_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
-  const RunConfig few =
-      with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, kRecordedOneByOne));
+  const RunConfig few = as_recorded(config, kRecordedOneByOne);
   std::string text;
   for (int stage = 0; stage < stages; ++stage) {
     const int first_rank = stage * (world / stages);

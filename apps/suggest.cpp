@@ -79,7 +79,7 @@ std::vector<std::string> flags_of(Options options) {
 bool is_legal(const Options& options, int world) {
   try {
     check(App::kPlan, options);
-    run_config(options, world).schedule();
+    check_stages(options.train, run_config(options, world));
     return true;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;

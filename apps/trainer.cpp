@@ -287,6 +287,7 @@ ExitCode Trainer::step_loop() {
   if (failure_.data) return end_for_data(false);  // there is nothing new to save
   while (trains && state_.step < train.train_iters) {
     pass_window();
+    enter_stage();
     start_step();
     if (!failure_.message.empty()) return ExitCode::kNumeric;
     if (guard.found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced

@@ -64,6 +64,9 @@ class Trainer {
   bool lacks_room(const ExpertRoom& needed) const;
   StepResult with_room(const StepResult& lacked);  // of the last step, done again
   void make_room(const ExpertRoom& needed, const std::string& what);
+  void enter_stage();  // of --rampup-batch-size, which the next step belongs to
+  struct NewPlan;
+  void plan_again(const NewPlan& next);
   bool is_due(std::int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool should_stop();
   // Both set failure_, why the run ends.

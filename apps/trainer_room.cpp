@@ -1,5 +1,6 @@
-// Of a run whose ranks share out experts: steps and evaluations whose rows had no room are done again with more. What
-// is in the step's memory between two steps has no value, and weights stay where they are.
+// What changes the plan of a step's memory between two steps: rows of experts that had no room, whose step or
+// evaluation is done again with more, and the next stage of --rampup-batch-size. What is in that memory between two
+// steps has no value, and weights stay where they are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "apps/expert_rows.h"
 #include "apps/memory_checks.h"
 #include "apps/trainer.h"
+#include "core/base/counted.h"
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
 
@@ -38,22 +40,28 @@ StepResult Trainer::with_room(const StepResult& lacked) {
   return result;
 }
 
-// `needed` is the same on all ranks.
-void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
-  const ExpertRoom had = setup_.plans.room;
-  const double factor = setup_.plans.capacity_factor;
+// What the next steps are planned for. The same on all ranks.
+struct Trainer::NewPlan {
+  std::int64_t microbatches;
+  double capacity_factor;
+  std::string reason;    // why
+  std::string expected;  // what there must be memory for
+};
+
+// Between two steps, on all ranks: the step's memory is planned, given back and taken again, and graphs are dropped.
+void Trainer::plan_again(const NewPlan& next) {
   const std::size_t bytes = setup_.plans.block_bytes();
-  Options larger = options();
-  double& wanted = larger.parallel.moe_expert_rank_capacity_factor;
-  wanted = larger_factor(expert_rows(larger, setup_.config)->sizes, needed, factor);
+  Options options = setup_.options;
+  options.parallel.moe_expert_rank_capacity_factor = next.capacity_factor;
+  RunConfig config = setup_.config;
+  config.microbatches = next.microbatches;
   StepPlans plans;
-  on_all_ranks(world_, [&] { plans = plan_steps(larger, setup_.config, world_.rank(), setup_.plans.offload); });
+  on_all_ranks(world_, [&] { plans = plan_steps(options, config, world_.rank(), setup_.plans.offload); });
   step_->give_back();
   world_.host_barrier();  // what the other ranks of this host had is free too when it is asked what there is
   setup_.plans = std::move(plans);
-  const std::string reason = fmt::format(
-      "{} needed room on a rank for at least {} tokens and {} rows of its experts, and had it for {} and {}", what,
-      needed.arrived, needed.rows, had.arrived, had.rows);
+  setup_.config = config;
+  step_->set_microbatches(config.microbatches);
   on_all_ranks(world_, [&] {
     try {
       check_host_memory(setup_.plans, 0, world_, setup_.host_bytes());
@@ -61,17 +69,32 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
       if (rank_->offload) rank_->offload->host.use(setup_.plans.host);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kOutOfMemory) throw;
-      fail(
-          {.code = ExitCode::kOutOfMemory,
-           .subject = fmt::format("{}; there is no memory for {:.2f} MiB in place of {:.2f}", reason,
-                                  mib(setup_.plans.block_bytes()), mib(bytes)),
-           .expected = fmt::format("room for --moe-expert-rank-capacity-factor {:.3f}, up from {:.3f}", wanted, factor),
-           .got = error.what(),
-           .show_place = false});
+      fail({.code = ExitCode::kOutOfMemory,
+            .subject = fmt::format("{}; there is no memory for {:.2f} MiB in place of {:.2f}", next.reason,
+                                   mib(setup_.plans.block_bytes()), mib(bytes)),
+            .expected = next.expected,
+            .got = error.what(),
+            .show_place = false});
     }
   });
-  rank_->layers.dispatcher->set_capacity_factor(wanted);
+  if (rank_->layers.dispatcher) rank_->layers.dispatcher->set_capacity_factor(next.capacity_factor);
   step_->use(setup_.plans);
+}
+
+// `needed` is the same on all ranks.
+void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
+  const ExpertRoom had = setup_.plans.room;
+  const double factor = setup_.plans.capacity_factor;
+  const std::size_t bytes = setup_.plans.block_bytes();
+  const double wanted = larger_factor(expert_rows(options(), setup_.config)->sizes, needed, factor);
+  const std::string reason = fmt::format(
+      "{} needed room on a rank for at least {} tokens and {} rows of its experts, and had it for {} and {}", what,
+      needed.arrived, needed.rows, had.arrived, had.rows);
+  plan_again(
+      {.microbatches = setup_.config.microbatches,
+       .capacity_factor = wanted,
+       .reason = reason,
+       .expected = fmt::format("room for --moe-expert-rank-capacity-factor {:.3f}, up from {:.3f}", wanted, factor)});
   ++progress_.regrows;
   if (!is_main()) return;
   log_info(
@@ -79,6 +102,26 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
                   "{:.3f}, {:.2f} MiB of a step in place of {:.2f}",
                   reason, setup_.plans.room.arrived, setup_.plans.room.rows, wanted, factor,
                   mib(setup_.plans.block_bytes()), mib(bytes)));
+}
+
+// A step that was skipped is explained with the microbatches that it had.
+void Trainer::enter_stage() {
+  const std::int64_t microbatches = samples_->microbatches_after(state_.consumed_samples);
+  const std::int64_t had = setup_.config.microbatches;
+  if (microbatches == had) return;
+  while (step_->pending() > 0) finish_step(false);
+  explain_skip();
+  const std::int64_t batch = batch_after(options().train, state_.consumed_samples);
+  const std::string reason =
+      fmt::format("step {}: batches of {} from here on (--rampup-batch-size)", state_.step + 1, batch);
+  plan_again({.microbatches = microbatches,
+              .capacity_factor = setup_.plans.capacity_factor,
+              .reason = reason,
+              .expected = fmt::format("room for {} a step, {} before",
+                                      counted(microbatches, "microbatch", "microbatches"), had)});
+  if (!is_main()) return;
+  log_info(fmt::format("{}: {} a step on each rank, {:.2f} MiB of it", reason,
+                       counted(microbatches, "microbatch", "microbatches"), mib(setup_.plans.block_bytes())));
 }
 
 }  // namespace megalith

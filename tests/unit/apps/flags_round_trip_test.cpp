@@ -136,6 +136,7 @@ const std::map<std::string, Words>& values_of_train() {
       {"global-batch-size", {"--global-batch-size", "32"}},
       {"train-iters", {"--train-iters", "7"}},
       {"train-samples", {"--train-iters", "0", "--train-samples", "640", "--global-batch-size", "32"}},
+      {"rampup-batch-size", samples({"--rampup-batch-size", "8", "8", "100", "--global-batch-size", "32"})},
       {"skip-train", {"--skip-train"}},
       {"seed", {"--seed", "4294967295"}},
       {"deterministic-mode", {"--deterministic-mode"}},

@@ -42,6 +42,9 @@ TEST(Flags, DerivesWhatWasLeftOut) {
   EXPECT_EQ(by_samples.train.train_iters, 20);
   EXPECT_EQ(by_samples.train.schedule.lr_decay_samples, 1000);
   EXPECT_EQ(by_samples.train.schedule.lr_decay_iters, 0);
+  const Options ramp = train_options(
+      test::words("--train-iters 0 --train-samples 1000 --global-batch-size 48 --rampup-batch-size 16 16 96"));
+  EXPECT_EQ(ramp.train.train_iters, 3 + 2 + (1000 - 48 - 64) / 48);
   EXPECT_THAT(train_options({"--cuda-graph-impl", "transformer_engine"}).train.cuda_graph_modules,
               ElementsAre("layer"));
   EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).train.cuda_graph_modules,
@@ -174,10 +177,10 @@ TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
   EXPECT_EQ(train_outcome({"--use-mcore-models"}),
             "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; there is one implementation, fused where "
             "that is faster: leave it out");
-  for (const char* name : {"fsdp-db-use-persist-buf-on-alloc-fail", "DDP-impl", "rampup-batch-size",
+  for (const char* name : {"fsdp-db-use-persist-buf-on-alloc-fail", "DDP-impl", "quick-geglu",
                            "yarn-original-max-position-embeddings", "biencoder-x"})
     EXPECT_TRUE(note_on_megatron_flag(name)) << name;
-  for (const char* name : {"", "moe", "use", "wallpaper", "rampup", "rampup-batch-size-"})
+  for (const char* name : {"", "moe", "use", "wallpaper", "quick", "quick-geglu-"})
     EXPECT_FALSE(note_on_megatron_flag(name)) << name;
 }
 
