@@ -261,7 +261,8 @@ RunResult train(const RunRequest& request) {
       for (const OffloadSlot& slot : rank.offload->points.slots)
         did.slot_bytes += static_cast<std::int64_t>(slot.bytes);
       did.slots = std::ssize(rank.offload->points.slots);
-      const bool regrew = trainer.plans().capacity_factor != options.parallel.moe_expert_rank_capacity_factor;
+      const bool regrew = !options.train.rampup_batch_size.empty() ||
+                          trainer.plans().capacity_factor != options.parallel.moe_expert_rank_capacity_factor;
       result.memory_as_planned = result.memory_as_planned &&
                                  rank.offload->host.touched_bytes() == trainer.plans().host.peak_bytes &&
                                  (regrew || rank.offload->pool.system_allocations() == 1);
