@@ -161,7 +161,7 @@ TEST_F(FlagsConfig, UnreadableFileIsExit3) {
             "exit 3: --config: cannot open none.toml: No such file or directory (ENOENT); check the path and its "
             "permissions");
   EXPECT_EQ(train_outcome({"--config", "."}),
-            "exit 3: --config: cannot read 65536 bytes at 0 of .: Is a directory (EISDIR); name a file, not a folder");
+            "exit 3: --config: cannot read .: a directory, not a regular file; check the path");
 }
 
 TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
