@@ -90,6 +90,7 @@ void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
   if (is_held) {
     check(first, held);
   } else {
+    if (runner_.has_hooks()) synchronize_();
     capture(actions, run, held);
   }
   held.graph->replay(ctx_.compute);
@@ -115,15 +116,15 @@ void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run&
   if (held.graph) {
     restore(first.column, held);
   } else {
+    synchronize_();
     capture(actions, run, held);
   }
   runner_.run_hooks(after(verb_of(last.kind)), last, Phase::kCaptureAhead);
 }
 
 // To make a graph executable may wait for the device, so for a collective of a hook that a peer has yet to join, while
-// that peer waits for this rank: so such work is complete before.
+// that peer waits for this rank. So the work of hooks, and of units in the pass ahead, is complete before.
 void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, Held& held) {
-  synchronize_();
   const auto start = std::chrono::steady_clock::now();
   const int column = actions[run.first].column;
   const auto [segment, segments] = segments_of(actions, run);

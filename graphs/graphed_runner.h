@@ -26,8 +26,8 @@ class GraphedRunner {
   GraphedRunner(const GraphedRunner&) = delete;
   GraphedRunner& operator=(const GraphedRunner&) = delete;
 
-  // Called before each capture begins: waits until all that hooks have enqueued is complete. By default for the compute
-  // stream alone.
+  // Called before a capture where there are hooks, and before each one ahead: waits until all that hooks and units have
+  // enqueued is complete. By default for the compute stream alone.
   void synchronize_by(std::function<void()> call) { synchronize_ = std::move(call); }
   // Called behind each verb that is captured, while the stream captures: may add what the graph is to record.
   void after_captured_verb(std::function<void(const Action&)> call) { after_captured_verb_ = std::move(call); }

@@ -104,6 +104,10 @@ void SegmentRunner::run_verb(const Action& action) {
   for (int i = 0; i < list.size(); ++i) ctx_.arena.hand_on(list[i].data);
 }
 
+bool SegmentRunner::has_hooks() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return !entry.hooks.empty(); });
+}
+
 void SegmentRunner::set_hooks(std::vector<HookTable> hooks) {
   if (hooks.size() != entries_.size()) {
     fail({.subject = "hooks of the segments",

@@ -39,6 +39,7 @@ class SegmentRunner {
 
   int num_segments() const { return static_cast<int>(entries_.size()); }
   const Entry& entry(int segment) const { return entries_[static_cast<std::size_t>(segment)]; }
+  bool has_hooks() const;
   HookTable& hooks(int segment) { return entries_[static_cast<std::size_t>(segment)].hooks; }
   // All of them, one table a segment; another number is an error that names both.
   void set_hooks(std::vector<HookTable> hooks);

@@ -366,10 +366,13 @@ TEST(GraphedRun, AnotherPlanOrNumberOfMicrobatchesIsRefused) {
   losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     EXPECT_GT(trainer.rank().graphs->stats().graphs, 0);
-    const std::vector<std::int64_t> samples = by_hand.input().first_samples;
-    by_hand.input().first_samples.push_back(0);
+    const auto samples = by_hand.input().first_samples;
+    const auto tokens = by_hand.input().tokens;
+    by_hand.input().first_samples.pop_back();
+    by_hand.input().tokens = tokens.first(tokens.size() / 2);
     EXPECT_THAT(by_hand.failing_step(), HasSubstr("the number of microbatches has changed"));
     by_hand.input().first_samples = samples;
+    by_hand.input().tokens = tokens;
     EXPECT_GT(by_hand.step(), 0);
     StepPlans another = trainer.plans();
     another.train.slots.begin()->second.bytes += 256;

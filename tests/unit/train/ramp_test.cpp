@@ -104,6 +104,7 @@ std::function<void(Trainer&, int)> note_phases(const Cell& cell, Phases& phases)
     phases.assign(kSteps, {});
     trainer.rank().runner.hooks(1).add(
         HookPoint::kPreForward, [&phases, cell, calls = 0](const HookContext& at) mutable {
+          if (at.phase == Phase::kCaptureAhead) return;  // once more for each microbatch
           int step = 0;
           for (int done = calls++; step < kSteps; ++step) {
             const int of_step = kUnitsOfStep[static_cast<std::size_t>(step)] * cell.microbatches;
