@@ -170,7 +170,8 @@ TEST(StepSamples, TrainingNeverBeginsAgainAndEvaluationDoes) {
     state.step = 4;
     EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples.read_next(state); }),
                 HasSubstr("--data-path: expected 21 training samples for step 5, got 20"));
-    EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples.again({.steps = 4, .samples = 13}); }), HasSubstr("21 training samples"));
+    EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples.again({.steps = 4, .samples = 13}); }),
+                HasSubstr("21 training samples"));
 
     testing::internal::CaptureStderr();
     samples.validation(12, 1);
