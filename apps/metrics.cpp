@@ -110,11 +110,12 @@ void keep_until(const std::string& path, std::int64_t last_step) {
   LineReader lines(path, {.line_bytes = kMaxMetricsLineBytes});
   OutputFile out(path, kScope);
   while (const std::optional<LineReader::Line> line = lines.next()) {
-    if (!line->has_end) break;  // torn
     const std::optional<std::int64_t> iteration = line->is_too_long ? std::nullopt : iteration_of(line->text);
+    const std::string got = iteration ? "" : escaped_short(std::string(line->text));
+    if (!lines.has_end()) break;  // torn
     if (!iteration) {
-      refuse_format(fmt::format("{}:{}", path, lines.number()), "a line of --metrics-jsonl",
-                    escaped_short(std::string(line->text)), "the file was left as it is; name another one");
+      refuse_format(fmt::format("{}:{}", path, lines.number()), "a line of --metrics-jsonl", got,
+                    "the file was left as it is; name another one");
     }
     if (*iteration > last_step) continue;
     out.write(line->text);

@@ -233,10 +233,12 @@ MetricsRun read_metrics(const std::string& path) {
   bool has_evaluations = false;
   while (const std::optional<LineReader::Line> text = lines.next()) {
     place = fmt::format("{}:{}", path, lines.number());
-    if (text->is_too_long) refuse(fmt::format("a line of at most {} bytes", kMaxMetricsLineBytes), "more");
-    const std::optional<Json> object = parse(text->text);
+    // A torn line may be long: after a power loss the end of a file may be zeros.
+    if (text->is_too_long && (run.records.empty() || lines.has_end()))
+      refuse(fmt::format("a line of at most {} bytes", kMaxMetricsLineBytes), "more");
+    const std::optional<Json> object = text->is_too_long ? std::nullopt : parse(text->text);
     const std::optional<std::int64_t> iteration = iteration_in(object);
-    if (!iteration && !text->has_end) {
+    if (!iteration && !lines.has_end()) {
       log_warning(place + ": the last line is torn and left out: the run was ended while it wrote it, or still writes");
       break;
     }

@@ -42,32 +42,38 @@ std::string_view LineReader::beginning(std::size_t bytes) {
   return held().substr(0, bytes);
 }
 
-void LineReader::skip_line() {
+bool LineReader::skip_line() {
   skips_ = false;
   for (std::size_t end = held().find('\n');; end = held().find('\n')) {
     if (end != std::string_view::npos) {
       begin_ += end + 1;
-      return;
+      return true;
     }
     begin_ = end_;
-    if (!fill()) return;
+    if (!fill()) return false;
   }
+}
+
+bool LineReader::has_end() {
+  if (skips_) has_end_ = skip_line();
+  return has_end_;
 }
 
 std::optional<LineReader::Line> LineReader::next() {
   if (skips_) skip_line();
   ++number_;
+  has_end_ = true;
   std::size_t searched = 0;
   for (;;) {
     const std::string_view text = held();
     const std::size_t end = text.find('\n', searched);
     if (end <= limits_.line_bytes) {
       begin_ += end + 1;
-      return Line{.text = text.substr(0, end), .has_end = true, .is_too_long = false};
+      return Line{.text = text.substr(0, end), .is_too_long = false};
     }
     if (end != std::string_view::npos || text.size() > limits_.line_bytes) {
       skips_ = true;
-      return Line{.text = text.substr(0, limits_.line_bytes), .has_end = true, .is_too_long = true};
+      return Line{.text = text.substr(0, limits_.line_bytes), .is_too_long = true};
     }
     searched = text.size();
     if (!fill()) break;
@@ -75,7 +81,8 @@ std::optional<LineReader::Line> LineReader::next() {
   const std::string_view text = held();
   begin_ = end_;
   if (text.empty()) return std::nullopt;
-  return Line{.text = text, .has_end = false, .is_too_long = false};
+  has_end_ = false;
+  return Line{.text = text, .is_too_long = false};
 }
 
 }  // namespace megalith

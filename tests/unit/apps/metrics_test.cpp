@@ -148,15 +148,18 @@ TEST_F(MetricsFile, ResumeKeepsOneObjectPerStep) {
 }
 
 TEST_F(MetricsFile, ResumeRemovesATornLine) {
-  write_steps("m.jsonl", 0, 3);
-  write("m.jsonl", test::read_file("m.jsonl") + "{\"iteration\": 4, \"cons");
-  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3));
-  write_steps("m.jsonl", 4, 5);
-  EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 5));
+  for (const std::string& torn : {std::string("{\"iteration\": 4, \"cons"), std::string(5'000'000, '\0')}) {
+    const std::string path = std::to_string(torn.size()) + ".jsonl";
+    write_steps(path, 0, 3);
+    write(path, test::read_file(path) + torn);
+    EXPECT_THAT(iterations(path), ElementsAre(1, 2, 3));
+    write_steps(path, 4, 5);
+    EXPECT_THAT(iterations(path), ElementsAre(1, 2, 3, 5));
+  }
 }
 
 TEST_F(MetricsFile, ATornLastLineIsLeftOutWithAWarning) {
-  for (const std::string& torn : {std::string("{\"iteration\": 2, \"cons"), std::string(500'000, '\0')}) {
+  for (const std::string& torn : {std::string("{\"iteration\": 2, \"cons"), std::string(5'000'000, '\0')}) {
     write("m.jsonl", "{\"iteration\": 1}\n" + torn);
     ::testing::internal::CaptureStderr();
     EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1));

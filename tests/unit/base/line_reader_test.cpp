@@ -16,11 +16,12 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// "TEXT" for a line, "TEXT|" for the last one of a file that breaks off, "TEXT..." for one that is too long.
+// "TEXT" for a line, "TEXT..." for one that is too long; with "|" for the last one of a file that breaks off.
 Lines lines_of(LineReader& reader) {
   Lines lines;
   while (const std::optional<LineReader::Line> line = reader.next()) {
-    lines.push_back(std::string(line->text) + (line->is_too_long ? "..." : line->has_end ? "" : "|"));
+    lines.push_back(std::string(line->text) + (line->is_too_long ? "..." : ""));
+    if (!reader.has_end()) lines.back() += "|";
     EXPECT_EQ(reader.number(), std::ssize(lines));
   }
   return lines;
@@ -46,7 +47,8 @@ TEST_F(LineReading, LinesAndHowTheyEnd) {
 
 TEST_F(LineReading, ALongLineIsCutAndTheNextIsWhole) {
   EXPECT_EQ(lines("1234\n12345\n6\n"), (Lines{"1234", "1234...", "6"}));
-  EXPECT_EQ(lines("12345"), Lines{"1234..."});
+  EXPECT_EQ(lines("12345"), Lines{"1234...|"});
+  EXPECT_EQ(lines(std::string(400000, 'x')), Lines{"xxxx...|"});
   EXPECT_EQ(lines("1234"), Lines{"1234|"});
   // Lines around the ends of the blocks that are read, of 128 KiB.
   for (const std::size_t bytes : {131071, 131072, 131073, 400000}) {
