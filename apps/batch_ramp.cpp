@@ -24,7 +24,7 @@ struct Ramp {
 // Steps from `consumed` on, each with this batch, of which the last one ends where the batch is another.
 std::int64_t steps_of_stage(const TrainingOptions& train, std::int64_t consumed, std::int64_t batch) {
   if (batch == train.global_batch_size) return std::numeric_limits<std::int64_t>::max();
-  std::int64_t low = 1, high = (Ramp(train.rampup_batch_size).samples - consumed) / batch + 1;  // ends behind the ramp
+  std::int64_t low = 1, high = (Ramp(train.rampup_batch_size).samples - consumed) / batch + 1;  // ends past the ramp
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     if (batch_after(train, consumed + middle * batch) == batch) {

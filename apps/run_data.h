@@ -27,7 +27,7 @@ std::int64_t data_order_of(const TrainState& checkpoint);
 
 struct RunData {
   Datasets sets;
-  std::int64_t order_samples = 0;  // training has the order for so many samples, which checkpoints record
+  std::int64_t order_samples = 0;  // training has the order for this number of samples, which checkpoints record
   std::vector<std::string> notes;  // for the log
   std::string warning;             // of the order, for the log; may be empty
   std::optional<DataStart> built_for = {};

@@ -56,7 +56,7 @@ class Step {
   void use(const StepPlans& plans);
   // With no step pending: drops graphs and gives the step's memory back; use() comes next. Collective.
   void give_back();
-  // Between these two: training steps have so many microbatches from now on, at most as many as at the start.
+  // Between these two: training steps have this number of microbatches from now on, at most as many as at the start.
   void set_microbatches(std::int64_t microbatches);
 
   // Enqueues one training step. At most two may be pending, so that the host prepares a step while the device computes

@@ -24,11 +24,11 @@ class StepSamples {
   void read_next(const TrainState& state);   // throws it
   void read_ahead(const TrainState& state);  // keeps it
   const StepInput& next() const { return next_; }
-  // Of the training step behind so many samples, per rank.
+  // The training step after this number of samples, per rank.
   std::int64_t microbatches_after(std::int64_t consumed_samples) const;
 
-  // Of a training step that is run again, behind `before`, and of an evaluation; valid until the next of these. Throw
-  // as read_next. Evaluations begin with the first sample again behind the last one, and the log says so.
+  // A training step that is run again, after `before`, and an evaluation; valid until the next of these. Throw as
+  // read_next. After the last sample evaluations begin with the first one again, and the log says so.
   StepInput again(const RunProgress& before);
   StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
 

@@ -326,7 +326,8 @@ ExitCode Trainer::step_loop() {
   }
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   if (trains && state_.step == train.train_iters) tell_left_over();
-  // Also one that came too late to end this run. An evaluation may run beside the training that it is meant for.
+  // Also one that came too late to end this run. An evaluation may run at the same time as the training that it is
+  // meant for.
   if (is_main() && !train.skip_train) stop_file_.remove();
   return code;
 }

@@ -51,7 +51,7 @@ struct DataConfig {
   std::string tokenizer;        // its identity, which that of the data must be where it is recorded; empty: any
   bool mock = false;            // --mock-data; data_path and split are not read
   SplitSamples num_samples;     // wanted of each split; none is built where 0
-  // Training has the order for so many samples where that is more than it wants: that of a run which is resumed.
+  // Training has the order for this number of samples where it is larger than what it reads: that of a resumed run.
   std::int64_t order_samples = 0;
 };
 

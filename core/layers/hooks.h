@@ -53,7 +53,7 @@ struct HookContext {
   // memory, as the step's plan knows no hook.
   const Context* ctx = nullptr;
   // To read, on that stream and enqueued during the call. Absent tensors (Tensor::present) are those that the segments
-  // do not hand on; rows behind a bound (Tensor::bound) are undefined. At other points the list is empty.
+  // do not hand on; rows past a bound (Tensor::bound) are undefined. At other points the list is empty.
   std::span<const Tensor> inputs = {};     // pre_forward
   std::span<const Tensor> outputs = {};    // post_forward
   std::span<const Tensor> gradients = {};  // pre_backward: of the outputs; post_backward: of the inputs

@@ -12,8 +12,7 @@
 #include <string_view>
 
 #include "apps/run_setup.h"
-#include "tests/distributed/rank_device.h"
-#include "tests/distributed/run_tests.h"
+#include "tests/distributed/training_ranks.h"
 #include "tests/unit/train/draws.h"
 
 namespace megalith {
@@ -116,16 +115,5 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  set_deterministic_environment();
-  set_graphs_environment();
-  const TestFolder cache;
-  setenv("MEGALITH_CACHE", cache.path("cache").c_str(), 1);
-  MpiRuntime mpi(argc, argv, {.timeout = std::chrono::seconds(60)});
-  test::init_tests(argc, argv, mpi);
-  if (!test::select_rank_device(mpi, device)) return test::kSkipped;
-  const std::unique_ptr<Communicator> hosts = mpi.world();
-  const std::unique_ptr<Communicator> gpus = device == DeviceType::kCuda ? mpi.world(device) : nullptr;
-  world = hosts.get();
-  devices = gpus ? gpus.get() : world;
-  return test::run_tests(mpi, *world);
+  return test::run_training_tests(argc, argv, device, world, devices);
 }

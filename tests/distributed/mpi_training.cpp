@@ -15,8 +15,7 @@
 #include <vector>
 
 #include "apps/run_setup.h"
-#include "tests/distributed/rank_device.h"
-#include "tests/distributed/run_tests.h"
+#include "tests/distributed/training_ranks.h"
 #include "tests/distributed/way_of_rows.h"
 #include "tests/support/pairwise.h"
 #include "tests/unit/moe/model_of_ranks.h"
@@ -170,7 +169,7 @@ TEST(MpiTraining, OwnHooksChangeNoBit) {
   }
 }
 
-// Each hook sums over all ranks of its stage, on a stream of its own: every schedule ends.
+// Each hook sums over all ranks of its stage, on a dedicated stream: every schedule ends.
 TEST(MpiTraining, HooksMayCommunicateWithinAStage) {
   if (world->size() < 2) GTEST_SKIP() << "needs 2 ranks";
   int number = 0;
@@ -297,15 +296,5 @@ int main(int argc, char** argv) {
       parts = count;
     }
   }
-  set_deterministic_environment();
-  set_graphs_environment();
-  const TestFolder cache;
-  setenv("MEGALITH_CACHE", cache.path("cache").c_str(), 1);
-  MpiRuntime mpi(argc, argv, {.timeout = std::chrono::seconds(60)});
-  test::init_tests(argc, argv, mpi);
-  if (!test::select_rank_device(mpi, device)) return test::kSkipped;
-  const std::unique_ptr<Communicator> hosts = mpi.world(), gpus = on_gpus() ? mpi.world(device) : nullptr;
-  world = hosts.get();
-  devices = gpus ? gpus.get() : world;
-  return test::run_tests(mpi, *world);
+  return test::run_training_tests(argc, argv, device, world, devices);
 }

@@ -190,7 +190,7 @@ TEST(Stops, AStopFileOfAnotherRunIsRefused) {
   folder.write("stop", "");
   refused("a regular file");
   EXPECT_FALSE(std::filesystem::exists(folder.path("kept")));
-  // An evaluation may run beside the training that the file is meant for.
+  // An evaluation may run at the same time as the training that the file is meant for.
   EXPECT_EQ(code_of(folder, "train", flags + Words{"--skip-train", "--eval-iters", "1"}), 0);
   EXPECT_TRUE(std::filesystem::exists(folder.path("stop")));
   std::filesystem::remove(folder.path("stop"));

@@ -316,7 +316,7 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
   EXPECT_EQ(waits, 2 * 4);
 }
 
-// The copies of one column and verb: each microbatch writes anew what they read.
+// The copies of one column and verb: each microbatch overwrites what they read.
 TEST_P(OffloadTransfer, EachMicrobatchOfAColumnIsWaitedFor) {
   const Plans plans = record();
   HazardChecker hazards;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSteps = 4;
 const std::string kResumed = "resumed: ";  // begins what is said of the second part of a run
-constexpr int kStop = 2;                   // the step behind which a run stops that is resumed
+constexpr int kStop = 2;                   // the step after which a run stops that is resumed
 
 Words steps_of_run() { return words("--hidden-size 16 --lr-warmup-iters 1 --train-iters " + std::to_string(kSteps)); }
 
@@ -34,7 +34,7 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// The values of some kind of rows are drawn: nothing of it in so many of 100 cases.
+// Draws the values of the rows of one kind; none of them in percent_none of 100 cases.
 void draw_rows(Draw& draw, Dice& dice, bool (*is_drawn)(Bits), int percent_none) {
   for (std::size_t r = 0; r < rows().size(); ++r) {
     const Row& row = rows()[r];

@@ -37,7 +37,7 @@ const std::vector<Row>& rows();
 struct Draw {
   int ranks = 1;
   std::vector<int> values;   // by row
-  std::vector<int> resumed;  // the same behind a stop and a resume; empty: the run is not interrupted
+  std::vector<int> resumed;  // the same after a stop and a resume; empty: the run is not interrupted
 
   int at(std::string_view row) const;
   Words flags() const { return flags_of(values); }

@@ -129,7 +129,7 @@ TEST(GraphedRun, HooksOfAStageWithoutGraphsAreCalledInItsStepsAlone) {
   EXPECT_GT(calls[1].size(), 0u);
 }
 
-// In the pass that captures ahead, at a graph and at a verb that none holds: the next step captures anew.
+// In the pass that captures ahead, at a graph and at a verb that none holds: the next step captures again.
 TEST(GraphedRun, AHookThatThrowsWhileCapturingAheadChangesNoBits) {
   for (const int segment : {0, 1, 2}) {
     SCOPED_TRACE(segment);

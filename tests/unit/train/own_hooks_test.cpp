@@ -86,7 +86,7 @@ Tensor count_nan(Rank& rank, int segment) {
 TEST_P(OwnHooks, CountNanOfALayer) {
   std::mutex mutex;
   std::map<Phase, int> poisoned;
-  std::vector<std::int64_t> counts;  // of rank 0, behind each step
+  std::vector<std::int64_t> counts;  // of rank 0, after each step
   constexpr int kLast = 2;           // the MLP of layer 0
   constexpr std::int64_t kSteps = 4, kBad = 4;
   const auto steps = [&](Trainer& trainer, int index) {

@@ -10,9 +10,9 @@
 
 namespace megalith::test {
 
-// Each segment gathers what it uses before a verb and gives it up behind it, without prefetch.
+// Each segment gathers what it uses before a verb and gives it up after it, without prefetch.
 std::shared_ptr<ShardedUnits> shard_by_segment(Rank& rank);
-// With hooks before the first and behind the last verb of a layer alone, for graphs that hold whole layers. Weights
+// With hooks before the first and after the last verb of a layer alone, for graphs that hold whole layers. Weights
 // stay until another unit needs their slot. Gradients that are not reduced for each microbatch are no concern of the
 // hooks.
 std::shared_ptr<ShardedUnits> shard_by_layer(Rank& rank);

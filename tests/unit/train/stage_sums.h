@@ -1,4 +1,4 @@
-// Hooks that communicate: each sums over all ranks of its stage, on a stream of its own that the compute stream waits
+// Hooks that communicate: each sums over all ranks of its stage, on a dedicated stream that the compute stream waits
 // for.
 #pragma once
 
