@@ -108,7 +108,7 @@ class RoutedTest : public OpTest {
   template <class Op>
   void run_any_rows(const Op& op, const Routing& routing, const Idles& idle = {}) {
     if (routing.live() > 0 || routing.capacity == 0) return run(op, idle);
-    launch(stream(), op);
+    launch(stream(), ready(op));
     stream().synchronize();
   }
   // A graph that was captured with one routing gives another's results once that stands in the offsets.
@@ -125,6 +125,7 @@ class RoutedTest : public OpTest {
       return all;
     };
     op.offsets = offsets;
+    op = ready(op);
     expect_replay_follows(
         stream(), first, second, [&] { launch(stream(), op); }, results_of);
   }
