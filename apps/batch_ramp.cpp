@@ -51,7 +51,7 @@ std::int64_t batch_after(const TrainingOptions& train, std::int64_t consumed_sam
 RunEnd end_of_run(const TrainingOptions& train, const RunProgress& done) {
   RunEnd end{.at = done};
   if (train.train_samples == 0) {
-    end.at.samples = samples_to_train(train, {.step = done.steps, .consumed_samples = done.samples});
+    end.at.samples = samples_to_train(train, done);
     end.at.steps = std::max(train.train_iters, done.steps);
     return end;
   }

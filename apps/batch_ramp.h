@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// The batch of the step behind `consumed_samples` samples: --global-batch-size, and before it the stages of
+// The batch of the step after `consumed_samples` samples: --global-batch-size, and before it the stages of
 // --rampup-batch-size, by the arithmetic of Megatron-LM's RampupBatchsizeNumMicroBatchesCalculator. `train` is
 // complete.
 std::int64_t batch_after(const TrainingOptions& train, std::int64_t consumed_samples);

@@ -10,8 +10,7 @@
 namespace megalith {
 
 DataStart data_start(const TrainState& state) {
-  return {.at = {.step = state.step, .consumed_samples = state.consumed_samples},
-          .order_samples = state.data_order_samples};
+  return {.at = {.steps = state.step, .samples = state.consumed_samples}, .order_samples = state.data_order_samples};
 }
 
 std::int64_t data_order_of(const TrainState& checkpoint) {
@@ -53,8 +52,7 @@ void build_data(RunData& data, const DataRequest& request) {
         "training data change their order after sample {}: it was built for {}, and the run now ends after {}, which "
         "takes other epochs. All epochs are shuffled again, as in Megatron-LM, so what was read may come again early; "
         "to keep the order, end the run after {} or fewer",
-        start.at.consumed_samples, counted(start.order_samples, "sample"), needed,
-        counted(start.order_samples, "sample"));
+        start.at.samples, counted(start.order_samples, "sample"), needed, counted(start.order_samples, "sample"));
   }
 }
 

@@ -15,7 +15,7 @@
 namespace megalith {
 
 struct DataStart {
-  RunPosition at;
+  RunProgress at;
   std::int64_t order_samples = 0;  // for which the order before it was built; 0: there is none
   friend bool operator==(const DataStart&, const DataStart&) = default;
 };

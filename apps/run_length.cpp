@@ -19,12 +19,12 @@ namespace {
 
 }  // namespace
 
-std::int64_t samples_to_train(const TrainingOptions& train, const RunPosition& start) {
-  if (train.train_samples > 0) return std::max(train.train_samples, start.consumed_samples);
-  const std::int64_t steps = std::max<std::int64_t>(train.train_iters - start.step, 0);
+std::int64_t samples_to_train(const TrainingOptions& train, const RunProgress& start) {
+  if (train.train_samples > 0) return std::max(train.train_samples, start.samples);
+  const std::int64_t steps = std::max<std::int64_t>(train.train_iters - start.steps, 0);
   std::int64_t left = 0, all = 0;
   if (__builtin_mul_overflow(steps, train.global_batch_size, &left) ||
-      __builtin_add_overflow(start.consumed_samples, left, &all) || all > kMaxSamples)
+      __builtin_add_overflow(start.samples, left, &all) || all > kMaxSamples)
     refuse_length("--train-iters and --global-batch-size", fmt::format("{} x {}", steps, train.global_batch_size));
   return all;
 }

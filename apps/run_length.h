@@ -7,17 +7,10 @@
 
 namespace megalith {
 
-// Steps and training samples before a run's first step: 0 unless a checkpoint was loaded.
-struct RunPosition {
-  std::int64_t step = 0;
-  std::int64_t consumed_samples = 0;
-  friend bool operator==(const RunPosition&, const RunPosition&) = default;
-};
-
 // Training samples that the run has consumed at its end: those before `start`, and what is left to train; with
 // --train-samples these, as in Megatron-LM. Sizes of data sets follow from it alone. Error kUsage above kMaxSamples of
 // core/checkpoint/train_state.h.
-std::int64_t samples_to_train(const TrainingOptions& train, const RunPosition& start);
+std::int64_t samples_to_train(const TrainingOptions& train, const RunProgress& start);
 
 // Validation samples of all evaluations of a run from step 0 on: one after every eval_interval steps, one at the end.
 // Error kUsage as above.
