@@ -391,6 +391,11 @@ Options options_from_config(App app, const std::map<std::string, std::string>& c
   }
   try {
     apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
+    // A checkpoint has every flag's value, without origins.
+    const std::vector<std::string> values = state.values();
+    for (std::size_t i = 0; i < state.table.size(); ++i) {
+      if (values[i] == state.defaults[i]) state.table[i].origin = "default";
+    }
     complete(state, app);
   } catch (const Error& error) {
     throw Error(ExitCode::kFormat, error.what());

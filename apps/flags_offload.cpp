@@ -119,6 +119,12 @@ void check_kinds(const Options& options) {
   }
 }
 
+// By a user, whatever the value is: on the command line, in a file, or with a checkpoint.
+bool is_given(const Options& options, std::string_view flag) {
+  const auto entry = std::ranges::find(options.effective, flag, &ConfigEntry::name);
+  return entry != options.effective.end() && entry->origin != "default" && entry->origin != "derived";
+}
+
 }  // namespace
 
 // clang-format off
@@ -138,17 +144,13 @@ void add_offload(std::vector<Flag>& t, OffloadOptions& o) {
 // clang-format on
 
 void check_offload(const Options& options) {
-  const OffloadOptions &offload = options.offload, defaults;
+  const OffloadOptions& offload = options.offload;
   const bool asks = offload.fine_grained_activation_offloading;
-  for (const auto& [is_set, flag] :
-       {std::pair{!offload.offload_modules.empty(), kFlag},
-        {offload.activation_offload_fraction != defaults.activation_offload_fraction, "--activation-offload-fraction"},
-        {offload.offload_mb_per_layer != 0, "--offload-mb-per-layer"},
-        {offload.offload_distance != defaults.offload_distance, "--offload-distance"},
-        {offload.offload_slowdown != defaults.offload_slowdown, "--offload-slowdown"},
-        {offload.min_offload_bytes != defaults.min_offload_bytes, "--min-offload-bytes"},
-        {offload.min_offloaded_tensor_size != 0, "--min-offloaded-tensor-size"}}) {
-    if (!is_set || asks) continue;
+  for (const std::string_view name :
+       {"offload-modules", "activation-offload-fraction", "offload-mb-per-layer", "offload-distance",
+        "offload-slowdown", "min-offload-bytes", "min-offloaded-tensor-size"}) {
+    if (asks || !is_given(options, name)) continue;
+    const std::string flag = fmt::format("--{}", name);
     refuse_usage(fmt::format("{} and --fine-grained-activation-offloading", flag),
                  {.expected = fmt::format("{} only with --fine-grained-activation-offloading", flag),
                   .got = fmt::format("{} alone", flag),
@@ -156,7 +158,7 @@ void check_offload(const Options& options) {
   }
   if (!asks) return;
   const bool is_auto = std::ranges::find(offload.offload_modules, "auto") != offload.offload_modules.end();
-  if (offload.offload_slowdown != defaults.offload_slowdown &&
+  if (is_given(options, "offload-slowdown") &&
       (options.forecast.rates.empty() || (offload.offload_distance >= 0 && !is_auto)))
     refuse_usage("--offload-slowdown", {.expected = "--rates, by which it is kept, and no --offload-distance",
                                         .got = options.forecast.rates.empty() ? "no --rates" : "--offload-distance",
@@ -165,8 +167,8 @@ void check_offload(const Options& options) {
     refuse_usage(kFlag, {.expected = fmt::format("names of what to move: {}", alternatives(kind_names())),
                          .got = "none",
                          .remedy = "such as --offload-modules core_attn attn_proj"});
-  not_both(offload.min_offload_bytes != defaults.min_offload_bytes && offload.min_offloaded_tensor_size != 0,
-           "--min-offload-bytes", "--min-offloaded-tensor-size");
+  not_both(is_given(options, "min-offload-bytes") && offload.min_offloaded_tensor_size != 0, "--min-offload-bytes",
+           "--min-offloaded-tensor-size");
   check_form(options);
   if (!offloads_by_forecast(options)) return check_kinds(options);
   if (options.forecast.rates.empty())

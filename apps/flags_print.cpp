@@ -97,7 +97,9 @@ std::string print_config(App app, const Options& options) {
   for (const ConfigEntry& entry : options.effective) {
     if (entry.group != group) out += "\n[" + entry.group + "]\n";
     group = entry.group;
-    const std::string assignment = entry.name + " = " + entry.value;
+    // A default is a comment: what reads the file back would take it for given.
+    const bool is_default = entry.origin == "default";
+    const std::string assignment = fmt::format("{}{} = {}", is_default ? "# " : "", entry.name, entry.value);
     out += fmt::format("{:<47} # {}\n", assignment, entry.origin);
   }
   return out;

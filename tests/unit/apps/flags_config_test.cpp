@@ -1,4 +1,5 @@
 // Configuration files and --print-config.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +15,7 @@ namespace {
 
 using test::train_options;
 using test::train_outcome;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -240,7 +242,7 @@ TEST_F(FlagsConfig, PrintConfigSaysWhereEachValueCameFrom) {
   EXPECT_THAT(text, HasSubstr("\n[model]\nnum-layers = 2                                  # command line\n"));
   EXPECT_THAT(text, HasSubstr("\nffn-hidden-size = 256                           # derived\n"));
   EXPECT_THAT(text, HasSubstr("\nlog-interval = 7                                # run.toml:2\n"));
-  EXPECT_THAT(text, HasSubstr("\nadam-beta2 = 0.999                              # default\n"));
+  EXPECT_THAT(text, HasSubstr("\n# adam-beta2 = 0.999                            # default\n"));
   EXPECT_THAT(text, HasSubstr("\nseed = 5                                        # command line\n"));
 }
 
@@ -262,6 +264,34 @@ TEST_F(FlagsConfig, PrintedConfigIsReadBackUnchanged) {
     EXPECT_EQ(without_comments(first.print), without_comments(again.print));
     EXPECT_EQ(again.print.find("# derived"), std::string::npos);
   }
+}
+
+// A flag is given by where it stands: a default that is written out is refused as any other value is.
+TEST_F(FlagsConfig, AnOffloadFlagAloneIsRefusedAtItsDefaultToo) {
+  const std::map<std::string, std::string> defaults = config_of(train_options({}));
+  for (const char* flag : {"offload-modules", "activation-offload-fraction", "offload-mb-per-layer", "offload-distance",
+                           "offload-slowdown", "min-offload-bytes", "min-offloaded-tensor-size"}) {
+    const std::string value = defaults.at(flag);
+    const std::string refusal = fmt::format(
+        "exit 2: --{0} and --fine-grained-activation-offloading: expected --{0} only with "
+        "--fine-grained-activation-offloading, got --{0} alone; use --fine-grained-activation-offloading, or remove "
+        "--{0}",
+        flag);
+    EXPECT_THAT(file_outcome(fmt::format("{} = {}\n", flag, value)),
+                AllOf(StartsWith(refusal), HasSubstr(fmt::format("--{} is in run.toml:1", flag))));
+    if (value == "[]") continue;  // no value on a command line
+    EXPECT_EQ(train_outcome({fmt::format("--{}={}", flag, value)}), refusal);
+  }
+  const std::vector<std::string> offloads = {"--fine-grained-activation-offloading", "--offload-modules", "act"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), offloads.begin(), offloads.end());
+    return train_outcome(more);
+  };
+  EXPECT_THAT(with({"--offload-slowdown", "0.005"}), HasSubstr("--offload-slowdown: expected --rates"));
+  EXPECT_THAT(with({"--min-offload-bytes", "1048576", "--min-offloaded-tensor-size", "5"}),
+              HasSubstr("expected one of them"));
+  // A checkpoint has every value without an origin: defaults in it are not given.
+  EXPECT_EQ(config_of(options_from_config(App::kTrain, defaults)), defaults);
 }
 
 TEST_F(FlagsConfig, ACheckpointsConfigurationGivesTheOptionsBack) {
