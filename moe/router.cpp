@@ -9,8 +9,8 @@
 #include "core/ops/elementwise.h"
 #include "core/ops/expert_bias.h"
 #include "core/ops/expert_capacity.h"
-#include "core/ops/fill_normal.h"
 #include "core/ops/rank_rows.h"
+#include "moe/random_logits.h"
 #include "moe/routed.h"
 
 namespace megalith {
@@ -27,17 +27,13 @@ Router::Router(ParameterStore& store, const Spec& spec, const Norm& norm)
   bias_ = &store.add_buffer(std::move(bias));
 }
 
-Tensor Router::make_logits(const Context& ctx, const Tensor& normed) const {
+Tensor Router::make_logits(const Context& ctx, const Microbatch& mb, const Tensor& normed) const {
   const Shape shape{normed.size(0), spec_.experts};
   const Tensor logits = ctx.empty(shape, DType::kFp32, "router logits");
   launch(ctx, Gemm{.a = normed, .b = weight_.weight, .c = logits, .transpose_b = true});
   if (!spec_.random_logits) return logits;
-  launch(ctx.compute, FillNormal{.x = logits,
-                                 .numbers = {.seed = ctx.seed,
-                                             .name_hash = hash_name(spec_.name + "random logits"),
-                                             .offset = spec_.split.row_part() * logits.numel(),
-                                             .std = 1},
-                                 .pitch = spec_.experts});
+  draw_logits(ctx.compute, logits, {.seed = ctx.seed, .name_hash = hash_name(spec_.name + "random logits"), .std = 1},
+              {.first = spec_.split.row_part() * logits.size(0), .seq_length = mb.seq_length, .part = mb.part});
   return logits;
 }
 
@@ -75,7 +71,7 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
   const Shape each_choice{normed.size(0), spec_.choices};
-  const Tensor logits = make_logits(ctx, normed);
+  const Tensor logits = make_logits(ctx, mb, normed);
   const Tensor choice = ctx.empty(each_choice, DType::kInt32, "chosen experts");
   const Tensor weight = ctx.empty(each_choice, DType::kFp32, "weights of experts");
   launch(ctx.compute, RouterTopk{.logits = logits,

@@ -80,7 +80,7 @@ class Router : public Segment {
     Tensor loads = {};  // [E] of RelativeLoads
   };
 
-  Tensor make_logits(const Context& ctx, const Tensor& normed) const;
+  Tensor make_logits(const Context& ctx, const Microbatch& mb, const Tensor& normed) const;
   Routes routes_of(const Context& ctx, const Tensor& choice, const Tensor& weight) const;
   // The choices that get a row, of those that are routed; `choice` itself where all do.
   Tensor kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const;

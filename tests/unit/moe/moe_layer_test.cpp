@@ -1,6 +1,7 @@
 // A layer of experts, its segments one after the other, against the fp64 reference and against itself: replayed, fused,
 // recomputed.
 #include "moe/moe_layer.h"
+#include "moe/random_logits.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,6 @@
 
 #include "core/base/rng.h"
 #include "core/layers/recompute.h"
-#include "core/ops/fill_normal.h"
 #include "tests/reference/moe.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/segment_harness.h"
@@ -252,9 +252,10 @@ TEST_P(MoeLayer, DrawsLogitsToForceBalance) {
   Reference ref = reference_of(c.moe, r);
   const std::int64_t experts = c.moe.num_experts;
   std::vector<float> drawn(static_cast<std::size_t>(kSequences * kLength * experts));
-  compute(FillNormal{.x = Tensor(drawn.data(), DType::kFp32, {kSequences * kLength, experts}),
-                     .numbers = {.seed = with.seed, .name_hash = hash_name("router.random logits"), .std = 1},
-                     .pitch = experts});
+  Stream cpu(DeviceType::kCpu, "draw");
+  draw_logits(cpu, Tensor(drawn.data(), DType::kFp32, {kSequences * kLength, experts}),
+              {.seed = with.seed, .name_hash = hash_name("router.random logits"), .std = 1}, {.seq_length = kLength});
+  cpu.synchronize();
   for (auto row = drawn.begin(); row != drawn.end(); row += experts)
     ref.with.own_logits.emplace_back(row, row + experts);
   expect_near(r.outputs[0], reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual).out, "out");
