@@ -119,6 +119,7 @@ TEST_P(CaptureRules, AForkThatIsNotJoinedIsAnErrorAndFreesTheStreams) {
 
 TEST_P(CaptureRules, AJoinThroughAThirdStreamCounts) {
   Stream third(device(), "third");
+  int count = 0;
   Graph graph("chain");
   Event a("a");
   Event b("b");
@@ -126,11 +127,18 @@ TEST_P(CaptureRules, AJoinThroughAThirdStreamCounts) {
   graph.begin_capture(compute());
   compute().record(a);
   comm().wait(a);
+  enqueue(comm(), [&] { ++count; });
   comm().record(b);
   third.wait(b);
+  enqueue(third, [&] { ++count; });
   third.record(c);
   compute().wait(c);
-  EXPECT_NO_THROW(graph.end_capture());
+  graph.end_capture();
+  for (Stream* stream : {&compute(), &comm(), &third}) EXPECT_FALSE(stream->capturing()) << stream->name();
+  EXPECT_EQ(count, 0);
+  graph.replay(compute());
+  compute().synchronize();
+  EXPECT_EQ(count, 2);
 }
 
 TEST_P(CaptureRules, WaitingForAnEventRecordedOutsideIsAnError) {
