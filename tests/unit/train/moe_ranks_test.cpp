@@ -41,6 +41,7 @@ TEST_P(MoeRanks, DispatchersHaveTheSameBits) {
     const MoeResult plain = train(flags, layout);
     EXPECT_TRUE(plain.run.memory_as_planned);
     EXPECT_EQ(plain.run.hazards, 0);
+    EXPECT_GT(plain.exchanges, 0);
     for (const Words& way : {Words{"--moe-token-dispatcher-type", "alltoall", "--moe-shared-expert-overlap"},
                              Words{"--moe-token-dispatcher-type", "allgather"},
                              Words{"--moe-token-dispatcher-type", "allgather", "--moe-shared-expert-overlap"}}) {
@@ -49,6 +50,7 @@ TEST_P(MoeRanks, DispatchersHaveTheSameBits) {
       test::expect_same_run(run.run, plain.run);
       EXPECT_TRUE(run.run.memory_as_planned);
       EXPECT_EQ(run.run.hazards, 0);
+      EXPECT_EQ(run.exchanges, way[1] == "allgather" ? 0 : plain.exchanges);
     }
   }
 }

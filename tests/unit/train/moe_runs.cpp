@@ -26,6 +26,8 @@ MoeResult train(const Words& flags, const Layout& layout) {
     result.sums[static_cast<std::size_t>(index)] = std::move(sums);
     result.counts[static_cast<std::size_t>(index)] = std::move(counts);
     result.capacity_factors[static_cast<std::size_t>(index)] = trainer.plans().capacity_factor;
+    if (index == 0 && rank.layers.dispatcher)
+      result.exchanges = rank.layers.dispatcher->communicator().stats().messages;
     if (index == 0 && rank.graphs) {
       result.graphs = rank.graphs->stats().graphs;
       result.replays = rank.graphs->stats().replays;

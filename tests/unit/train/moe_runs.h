@@ -20,6 +20,7 @@ struct MoeResult {
   std::vector<double> capacity_factors;           // of the room for rows at the end, by rank
   int graphs = 0;                                 // of rank 0
   std::int64_t replays = 0;
+  std::int64_t exchanges = 0;  // of rank 0: calls that sent as many rows as there were, which allgather never does
 };
 
 MoeResult train(const Words& flags, const Layout& layout);
