@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "core/base/launch.h"
 #include "core/base/log.h"
@@ -49,8 +52,27 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
   }
 }
 
+namespace {
+
+std::function<void()>& end_of_process() {
+  static std::function<void()> end;
+  return end;
+}
+
+}  // namespace
+
+void end_where_no_throw(std::function<void()> end) {
+  end_of_process() = std::move(end);
+  std::set_terminate([] {
+    static std::atomic_flag entered;
+    if (std::current_exception() && end_of_process() && !entered.test_and_set()) end_of_process()();
+    std::abort();
+  });
+}
+
 int run_program(std::string_view name, const std::function<ExitCode()>& work) {
   guard_standard_files();
+  end_where_no_throw([name] { std::_Exit(static_cast<int>(report_exception(name, ""))); });
   try {
     const Launch launch = launch_of(LaunchSigns::kCertain);
     if (launch.ranks > 1) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "apps/program.h"
 #include "core/base/exit_record.h"
 #include "core/base/log.h"
@@ -10,6 +12,13 @@
 namespace megalith {
 
 namespace {
+
+// Reports the exception that is being handled; returns its exit code.
+int report_and_abort(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi) {
+  const ExitCode code = report_exception(name, label);
+  if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
+  return static_cast<int>(code);
+}
 
 int code_of(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
             const std::function<ExitCode()>& work) {
@@ -22,9 +31,7 @@ int code_of(std::string_view name, const std::string& label, const std::unique_p
     if (failed.code() == ExitCode::kCommunication || mpi->aborted()) mpi->abort_together(failed.code());
     return static_cast<int>(failed.code());
   } catch (...) {
-    const ExitCode code = report_exception(name, label);
-    if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
-    return static_cast<int>(code);
+    return report_and_abort(name, label, mpi);
   }
 }
 
@@ -32,7 +39,13 @@ int code_of(std::string_view name, const std::string& label, const std::unique_p
 
 int run_ranks(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
               const std::function<ExitCode()>& work) {
+  end_where_no_throw([name, &label, &mpi] {
+    const int code = report_and_abort(name, label, mpi);
+    record_exit_code(code);
+    std::_Exit(code);
+  });
   const int code = code_of(name, label, mpi, work);
+  end_where_no_throw(nullptr);
   record_exit_code(code);
   return code;
 }

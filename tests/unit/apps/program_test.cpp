@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <exception>
+#include <functional>
+#include <new>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -31,6 +35,18 @@ TEST(Program, NoThreadToBeHadIsALackOfMemory) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_program("prepare", []() -> ExitCode { throw std::runtime_error("a defect"); }), 9);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "prepare: error: a defect\n");
+}
+
+// As in the destructor of a JSON value, which allocates.
+TEST(ProgramDeathTest, NoMemoryWhereNothingMayThrowIsALackOfMemory) {
+  const auto from_no_throw = [](const std::function<void()>& work) {
+    return run_program("prepare", [&]() noexcept -> ExitCode { return work(), ExitCode::kOk; });
+  };
+  EXPECT_EXIT(from_no_throw([] { throw std::bad_alloc(); }), testing::ExitedWithCode(6),
+              "^prepare: error: out of host memory\n$");
+  EXPECT_EXIT(from_no_throw([] { throw std::logic_error("a defect"); }), testing::ExitedWithCode(9),
+              "^prepare: error: a defect\n$");
+  EXPECT_EXIT(run_program("prepare", []() -> ExitCode { std::terminate(); }), testing::KilledBySignal(SIGABRT), "");
 }
 
 // Also where the user has set it otherwise.
