@@ -14,10 +14,12 @@
 #include "apps/flags_binding.h"
 #include "apps/metrics.h"
 #include "apps/offload_report.h"
+#include "apps/own_model.h"
 #include "apps/step_plans.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
 #include "core/device/cuda_device.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -71,7 +73,7 @@ std::string said_layout(const Options& options, const RunConfig& config) {
 
 std::string said_model(const Options& options) {
   const ModelConfig& model = options.model;
-  const std::int64_t parameters = count_parameters(model).total;
+  const std::int64_t parameters = count_parameters(options).total;
   std::string text =
       fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
                   counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));
@@ -108,7 +110,7 @@ std::string said_tokens(const Options& options) {
 std::string said_experts(const Options& options, const RunConfig& config) {
   const MoeConfig& moe = options.model.moe;
   if (moe.num_experts == 0) return "";
-  const ParameterCount count = count_parameters(options.model);
+  const ParameterCount count = count_parameters(options);
   std::string text = fmt::format("{} of {} a token, {} active parameters, ", moe.router_topk, moe.num_experts,
                                  with_unit(static_cast<double>(count.active())));
   text += moe.use_transformer_engine_op_fuser ? "fused grouped products" : "grouped products";

@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "apps/hf_files.h"
+#include "apps/own_model.h"
 #include "apps/run_tokenizer.h"
 #include "apps/training_checkpoint.h"
 #include "apps/version.h"
@@ -16,6 +17,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
+#include "core/model/config.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/manifest.h"
 
@@ -143,6 +145,7 @@ ModelConfig read_model(const Options& options) {
 std::string hf_to_native(const Options& options) {
   const std::string &load = options.checkpoint.load, &save = options.checkpoint.save;
   Options native;
+  native.own = own_options();
   TrainState state;
   std::optional<HfFolder> folder;
   std::vector<HfTensor> tensors;
@@ -185,7 +188,7 @@ std::string hf_to_native(const Options& options) {
 
 // Of a checkpoint: its model, with the ids of its tokenizer.
 Options saved_options(const LoadedCheckpoint& checkpoint) {
-  Options saved = options_from_config(App::kPlan, checkpoint.state().config);
+  Options saved = options_from_config(App::kPlan, checkpoint.state().config, own_options());
   take_copied_files(saved.data, checkpoint);
   if (saved.model.vocab_size == 0) {
     refuse_format(checkpoint.path() + ": vocab-size in the configuration of state.json", "a number of ids", "none",

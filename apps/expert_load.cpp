@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/layers/microbatch.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "core/model/config.h"
-
 namespace megalith {
+
+struct ModelConfig;
 
 // Of one layer; rows of the global batch.
 struct ExpertLoad {

@@ -6,7 +6,7 @@
 namespace megalith {
 
 std::optional<ExpertRows> expert_rows(const Options& options, const RunConfig& config) {
-  const MoeConfig& moe = options.model.moe;
+  const MoeConfig& moe = options.moe();
   const MeshSizes& mesh = config.mesh;
   if (moe.num_experts == 0 || mesh.ep * mesh.etp == 1) return std::nullopt;
   const std::int64_t parts = mesh.cp * (options.parallel.sequence_parallel ? mesh.tp : 1);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "apps/flags_own.h"
 #include "apps/flags_source.h"
 #include "apps/flags_table.h"
 #include "apps/unknown_flags.h"
@@ -17,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/standard_files.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -45,11 +47,12 @@ bool has_type(const RawValue& value, ValueKind kind) {
 
 // Options while they are filled.
 struct State {
-  State() = default;
+  explicit State(OwnOptions own) : declared(std::move(own)) { check_own_defaults(declared); }
   State(const State&) = delete;  // the table points into it
   State& operator=(const State&) = delete;
 
-  Options options;
+  const OwnOptions declared;
+  Options options = fresh();
   Requests requests;
   std::vector<RawValue> given;  // on the command line
   std::vector<Flag> table = make_table(options, requests);
@@ -61,8 +64,14 @@ struct State {
     return texts;
   }
 
+  Options fresh() const {
+    Options fresh;
+    fresh.own = declared;
+    return fresh;
+  }
+
   void clear() {
-    options = Options();
+    options = fresh();
     requests = Requests();
     given.clear();
     for (Flag& flag : table) flag.origin = "default";
@@ -182,7 +191,7 @@ std::string toml_of(const std::map<std::string, std::string>& config) {
 
 // Does --use-checkpoint-args take it? Of experts what the model is, not how it is trained, as losses of routers.
 bool comes_from_checkpoint(const Flag& flag) {
-  return flag.group == FlagGroup::kModel || on_load(flag) == OnLoad::kTokenizer ||
+  return flag.group == FlagGroup::kModel || flag.group == FlagGroup::kOwn || on_load(flag) == OnLoad::kTokenizer ||
          (flag.group == FlagGroup::kMoe && on_load(flag) != OnLoad::kNoted);
 }
 
@@ -223,8 +232,8 @@ void fit_positions(State& state) {
 
 // Of the model and its tokenizer.
 bool is_of_model(const Flag& flag) {
-  const bool counts =
-      flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe || flag.group == FlagGroup::kData;
+  const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe ||
+                      flag.group == FlagGroup::kOwn || flag.group == FlagGroup::kData;
   return counts && takes(flag, App::kPlan);
 }
 
@@ -242,16 +251,6 @@ void arm(const Requests& requests, int rank) {
 
 }  // namespace
 
-std::string_view name_of(App app) {
-  constexpr std::array<std::string_view, kApps.size()> kNames = {"train", "generate", "plan", "report", "convert"};
-  return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
-}
-
-std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
-  const std::string* nearest = likely_meant(name, names);
-  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
-}
-
 std::string shown(const RawValue& value) {
   const bool is_plain =
       value.type == RawType::kBoolean || value.type == RawType::kInteger || value.type == RawType::kReal;
@@ -266,13 +265,13 @@ bool set_value(const Binding& binding, const RawValue& value) {
 }
 
 struct FlagParser::Table {
-  explicit Table(App app) : command_line(app, state.table) {}
+  Table(App app, OwnOptions own) : state(std::move(own)), command_line(app, state.table) {}
 
   State state;
   CommandLine command_line;
 };
 
-FlagParser::FlagParser(App app) : app_(app), table_(std::make_unique<Table>(app)) {}
+FlagParser::FlagParser(App app, OwnOptions own) : app_(app), table_(std::make_unique<Table>(app, std::move(own))) {}
 FlagParser::~FlagParser() = default;
 
 Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
@@ -283,8 +282,8 @@ Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
   return std::move(state.options);
 }
 
-Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank) {
-  return FlagParser(app).parse(arguments, rank);
+Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank, OwnOptions own) {
+  return FlagParser(app, std::move(own)).parse(arguments, rank);
 }
 
 Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
@@ -300,7 +299,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   for (const RawValue& value : state.given) {
     if (kFirst.contains(value.name)) apply(state, value);
   }
-  if (state.requests.help) return {.options = {}, .print = help_text(app_)};
+  if (state.requests.help) return {.options = {}, .print = help_text(app_, state.declared)};
   if (state.requests.version) return {.options = {}, .print = version_line(name_of(app_)) + "\n"};
   const std::vector<std::string>& faults = state.requests.faults;
   if (std::find(faults.begin(), faults.end(), "list") != faults.end()) return {.options = {}, .print = fault_list()};
@@ -332,8 +331,8 @@ Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) 
   return {.options = std::move(state.options), .replaced = std::move(replaced), .print = std::move(print)};
 }
 
-Options parse_options(App app, int argc, char** argv) {
-  Parsed parsed = parse_flags(app, std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
+Options parse_options(App app, int argc, char** argv, OwnOptions own) {
+  Parsed parsed = parse_flags(app, std::vector<std::string>(argv + std::min(argc, 1), argv + argc), 0, std::move(own));
   if (parsed.print.empty()) return std::move(parsed.options);
   std::fputs(parsed.print.c_str(), stdout);
   check_standard_output();
@@ -379,8 +378,8 @@ std::string print_model_config(Options options) {
   return text;
 }
 
-Options options_from_config(App app, const std::map<std::string, std::string>& config) {
-  State state;
+Options options_from_config(App app, const std::map<std::string, std::string>& config, OwnOptions own) {
+  State state(std::move(own));
   std::map<std::string, std::string> taken = config;
   for (const char* of_a_run : {"device", "profile", "cuda-graph-modules", "fsdp-reduce-grads"}) taken.erase(of_a_run);
   for (const auto& [name, value] : taken) {

@@ -28,14 +28,14 @@ struct Parsed {
 };
 
 // `arguments` without the program's name. Arms the faults (core/base/fault.h) that --fault asks of this rank, before
-// any file is read.
-Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank = 0);
+// any file is read. `own`: those of apps/own.cpp; without them their flags are unknown.
+Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank = 0, OwnOptions own = {});
 
 // The same for many command lines, without building the parser anew. parse_text reads a configuration file's text in
 // place of a command line.
 class FlagParser {
  public:
-  explicit FlagParser(App app);
+  explicit FlagParser(App app, OwnOptions own = {});
   ~FlagParser();
   FlagParser(const FlagParser&) = delete;
   FlagParser& operator=(const FlagParser&) = delete;
@@ -58,7 +58,7 @@ class FlagParser {
 };
 
 // As parse_flags; prints what was asked for to standard output and ends the process.
-Options parse_options(App app, int argc, char** argv);
+Options parse_options(App app, int argc, char** argv, OwnOptions own = {});
 
 // Brings options.effective up to date after fields were derived outside (from the tokenizer, the number of ranks).
 void update_effective(Options& options);
@@ -66,7 +66,7 @@ void update_effective(Options& options);
 // The effective configuration by flag name, as a checkpoint keeps it, and back, without the device, which this machine
 // may not have. Values are TOML; errors in a checkpoint's have exit code 4.
 std::map<std::string, std::string> config_of(const Options& options);
-Options options_from_config(App app, const std::map<std::string, std::string>& config);
+Options options_from_config(App app, const std::map<std::string, std::string>& config, OwnOptions own = {});
 
 // As config_of, but of the model and its tokenizer alone, for a checkpoint that no run made; and the same as TOML for
 // --config.
@@ -82,6 +82,6 @@ void resolve(Options& options);
 // Throws Error (exit code 2) for what is missing, contradictory or not built yet, naming the flags. After `resolve`.
 void check(App app, const Options& options);
 
-std::string help_text(App app);
+std::string help_text(App app, const OwnOptions& own = {});
 
 }  // namespace megalith

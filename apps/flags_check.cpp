@@ -12,12 +12,14 @@
 #include "apps/flags_companion.h"
 #include "apps/flags_moe.h"
 #include "apps/flags_offload.h"
+#include "apps/flags_own.h"
 #include "apps/flags_sharding.h"
 #include "apps/hf_config.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "core/base/output_file.h"
 #include "core/data/split.h"
+#include "core/model/config.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/tensor_parallel_check.h"
 
@@ -329,6 +331,7 @@ void check(App app, const Options& options) {
     check_pipeline(options);
     check_memory(options);
     check_moe(options);
+    check_own_flags(options);
     check_offload(options);
     not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32,
              "--grad-reduce-in-bf16", "--main-grads-dtype fp32", "remove one");

@@ -55,7 +55,7 @@ void check_graph_modules(const Options& options) {
                  {.expected = expected, .got = got, .remedy = remedy});
   };
   for (const char* module : {"moe_router", "moe_preprocess", "moe"}) {
-    if (has(module) && options.model.moe.num_experts == 0)
+    if (has(module) && options.moe().num_experts == 0)
       refuse("--num-experts", fmt::format("{} only with --num-experts", module), module, "leave it out");
   }
   for (const std::string& module : modules) {
@@ -95,7 +95,7 @@ void check_unused(const ParallelOptions& parallel) {
 }
 
 void check_expert_parallel(const Options& options) {
-  const MoeConfig& moe = options.model.moe;
+  const MoeConfig& moe = options.moe();
   const ParallelOptions& parallel = options.parallel;
   if (moe.num_experts == 0) return check_unused(parallel);
   const std::int64_t ep = parallel.expert_model_parallel_size, etp = parallel.expert_tensor_parallel_size;
@@ -127,7 +127,7 @@ void check_expert_parallel(const Options& options) {
 }  // namespace
 
 void check_moe(const Options& options) {
-  const MoeConfig& moe = options.model.moe;
+  const MoeConfig& moe = options.moe();
   const ParallelOptions& parallel = options.parallel;
   check_expert_parallel(options);
   const std::vector<std::string>& recomputed = options.train.recompute_modules;

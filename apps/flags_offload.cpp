@@ -43,7 +43,7 @@ bool has_form(std::string_view word) {
 
 void check_form(const Options& options) {
   const std::vector<std::string>& words = options.offload.offload_modules;
-  const std::int64_t layers = options.model.num_layers;
+  const std::int64_t layers = options.num_layers();
   for (const std::string& word : words) {
     if (word == kAutoOffload) {
       if (words.size() > 1)
@@ -87,6 +87,11 @@ void check_kinds(const Options& options) {
     }
     return false;
   };
+  const auto has_own = [&](const OffloadModule& module) {
+    std::int64_t layer = module.first;
+    while (layer <= module.last && !kinds.has_own(layer)) ++layer;
+    return layer <= module.last;
+  };
   const auto kept_of = [&](OffloadModule module) {
     std::vector<std::string_view> kept;
     for (int kind = 0; kind < static_cast<int>(SlotKind::kOther); ++kind) {
@@ -96,7 +101,7 @@ void check_kinds(const Options& options) {
     return alternatives(kept);
   };
   for (const std::string& word : options.offload.offload_modules) {
-    for (const OffloadModule& module : offload_modules_of(word, options.model.num_layers)) {
+    for (const OffloadModule& module : offload_modules_of(word, options.num_layers())) {
       if (has(module, KindState::kKept)) continue;
       const std::string name(name_of(module.kind));
       if (has(module, KindState::kRecomputed)) {
@@ -106,15 +111,18 @@ void check_kinds(const Options& options) {
                                          word == name ? name : fmt::format("{} in {}", name, word)),
                       .remedy = "leave it out of one of the two"});
       }
+      if (has_own(module)) continue;  // which may keep it: a recording will tell
       OffloadModule everywhere = module;
       everywhere.first = 0;
-      everywhere.last = options.model.num_layers - 1;
-      refuse_usage(kFlag, {.expected = fmt::format("kinds that these layers have: {}", kept_of(module)),
-                           .got = word == name ? name : fmt::format("{} in {}", name, word),
-                           .remedy = module.kind == SlotKind::kLayerInput
-                                         ? "layer_input is what --recompute-granularity full keeps of its layers"
-                                     : has(everywhere, KindState::kKept) ? "choose among them, or other layers"
-                                                                         : "choose among them"});
+      everywhere.last = options.num_layers() - 1;
+      refuse_usage(kFlag,
+                   {.expected = fmt::format("kinds that these layers have: {}", kept_of(module)),
+                    .got = word == name ? name : fmt::format("{} in {}", name, word),
+                    .remedy = module.kind == SlotKind::kLayerInput
+                                  ? "layer_input is what --recompute-granularity full keeps of its layers"
+                              : module.kind == SlotKind::kOwn ? "own is what a layer of your own keeps (apps/own.cpp)"
+                              : has(everywhere, KindState::kKept) ? "choose among them, or other layers"
+                                                                  : "choose among them"});
     }
   }
 }
@@ -132,7 +140,7 @@ void add_offload(std::vector<Flag>& t, OffloadOptions& o) {
   using enum FlagGroup;
   t.insert(t.end(), {
     {"fine-grained-activation-offloading", kMemory, kShaped, "", toggle(&o.fine_grained_activation_offloading), "move the activations of --offload-modules to host memory behind forward and back before backward", ""},
-    {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, expert_fc2, layer_input (what full recomputation keeps), fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides behind compute by the forecast of --rates", "none"},
+    {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides behind compute by the forecast of --rates", "none"},
     {"activation-offload-fraction", kMemory, kShaped, "X", real(&o.activation_offload_fraction, {0, 1}), "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay", ""},
     {"offload-mb-per-layer", kMemory, kShaped, "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}), "most of a layer and microbatch that is moved; 0: no limit", ""},
     {"offload-distance", kMemory, kShaped, "LAYERS", integer(&o.offload_distance, {-1, 100}), "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1", ""},

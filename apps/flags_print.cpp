@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "apps/flags_table.h"
+#include "apps/unknown_flags.h"
 #include "apps/version.h"
 #include "core/base/error.h"
 #include "core/base/take_part.h"
@@ -68,8 +72,19 @@ std::string usage(App app) {
 
 }  // namespace
 
-std::string help_text(App app) {
+std::string_view name_of(App app) {
+  constexpr std::array<std::string_view, kApps.size()> kNames = {"train", "generate", "plan", "report", "convert"};
+  return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
+}
+
+std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
+  const std::string* nearest = likely_meant(name, names);
+  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
+}
+
+std::string help_text(App app, const OwnOptions& own) {
   Options options;
+  options.own = own;
   Requests requests;
   std::string out = usage(app);
   const FlagGroup* last = nullptr;

@@ -27,7 +27,7 @@ Said said_of(const Options& options) {
   Said said{.got = flag + flag_value(parallel.sharding()),
             .weights = flag + "optim_grads_params",
             .gradients = flag + "optim_grads_params or optim_grads"};
-  if (options.model.moe.num_experts == 0) return said;
+  if (options.moe().num_experts == 0) return said;
   if (parallel.expert_sharding() != parallel.sharding())
     said.got += fmt::format(" and {} {}", of_experts, flag_value(parallel.expert_sharding()));
   if (parallel.sharding() == ShardingStrategy::kNoShard) return said;  // then experts are not sharded either
@@ -45,7 +45,7 @@ void check_slot_grads(const Options& options, const Said& said) {
   only_with(options.parallel.fsdp_reduce_grads == GradientReduction::kEach,
             {.flag = flag, .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
   if (dtype == GradientDType::kBf16) {
-    only_with(options.model.params_dtype == DType::kBf16, {.flag = flag, .needs = "--bf16"});
+    only_with(options.params_dtype() == DType::kBf16, {.flag = flag, .needs = "--bf16"});
   } else {
     not_both(options.train.grad_reduce_in_bf16, "--grad-reduce-in-bf16", flag);
     only_with(options.train.main_grads_dtype == DType::kFp32,
@@ -100,9 +100,8 @@ void check_reduction(const ParallelOptions& parallel, const Said& said) {
 
 void check_sharding_of_experts(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  only_with(
-      parallel.expert_data_parallel_sharding_strategy == ShardingStrategy::kAuto || options.model.moe.num_experts > 0,
-      {.flag = "--expert-data-parallel-sharding-strategy", .needs = "--num-experts"});
+  only_with(parallel.expert_data_parallel_sharding_strategy == ShardingStrategy::kAuto || options.moe().num_experts > 0,
+            {.flag = "--expert-data-parallel-sharding-strategy", .needs = "--num-experts"});
   const bool of_experts = parallel.expert_sharding() != ShardingStrategy::kNoShard;
   if (of_experts == parallel.shards_optimizer()) return;
   refuse_usage("--expert-data-parallel-sharding-strategy and --data-parallel-sharding-strategy",
@@ -127,7 +126,7 @@ void check_sharding(const Options& options) {
             {.flag = "--overlap-param-gather", .needs = needs, .got = got});
   only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
             {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
-  if (options.model.moe.num_experts > 0) check_reduction(parallel, said);
+  if (options.moe().num_experts > 0) check_reduction(parallel, said);
   check_sharded_units(parallel, said);
   check_slot_grads(options, said);
   only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),

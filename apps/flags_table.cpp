@@ -1,11 +1,14 @@
 #include "apps/flags_table.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
 
 #include "apps/flags_moe.h"
 #include "apps/flags_offload.h"
+#include "apps/flags_own.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -207,12 +210,12 @@ void add_parallel(Table& t, ParallelOptions& o) {
 void add_memory(Table& t, TrainingOptions& o) {
   t.insert(t.end(), {
     {"recompute-granularity", kMemory, kShaped, "NAME", choice(&o.recompute_granularity, {"none", "selective", "full"}), "activations to recompute in backward", ""},
-    {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act", "moe", "moe_act", "shared_experts"}), "with selective: what to recompute; layernorm: norms in front of attention and MLPs; moe: whole layers of experts; moe_act is done without it", "core_attn"},
+    {"recompute-modules", kMemory, kShaped, "NAME...", list(&o.recompute_modules, {"core_attn", "layernorm", "mlp", "mlp_act", "moe", "moe_act", "shared_experts", "own"}), "with selective: what to recompute; layernorm: norms in front of attention and MLPs; moe: whole layers of experts; own: what layers of your own can make again; moe_act is done without it", "core_attn"},
     {"recompute-method", kMemory, kShaped, "NAME", choice(&o.recompute_method, {"uniform", "block"}), "with full: recompute groups of layers (uniform) or the first layers (block)", ""},
     {"recompute-num-layers", kMemory, kShaped, "N", integer(&o.recompute_num_layers, {0, 10'000}), "with full: layers per group (uniform), layers of each pipeline stage's chunk that are recomputed (block); with selective: the first layers of each chunk, in which the modules are recomputed, to fill memory to the brim; 0 is as if not given", "1; with selective all"},
     {"loss-chunk-size", kMemory, kShaped, "TOKENS", integer(&o.loss_chunk_size, {0, kMany}), "tokens whose logits are held at a time: the output layer and the loss run forward and backward chunk by chunk; 0: all at once", "", kNoted},
     {"cuda-graph-impl", kMemory, kShaped | kGenerateApp, "NAME", choice(&o.cuda_graph_impl, {"none", "local", "transformer_engine", "full_iteration"}), "local: capture runs of the modules below as graphs after the warm-up steps and replay them, on CPU and GPU, with the same bits; transformer_engine means local; full_iteration is refused. generate captures the step that draws a token", "none, of generate local", kFree},
-    {"cuda-graph-modules", kMemory, kShaped, "NAME...", list(&o.cuda_graph_modules, {"attn", "mlp", "moe_router", "moe_preprocess", "moe", "layer"}), "with local: what a graph holds: each attention, each MLP, each router of experts, with it (moe_preprocess) the dispatch of rows to their ranks, each layer of experts with its router, or whole layers, as many as stand together", "layer", kFree, false, "cuda-graph-scope"},
+    {"cuda-graph-modules", kMemory, kShaped, "NAME...", list(&o.cuda_graph_modules, {"attn", "mlp", "moe_router", "moe_preprocess", "moe", "own", "layer"}), "with local: what a graph holds: each attention, each MLP, each router of experts, with it (moe_preprocess) the dispatch of rows to their ranks, each layer of experts with its router, each layer of your own (own), or whole layers, as many as stand together", "layer", kFree, false, "cuda-graph-scope"},
     {"cuda-graph-warmup-steps", kMemory, kShaped, "STEPS", integer(&o.cuda_graph_warmup_steps, {1, kMany}), "with local: eager steps of this process before the first capture", "", kFree},
   });
 }
@@ -281,9 +284,9 @@ void add_program(Table& t, Requests& r) {
 }  // namespace
 
 std::string_view title_of(FlagGroup group) {
-  constexpr std::array<std::string_view, 16> kTitles = {
-      "model",  "moe",     "training", "optimizer", "data",    "evaluation", "checkpoint", "parallel",
-      "memory", "logging", "generate", "report",    "convert", "forecast",   "testing",    "program"};
+  constexpr std::array<std::string_view, 17> kTitles = {
+      "model",  "moe",     "own",      "training", "optimizer", "data",     "evaluation", "checkpoint", "parallel",
+      "memory", "logging", "generate", "report",   "convert",   "forecast", "testing",    "program"};
   static_assert(kTitles.size() == static_cast<std::size_t>(kProgram) + 1);
   return kTitles[static_cast<std::size_t>(group)];
 }
@@ -309,6 +312,8 @@ std::vector<Flag> make_table(Options& options, Requests& requests) {
   add_other_programs(table, options);
   add_testing(table, options.train);
   add_program(table, requests);
+  add_own(table, options);  // last, so that a name that is taken is seen
+  std::ranges::stable_sort(table, {}, &Flag::group);
   return table;
 }
 

@@ -16,6 +16,7 @@ namespace megalith {
 enum class FlagGroup {
   kModel,
   kMoe,
+  kOwn,
   kTraining,
   kOptimizer,
   kData,

@@ -4,8 +4,10 @@
 #include <tuple>
 
 #include "apps/dispatcher_choice.h"
+#include "apps/own_model.h"
 #include "apps/stage_plans.h"
 #include "core/base/side_by_side.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -146,7 +148,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   forecast.step = step_of(options, *spec.rates, forecast, looked);
   constexpr double kTera = 1e12;
   forecast.step->tflops_per_rank =
-      flops_per_token(options.model) * forecast.step->tokens_per_second / (kTera * static_cast<double>(mesh.world()));
+      flops_per_token(options) * forecast.step->tokens_per_second / (kTera * static_cast<double>(mesh.world()));
   return forecast;
 }
 

@@ -11,6 +11,7 @@
 #include "apps/rates.h"
 #include "apps/step_plans.h"
 #include "apps/step_times.h"
+#include "core/model/moe_config.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {

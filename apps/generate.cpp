@@ -12,6 +12,7 @@
 #include "apps/flags.h"
 #include "apps/generator.h"
 #include "apps/host_memory.h"
+#include "apps/own_model.h"
 #include "apps/program.h"
 #include "apps/ranks_program.h"
 #include "apps/run_setup.h"
@@ -25,6 +26,7 @@
 #include "core/base/utf8.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
+#include "core/model/config.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "parallel/comm/single_communicator.h"
@@ -35,7 +37,7 @@ namespace {
 
 // The model as the checkpoint describes it; sampling as the command line says.
 Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
-  Options options = options_from_config(App::kPlan, checkpoint.state().config);
+  Options options = options_from_config(App::kPlan, checkpoint.state().config, own_options());
   options.parallel = {};  // one rank, whatever the layout was
   options.train.global_batch_size = 0;
   options.train.rampup_batch_size.clear();

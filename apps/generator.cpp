@@ -6,11 +6,13 @@
 #include <chrono>
 
 #include "apps/host_memory.h"
+#include "apps/own.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/timeline.h"
+#include "core/model/config.h"
 #include "core/ops/sampling.h"
 #include "moe/moe_layer.h"
 #include "parallel/comm/plan_communicator.h"
@@ -32,7 +34,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
       pool_(device, device == DeviceType::kCpu ? available_bytes() : 0),
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
-      gpt_(build_gpt(options.model, {}, {.moe = moe_factory()})),
+      gpt_(build_gpt(options.model, {}, {.own = own_segments(options), .moe = moe_factory()})),
       ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
       numbers_(static_cast<Numbers*>(pool_.allocate(sizeof(Numbers), MemoryCategory::kOther, "generation"))),
       drawn_(pool_.allocate(bytes_of(most.sequences), MemoryCategory::kOther, "generation"), DType::kInt32,

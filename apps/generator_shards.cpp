@@ -3,11 +3,12 @@
 #include <exception>
 
 #include "apps/model_units.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
 void share_out(GptModel& model, const Communicator& ranks) {
-  const bool tied = !model.config.untie_embeddings_and_output_weights;
+  const bool tied = !model.config->untie_embeddings_and_output_weights;
   std::vector<ParameterUnit>& units = model.parameters->units();
   for (int u = 0; u < std::ssize(units); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];

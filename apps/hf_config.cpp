@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/strict_json.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

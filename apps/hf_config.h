@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/model/config.h"
-
 namespace megalith {
+
+struct ModelConfig;
 
 enum class HfFamily { kGpt2, kLlama, kMistral, kQwen2, kQwen3, kMixtral, kQwen3Moe };
 inline constexpr std::string_view kHfFamilyNames[] = {"gpt2",  "llama",   "mistral",  "qwen2",

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/hf_config.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

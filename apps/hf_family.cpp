@@ -4,6 +4,7 @@
 
 #include "apps/hf_config.h"
 #include "core/base/error.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

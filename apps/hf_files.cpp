@@ -18,6 +18,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/strict_json.h"
 #include "core/data/model_folder.h"
+#include "core/model/config.h"
 #include "core/tensor/bf16.h"
 
 namespace megalith {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "apps/forecast.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

@@ -24,18 +24,26 @@ std::int64_t number(std::string_view text) {
   return value;
 }
 
+std::vector<bool> own_layers(const Options& options) {
+  std::vector<bool> layers(static_cast<std::size_t>(options.num_layers()));
+  for (std::size_t layer = 0; options.own.has_segment && layer < layers.size(); ++layer)
+    layers[layer] = options.own.has_segment(options, static_cast<std::int64_t>(layer));
+  return layers;
+}
+
 }  // namespace
 
 LayerKinds::LayerKinds(const Options& options, const std::vector<GptPart>& parts)
     : options_(options),
       parts_(parts),
-      moe_layers_(moe_layers(options.model.moe, options.model.num_layers)),
+      moe_layers_(moe_layers(options.moe(), options.num_layers())),
+      own_layers_(own_layers(options)),
       recompute_(recompute_layers(options.train, parts)),
       policies_(recompute_policies(options.train, parts)) {}
 
 bool LayerKinds::has(std::int64_t layer, SlotKind kind) const {
   const bool has_experts = moe_layers_[static_cast<std::size_t>(layer)];
-  const bool has_shared = options_.model.moe.shared_expert_intermediate_size > 0;
+  const bool has_shared = options_.moe().shared_expert_intermediate_size > 0;
   switch (kind) {
     case kAttnNorm:
     case kQkvLinear:
@@ -48,6 +56,7 @@ bool LayerKinds::has(std::int64_t layer, SlotKind kind) const {
     case kExpertFc1:
     case kMoeAct:
     case kExpertFc2: return has_experts;
+    case kOwn: return has_own(layer);
     case kLayerInput:
     case kOther: return false;
   }
@@ -60,8 +69,9 @@ KindState LayerKinds::of(std::int64_t layer, SlotKind kind) const {
   const auto range = std::ranges::find_if(recompute_.ranges, [layer](const auto& r) { return r.contains(layer); });
   if (range != recompute_.ranges.end())
     return kind == kLayerInput && range->first == layer ? KindState::kKept : recomputed;
-  const bool is_of_attention = kind == kAttnNorm || kind == kQkvLinear || kind == kCoreAttn || kind == kAttnProj;
-  if (contains(has_experts ? recompute_.moes : recompute_.mlps, layer) && !is_of_attention)
+  const bool is_of_others =
+      kind == kAttnNorm || kind == kQkvLinear || kind == kCoreAttn || kind == kAttnProj || kind == kOwn;
+  if (contains(has_experts ? recompute_.moes : recompute_.mlps, layer) && !is_of_others)
     return kind == kLayerInput ? KindState::kKept : recomputed;
   if (has_experts && (kind == kAct || kind == kFc2) && contains(recompute_.shared_experts, layer)) return recomputed;
   if (policies_.of(layer, kind) == StashPolicy::kRecompute &&
@@ -101,13 +111,17 @@ bool offloads_by_forecast(const Options& options) {
 StashPolicies stash_policies(const Options& options, const std::vector<GptPart>& parts) {
   StashPolicies policies = recompute_policies(options.train, parts);
   const LayerKinds kinds(options, parts);
+  const auto keeps = [&](std::int64_t layer, SlotKind kind) {
+    return policies.of(layer, kind) != StashPolicy::kRecompute ||
+           (kind == kExpertFc2 && kinds.of(layer, kind) == KindState::kKept);
+  };
   for (const std::string& word : options.offload.offload_modules) {
-    for (const OffloadModule& module : offload_modules_of(word, options.model.num_layers)) {
+    for (const OffloadModule& module : offload_modules_of(word, options.num_layers())) {
       for (const GptPart& part : parts) {
         const std::int64_t first = std::max(module.first, part.first_layer);
         const std::int64_t last = std::min(module.last, part.first_layer + part.num_layers - 1);
         for (std::int64_t layer = first; layer <= last; ++layer) {
-          if (kinds.of(layer, module.kind) == KindState::kKept) policies.set(layer, module.kind, StashPolicy::kOffload);
+          if (keeps(layer, module.kind)) policies.set(layer, module.kind, StashPolicy::kOffload);
         }
       }
     }
@@ -123,8 +137,7 @@ OffloadRequest offload_request(const Options& options, const std::vector<GptPart
                          .most_bytes_of_layer = static_cast<std::size_t>(offload.offload_mb_per_layer) << 20,
                          .min_bytes = static_cast<std::size_t>(offload.min_offload_bytes)};
   if (offload.min_offloaded_tensor_size > 0) {
-    request.min_bytes =
-        static_cast<std::size_t>(offload.min_offloaded_tensor_size) * size_of(options.model.params_dtype);
+    request.min_bytes = static_cast<std::size_t>(offload.min_offloaded_tensor_size) * size_of(options.params_dtype());
   }
   return request;
 }

@@ -13,6 +13,7 @@
 
 namespace megalith {
 
+// By the flags alone. Segments of a user's own may keep other kinds too, which a recording then finds.
 enum class KindState {
   kAbsent,      // no slot of the layer has the kind
   kRecomputed,  // it has, but nothing is kept of it
@@ -23,6 +24,7 @@ class LayerKinds {
  public:
   LayerKinds(const Options& options, const std::vector<GptPart>& parts);
   KindState of(std::int64_t layer, SlotKind kind) const;
+  bool has_own(std::int64_t layer) const { return own_layers_[static_cast<std::size_t>(layer)]; }
 
  private:
   bool has(std::int64_t layer, SlotKind kind) const;
@@ -30,6 +32,7 @@ class LayerKinds {
   const Options& options_;
   std::vector<GptPart> parts_;
   std::vector<bool> moe_layers_;
+  std::vector<bool> own_layers_;
   RecomputeLayers recompute_;
   StashPolicies policies_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "apps/options.h"
+
 namespace megalith {
 
 namespace {
@@ -62,6 +64,7 @@ StashPolicies recompute_policies(const TrainingOptions& options, const std::vect
       recompute(layers, SlotKind::kFc1);
     }
     if (module == "mlp_act") recompute(layers, SlotKind::kFc2);
+    if (module == "own") recompute(layers, SlotKind::kOwn);
   }
   return policies;
 }

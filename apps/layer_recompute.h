@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/options.h"
 #include "core/layers/stash.h"
-#include "core/model/gpt.h"
+#include "core/model/gpt_part.h"
 
 namespace megalith {
+
+struct TrainingOptions;
 
 RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vector<GptPart>& parts);
 

@@ -69,7 +69,7 @@ double bf16_peak_tflops(std::string_view device) {
 
 double peak_tflops_of(const Options& options, std::string_view device) {
   if (options.logging.peak_tflops > 0) return options.logging.peak_tflops;
-  return options.model.params_dtype == DType::kBf16 ? bf16_peak_tflops(device) : 0;
+  return options.params_dtype() == DType::kBf16 ? bf16_peak_tflops(device) : 0;
 }
 
 std::string format_log_line(const LogLine& line, std::string_view time) {

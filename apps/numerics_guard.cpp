@@ -57,7 +57,7 @@ std::string named(std::int64_t layer, std::int64_t expert) {
 std::string expert_of(const NonFinite& found, const Rank& rank) {
   constexpr std::string_view kLayers = "decoder.layers.";
   const GptModel& gpt = rank.model.gpt;
-  const std::int64_t experts = gpt.config.moe.num_experts / rank.mesh.sizes().ep;
+  const std::int64_t experts = rank.options.moe().num_experts / rank.mesh.sizes().ep;
   const std::int64_t first_expert = rank.mesh.coordinates().ep * experts;
   const std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (const NamedSegment& segment : gpt.segments) {

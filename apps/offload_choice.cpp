@@ -14,6 +14,7 @@
 #include "apps/layer_offload.h"
 #include "apps/rates.h"
 #include "apps/step_times.h"
+#include "core/model/config.h"
 #include "offload/host_room.h"
 #include "offload/placement.h"
 
@@ -153,6 +154,29 @@ void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std
   row->bytes += slot.bytes;
 }
 
+// Kinds that a segment of the user's own could keep, and does not.
+void add_absent(const Rank& plain, const std::vector<OffloadCandidate>& candidates,
+                std::vector<OffloadChosen::Row>& rows) {
+  const auto is_kept = [&](std::int64_t layer, SlotKind kind) {
+    return std::ranges::any_of(candidates, [&](const OffloadCandidate& each) {
+      return std::ranges::find(each.views, OffloadCandidate::View{kind, layer}) != each.views.end();
+    });
+  };
+  for (const std::string& word : plain.options.offload.offload_modules) {
+    for (const OffloadModule& module : offload_modules_of(word, plain.options.num_layers())) {
+      OffloadChosen::Row row{.kind = module.kind, .reason = "no layer keeps it"};
+      bool kept = false;
+      for (const NamedSegment& segment : plain.model.gpt.segments) {
+        if (segment.module != SegmentModule::kOwn || segment.layer < module.first || segment.layer > module.last)
+          continue;
+        row.layers.push_back(segment.layer);
+        kept = kept || is_kept(segment.layer, module.kind);
+      }
+      if (!kept && !row.layers.empty()) rows.push_back(std::move(row));
+    }
+  }
+}
+
 // --offload-distance.
 void set_distance(int layers, OffloadPoints& points) {
   if (layers > 0) points.lag = points.ahead = layers;
@@ -202,6 +226,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
     moved.push_back(bytes[i]);
     chosen.used_bytes += bytes[i];
   }
+  add_absent(plain, candidates, chosen.rows);
   std::ranges::stable_sort(chosen.rows, {},
                            [](const OffloadChosen::Row& row) { return std::tuple(!row.reason.empty(), row.kind); });
   if (distance >= 0) set_distance(static_cast<int>(distance), chosen.points);

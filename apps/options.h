@@ -5,16 +5,24 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/device/device.h"
-#include "core/model/config.h"
+#include "core/model/moe_config.h"
 #include "core/optim/lr_schedule.h"
+#include "core/tensor/dtype.h"
 #include "parallel/context_parallel/context_communication.h"
 
 namespace megalith {
+
+struct ModelConfig;
+struct Options;
 
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
@@ -251,8 +259,25 @@ struct ConfigEntry {
   OnLoad on_load = OnLoad::kFree;
 };
 
-struct Options {
-  ModelConfig model;
+// A flag of a user's own (apps/own.cpp). The texts are literals.
+struct OwnFlag {
+  std::string_view name;  // without dashes in front
+  std::string_view unit;  // of the value, as --help shows it; empty for a toggle
+  std::string_view help;
+  std::variant<bool, std::int64_t, double, std::string> value;  // the default; in Options that of the run
+  double low = 0, high = 1e12;                                  // bounds of a number
+  OnLoad on_load = OnLoad::kTensors;
+};
+
+struct OwnOptions {
+  std::vector<OwnFlag> flags;
+  // Refuses what does not fit together; null: nothing is refused.
+  std::function<void(const Options&)> check = nullptr;
+  // Whether a layer has a segment of the user's own, whose kinds of slots only a recording knows; null: none has.
+  std::function<bool(const Options&, std::int64_t layer)> has_segment = nullptr;
+};
+
+struct RunOptions {
   TrainingOptions train;
   OffloadOptions offload;
   DataOptions data;
@@ -263,12 +288,46 @@ struct Options {
   ReportOptions report;
   ConvertOptions convert;
   ForecastOptions forecast;
+  OwnOptions own;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 
   bool is_default(std::string_view flag) const {
     const auto entry = std::ranges::find(effective, flag, &ConfigEntry::name);
     return entry == effective.end() || entry->origin == "default";
   }
+  // The value of a flag of one's own, of the type that its declaration has; else an error with exit code 9.
+  template <class Value>
+  const Value& own_value(std::string_view flag) const {
+    const Value* const value = std::get_if<Value>(&own_flag(flag).value);
+    require(value != nullptr, "a flag of one's own is read as the type of its default");
+    return *value;
+  }
+
+ private:
+  const OwnFlag& own_flag(std::string_view flag) const;
+};
+
+// The model stands on the heap, so that what does not read it need not include core/model/config.h: a field there then
+// rebuilds few files.
+struct Options : RunOptions {
+  Options();
+  Options(const Options& other);
+  Options(Options&& other);
+  Options& operator=(const Options& other);
+  Options& operator=(Options&& other);
+  ~Options();
+
+  // Of the model, for files that need no more of it.
+  const MoeConfig& moe() const;
+  std::int64_t num_layers() const;
+  DType params_dtype() const;
+  bool ties_embeddings() const;
+
+ private:
+  std::unique_ptr<ModelConfig> owned_;
+
+ public:
+  ModelConfig& model;  // this object's own
 };
 
 }  // namespace megalith

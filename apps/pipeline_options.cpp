@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "apps/options.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -56,7 +57,7 @@ PipelineLayout pipeline_layout(const Options& options) {
   layout.delays_weights = parallel.delay_wgrad_compute;
   if (!is_auto) layout.kind = static_cast<ScheduleKind>(static_cast<int>(parallel.pipeline_schedule) - 1);
   const int stages = static_cast<int>(parallel.pipeline_model_parallel_size);
-  const int layers = static_cast<int>(options.model.num_layers);
+  const int layers = static_cast<int>(options.num_layers());
   const bool is_v = is_v_shaped(layout.kind);
   int chunks = 0;
   LayerSplit split{.num_layers = layers,

@@ -4,13 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "apps/options.h"
-#include "core/model/gpt.h"
+#include "core/model/gpt_part.h"
 #include "parallel/mesh/mesh_sizes.h"
 #include "parallel/pipeline_parallel/layer_layout.h"
 #include "parallel/pipeline_parallel/schedule.h"
 
 namespace megalith {
+
+struct Options;
+struct ParallelOptions;
 
 struct PipelineLayout {
   ScheduleKind kind = ScheduleKind::k1F1B;

@@ -11,6 +11,7 @@
 #include "apps/forecast.h"
 #include "apps/host_memory.h"
 #include "apps/offload_report.h"
+#include "apps/own_model.h"
 #include "apps/plan_experts.h"
 #include "apps/plan_page.h"
 #include "apps/program.h"
@@ -21,6 +22,7 @@
 #include "core/base/counted.h"
 #include "core/base/cpu_check.h"
 #include "core/base/error.h"
+#include "core/model/config.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {
@@ -132,8 +134,8 @@ void print_layout(const Options& options, const RunConfig& config, bool knows_me
   }
 }
 
-void print_parameters(const ModelConfig& model) {
-  const ParameterCount count = count_parameters(model);
+void print_parameters(const Options& options) {
+  const ParameterCount count = count_parameters(options);
   fmt::print("parameters\n");
   for (const auto& [name, value] : {std::pair{"embedding", count.embedding},
                                     {"attention", count.attention},
@@ -141,12 +143,14 @@ void print_parameters(const ModelConfig& model) {
                                     {"router", count.router},
                                     {"experts", count.experts},
                                     {"norms", count.norm},
+                                    {"own", count.own},
                                     {"output layer", count.output},
                                     {"total", count.total},
                                     {"active", count.active()}}) {
     const bool is_of_moe =
         name == std::string_view("router") || name == std::string_view("experts") || name == std::string_view("active");
-    if (is_of_moe && model.moe.num_experts == 0) continue;
+    if (is_of_moe && options.model.moe.num_experts == 0) continue;
+    if (name == std::string_view("own") && value == 0) continue;
     fmt::print("  {:<29} {:>15}\n", name, value);
   }
 }
@@ -196,8 +200,8 @@ void print_work(const Options& options, const Forecast& forecast) {
                        [](const StageForecast& a, const StageForecast& b) { return a.work.flops < b.work.flops; });
   const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
   fmt::print("FLOPs\n");
-  fmt::print("  per token (causal, 6 N)       {:>15.4e}\n", flops_per_token(options.model));
-  fmt::print("  per step, all ranks           {:>15.4e}\n", flops_per_token(options.model) * tokens);
+  fmt::print("  per token (causal, 6 N)       {:>15.4e}\n", flops_per_token(options));
+  fmt::print("  per step, all ranks           {:>15.4e}\n", flops_per_token(options) * tokens);
   fmt::print("  per step and rank, launched   {:>15.4e} (recompute included) in {:.0f} ops\n", most->work.flops,
              most->work.ops);
   if (std::all_of(forecast.stages.begin(), forecast.stages.end(),
@@ -278,7 +282,7 @@ void print_suggestions(const Options& options, const Rates& rates) {
 }
 
 ExitCode forecast(int argc, char** argv) {
-  Options options = parse_options(App::kPlan, argc, argv);
+  Options options = parse_options(App::kPlan, argc, argv, own_options());
   const int world = static_cast<int>(options.parallel.world_size);
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) {
@@ -304,7 +308,7 @@ ExitCode forecast(int argc, char** argv) {
     return ExitCode::kOk;
   }
   print_layout(options, config, rates.has_value());
-  print_parameters(options.model);
+  print_parameters(options);
   for (const StageForecast& stage : forecast.stages) {
     const std::string whose = config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "";
     print_memory(stage.memory, stage.plans, whose);

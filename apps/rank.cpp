@@ -8,7 +8,9 @@
 #include "apps/dispatcher_choice.h"
 #include "apps/layer_offload.h"
 #include "apps/layer_recompute.h"
+#include "apps/own.h"
 #include "core/device/copy.h"
+#include "core/model/config.h"
 #include "moe/moe_layer.h"
 #include "parallel/context_parallel/context_parallel.h"
 
@@ -63,6 +65,7 @@ MoeOptions moe_options(const Mesh& mesh, bool overlap, LayerGroups& layers, Comm
 GptFactories factories(const Options& options, const Mesh& mesh, LayerGroups& layers, Communicator& replicas) {
   return {.rows = &layers.tensor,
           .core_attention = context_parallel_attention(options.parallel.cp_comm_type, layers.context),
+          .own = own_segments(options),
           .moe = moe_factory(moe_options(mesh, options.parallel.moe_shared_expert_overlap, layers, replicas))};
 }
 
@@ -131,16 +134,16 @@ RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPa
     : parts(std::move(parts_of_stage)),
       gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, mesh, layers, replicas),
                     options.train.loss_chunk_size, parts)),
-      all_parameters(build_gpt(options.model, {}, {.moe = moe_factory()}).parameters) {}
+      all_parameters(build_gpt(options.model, {}, {.own = own_segments(options), .moe = moe_factory()}).parameters) {}
 
 StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks, bool moves_rows)
     : parameters(static_cast<StepParameters*>(
           pool.allocate(sizeof(StepParameters), MemoryCategory::kOther, "step parameters"))),
-      sums(
-          allocate(pool, DType::kFp32, {num_step_sums(moe_layers_before(gpt.config, gpt.config.num_layers))}, "loss")) {
-  const std::int64_t layers = moe_layers_before(gpt.config, gpt.config.num_layers);
+      sums(allocate(pool, DType::kFp32, {num_step_sums(moe_layers_before(*gpt.config, gpt.config->num_layers))},
+                    "loss")) {
+  const std::int64_t layers = moe_layers_before(*gpt.config, gpt.config->num_layers);
   if (layers == 0) return;
-  const MoeConfig& moe = gpt.config.moe;
+  const MoeConfig& moe = gpt.config->moe;
   const std::int64_t experts = layers * moe.num_experts, sent = dispatch_ranks > 1 ? layers * dispatch_ranks : 0;
   counts = allocate(pool, DType::kInt32, {experts + sent}, "counts");
   expert_counts = counts.slice(0, 0, experts).view({layers, moe.num_experts});
@@ -181,6 +184,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
   if (graphs) graphs->synchronize_by([this] { synchronize(); });
   if (graphs && offload)
     graphs->after_captured_verb([this](const Action& verb) { offload->transfer.written_in_graph(verb); });
+  add_own_hooks(*this);
   if (device == DeviceType::kCuda) transfer.connect(step.sums.slice(0, 0, 1));
 }
 
@@ -192,6 +196,7 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
           .moe_router = has("moe_router"),
           .moe_dispatch = has("moe_preprocess"),
           .moe = has("moe"),
+          .own = has("own"),
           .layer = has("layer"),
           .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
 }

@@ -27,13 +27,13 @@ ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
 RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
     : ReplicaGroups(mesh.dp_cp(), options.parallel),
       // Replicas of dense units are tp ranks apart from each other, those of experts etp x ep.
-      expert_replicas(options.model.moe.num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
+      expert_replicas(options.moe().num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
                           ? mesh.make_group({Axis::kEdp}, std::string(name_of(Axis::kEdp)))
                           : nullptr),
       experts(expert_replicas ? std::make_unique<ReplicaGroups>(*expert_replicas, options.parallel) : nullptr),
       expert_sums(mesh.dispatch().size() > 1 ? mesh.dispatch().duplicate("dispatch sums") : nullptr) {
   const int last = mesh.pp().size() - 1, stage = mesh.coordinates().pp;
-  const bool tied = !options.model.untie_embeddings_and_output_weights;
+  const bool tied = options.ties_embeddings();
   if (last == 0 || !tied || config.pipeline.placement.is_v) return;
   const bool has_end = stage == 0 || stage == last;
   const std::vector<int> ranks = has_end ? std::vector<int>{0, last} : std::vector<int>{stage};

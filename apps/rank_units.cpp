@@ -45,12 +45,12 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
     const bool is_end = std::ranges::find(ends, u) != ends.end();
     const bool may =
         !unit.shard.is_whole() &&
-        (!is_end || (options.model.untie_embeddings_and_output_weights &&
+        (!is_end || (!options.ties_embeddings() &&
                      (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory)));
     unit.resident_weights = !(weights && may);
     unit.resident_gradients = !(gradients && may) || (is_end && (is_head(gpt, u) ? keeps_head : keeps_embedding));
   }
-  gpt.parameters->allocate(pool, options.model.params_dtype, options.train.main_grads_dtype);
+  gpt.parameters->allocate(pool, options.params_dtype(), options.train.main_grads_dtype);
   return *gpt.parameters;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/batch_ramp.h"
+#include "apps/options.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
 

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 
-#include "apps/options.h"
 #include "apps/pipeline_options.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
+
+struct Options;
+struct TrainingOptions;
 
 struct RunConfig {
   MeshSizes mesh;

@@ -6,6 +6,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/parse_number.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

@@ -8,6 +8,7 @@
 #include "apps/banner.h"
 #include "apps/dispatcher_choice.h"
 #include "apps/host_memory.h"
+#include "apps/own_model.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
 #include "core/device/cuda_memory.h"
@@ -76,7 +77,8 @@ void tell(const std::vector<OffloadMeasured>& ranks, std::size_t stages, std::in
 
 }  // namespace
 
-RunLog::RunLog(const RunSetup& setup, int rank, int world) : setup_(setup), world_(world), writes_(rank == 0) {}
+RunLog::RunLog(const RunSetup& setup, int rank, int world)
+    : setup_(setup), flops_per_token_(flops_per_token(setup.options)), world_(world), writes_(rank == 0) {}
 
 void RunLog::open(const TrainState& state) {
   if (!writes_) return;
@@ -112,7 +114,7 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .grad_norm = result.grad_norm,
       .learning_rate = learning_rate(train.schedule, facts.before),
       .tokens_per_second = tokens / result.seconds,
-      .tflops_per_device = flops_per_token(setup_.options.model) * tokens / result.seconds / world_ * 1e-12,
+      .tflops_per_device = flops_per_token_ * tokens / result.seconds / world_ * 1e-12,
       .step_ms = result.seconds * 1e3,
       .enqueue_ms = result.enqueue_seconds * 1e3,
       .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),

@@ -45,6 +45,7 @@ class RunLog {
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner(const Rank& rank) const;  // bytes of this rank
 
   const RunSetup& setup_;
+  double flops_per_token_;
   int world_;
   bool writes_;
   std::size_t most_planned_ = 0;  // bytes of this rank, at the start: of the largest stage of --rampup-batch-size

@@ -9,6 +9,7 @@
 #include "apps/memory_checks.h"
 #include "apps/stage_plans.h"
 #include "core/base/log.h"
+#include "core/model/config.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/file.h"
+#include "core/model/config.h"
 #include "parallel/checkpoint/manifest.h"
 
 namespace megalith {

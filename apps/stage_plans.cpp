@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "apps/options.h"
+
 namespace megalith {
 
 StepPlans plan_stages(const Options& options, const RunConfig& config, int rank) {

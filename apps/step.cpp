@@ -47,7 +47,7 @@ StepActions step_actions(const Rank& rank) {
                       .tied_across_stages = rank.groups.embedding != nullptr,
                       .sums_shared = rank.layers.tensor.split().ranks > 1,
                       .copies_tied = copies_tied(rank) && !shards};
-  if (!rank.options.model.untie_embeddings_and_output_weights && gpt.words != nullptr)
+  if (rank.options.ties_embeddings() && gpt.words != nullptr)
     points.tied_segment = gpt.words->is_copy ? rank.runner.num_segments() - 1 : 0;  // the head, or the embedding
   GatherPoints gathers{.segments_of_bucket = {}, .overlap = parallel.overlap_param_gather};
   // A tied head reads the words too, but after the embedding, which is in this list then.

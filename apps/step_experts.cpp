@@ -30,18 +30,19 @@ void Step::copy_room(Stream& compute, const Tensor& needed, StagedStep& step) {
 // This stage's layers have their biases one after the other, and their counts among those of the whole model.
 void Step::update_expert_biases() {
   const ModelConfig& model = rank_.options.model;
-  if (!model.moe.router_enable_expert_bias) return;
+  const MoeConfig& moe = rank_.options.moe();
+  if (!moe.router_enable_expert_bias) return;
   const Tensor& biases = rank_.model.gpt.parameters->buffer_values();
   std::int64_t done = 0;
   for (const GptPart& part : rank_.model.parts) {
     const std::int64_t first = moe_layers_before(model, part.first_layer);
     const std::int64_t layers = moe_layers_before(model, part.first_layer + part.num_layers) - first;
     if (layers == 0) continue;
-    const std::int64_t experts = model.moe.num_experts;
+    const std::int64_t experts = moe.num_experts;
     launch(rank_.streams.compute,
            UpdateExpertBias{.counts = rank_.step.expert_counts.slice(0, first, layers),
                             .bias = biases.slice(0, done * experts, layers * experts).view({layers, experts}),
-                            .rate = static_cast<float>(model.moe.router_bias_update_rate),
+                            .rate = static_cast<float>(moe.router_bias_update_rate),
                             .parameters = rank_.step.parameters});
     done += layers;
   }

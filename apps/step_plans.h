@@ -22,6 +22,8 @@
 
 namespace megalith {
 
+struct TrainingOptions;
+
 // How a training step runs with --cuda-graph-impl; without graphs all of its ops are eager.
 struct StepGraphs {
   int graphs = 0;                              // that a rank captures

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "apps/batch_ramp.h"
+#include "apps/options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/data/sampler.h"
-#include "core/optim/lr_schedule.h"
 
 namespace megalith {
 

@@ -11,6 +11,7 @@
 #include "apps/staging.h"
 #include "core/checkpoint/train_state.h"
 #include "core/data/dataset.h"
+#include "core/optim/lr_schedule.h"
 #include "parallel/mesh/mesh.h"
 
 namespace megalith {

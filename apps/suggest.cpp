@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/side_by_side.h"
 #include "core/base/take_part.h"
+#include "core/model/config.h"
 
 namespace megalith {
 

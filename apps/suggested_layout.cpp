@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "apps/own_model.h"
+#include "core/model/config.h"
+
 namespace megalith {
 
 namespace {
@@ -85,7 +88,7 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   if (!shards_gradients(layout)) return 0;
   const double stages = static_cast<double>(layout.pp);
   const double share = std::max(0.0, 1 - kKept * stages / static_cast<double>(options_.model.num_layers));
-  const ParameterCount count = count_parameters(options_.model);
+  const ParameterCount count = count_parameters(options_);
   const std::int64_t dense = count.total - count.routed_experts - count.embedding - count.output;
   const auto sent = [&](std::int64_t parameters, std::int64_t parts) {  // of all of them once, by a rank
     const double ranks = static_cast<double>(world_ / parts / layout.instances);
@@ -127,7 +130,7 @@ double LayoutBounds::states(const SuggestedLayout& layout) const {
             gradients / (shards_gradients(layout) ? copies : 1) +
             moments / (layout.sharding == ShardingStrategy::kNoShard ? 1 : copies));
   };
-  const ParameterCount count = count_parameters(options_.model);
+  const ParameterCount count = count_parameters(options_);
   return bytes(count.total - count.routed_experts, layout.tp * layout.pp) +
          bytes(count.routed_experts, layout.ep * layout.pp);
 }

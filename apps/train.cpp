@@ -15,6 +15,7 @@
 #include "apps/flags.h"
 #include "apps/layer_offload.h"
 #include "apps/memory_checks.h"
+#include "apps/own_model.h"
 #include "apps/program.h"
 #include "apps/ranks_program.h"
 #include "apps/save_lock.h"
@@ -67,7 +68,7 @@ struct Flags {
 };
 
 Flags read_flags(const std::vector<std::string>& arguments, int rank) {
-  Flags flags{.parser = std::make_unique<FlagParser>(App::kTrain), .read = {}, .error = {}};
+  Flags flags{.parser = std::make_unique<FlagParser>(App::kTrain, own_options()), .read = {}, .error = {}};
   try {
     flags.read = flags.parser->read(arguments, rank);
   } catch (const Error& error) {

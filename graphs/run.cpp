@@ -74,6 +74,7 @@ class Grouping {
       case SegmentModule::kMoeRouter: return modules_.moe_router || modules_.moe || modules_.layer;
       case SegmentModule::kMoeDispatch: return modules_.moe_dispatch || modules_.moe || modules_.layer;
       case SegmentModule::kMoe: return modules_.moe || modules_.layer;
+      case SegmentModule::kOwn: return modules_.own || modules_.layer;
       case SegmentModule::kLayer: return modules_.layer;
     }
     return false;

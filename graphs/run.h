@@ -18,6 +18,7 @@ struct GraphModules {
   bool moe_router = false;    // for each router of experts,
   bool moe_dispatch = false;  // for each dispatch to their ranks,
   bool moe = false;           // and for each layer of experts, its router included
+  bool own = false;           // for each layer of your own
   bool layer = false;         // whole layers, as many in one graph as stand together
   // A segment's backward_data leaves work under way that its backward_weight waits for: both are in one graph.
   bool weights_behind = false;

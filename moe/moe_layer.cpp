@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/model/config.h"
 #include "moe/dispatch.h"
 #include "moe/experts.h"
 #include "moe/merge.h"

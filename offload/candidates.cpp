@@ -149,7 +149,10 @@ class Finder {
     describe(candidate, recorded);
     if (candidate.slot.bounded && !recording_.between_layers)
       candidate.slot.last_writer = verb_at(std::max(writer, touches.last_saver));
-    if (touches.of_others) {
+    const bool vetoed = std::ranges::any_of(recorded.kept, &Arena::Kept::never_offload);
+    if (vetoed) {
+      candidate.stays = kNeverOffload;
+    } else if (touches.of_others) {
       candidate.stays = "handed on to another chunk of the stage";
     } else if (touches.is_sent &&
                candidate.slot.last_forward_reader.segment != last_segment_.at(candidate.slot.chunk)) {

@@ -27,6 +27,8 @@ struct OffloadCandidate {
   bool straight_back = false;
 };
 
+inline constexpr const char* kNeverOffload = "a layer marks it never to be offloaded";  // of OffloadCandidate::stays
+
 // A step on the plan backend.
 struct OffloadRecording {
   const Arena& arena;

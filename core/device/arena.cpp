@@ -115,13 +115,17 @@ std::size_t Arena::index_recorded(const void* address) const {
   return found ? static_cast<std::size_t>(behind - 1 - recorded_.begin()) : recorded_.size();
 }
 
-void Arena::classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded) {
+void Arena::classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded,
+                     bool never_offload) {
   const std::size_t index = index_recorded(address);
   if (index == recorded_.size()) return;
   Recorded& recorded = recorded_[index];
   recorded.category = category;
   recorded.owner = owner;
-  recorded.kept.push_back({.owner = std::string(owner), .segment = next_.scope.segment, .bounded = bounded});
+  recorded.kept.push_back({.owner = std::string(owner),
+                           .segment = next_.scope.segment,
+                           .bounded = bounded,
+                           .never_offload = never_offload});
 }
 
 void Arena::hand_on(const void* address) {

@@ -71,8 +71,9 @@ class Arena {
   void begin_scope(const ArenaScope& scope);
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
   // Recording: a buffer turned out to be kept for backward by the current scope's verb; `address` may point into it.
-  // `bounded`: of its rows a number is used that only the device knows.
-  void classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded = false);
+  // `bounded`: of its rows a number is used that only the device knows. `never_offload`: it stays on the device.
+  void classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded = false,
+                bool never_offload = false);
   // Recording: the current scope's verb leaves what is at `address` for the next one of its column.
   void hand_on(const void* address);
 
@@ -102,6 +103,7 @@ class Arena {
     std::string owner;
     std::int32_t segment;
     bool bounded;
+    bool never_offload = false;
     friend bool operator==(const Kept&, const Kept&) = default;
   };
   struct Recorded {

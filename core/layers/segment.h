@@ -56,7 +56,8 @@ enum class SegmentModule : std::uint8_t {
   kMoeRouter,
   kMoeDispatch,  // of rows to the ranks of their experts
   kMoe,          // experts, and what adds up their rows; or with the router, where that is recomputed with them
-  kLayer,        // one of your own, or whole layers that are recomputed together
+  kOwn,          // a layer of your own (apps/own.h)
+  kLayer,        // whole layers that are recomputed together
 };
 
 class Segment {

@@ -36,8 +36,15 @@ void Stash::save(int index, SlotKind kind, const Tensor& tensor) {
   Slot& s = slot(index);
   s.kind = kind;
   s.present = policies_[static_cast<std::size_t>(kind)] != StashPolicy::kRecompute;
+  s.never_offload = false;
   if (s.present) s.tensor = tensor;
 }
+
+void Stash::keep(int index, SlotKind kind, const Tensor& tensor) {
+  slot(index) = {.tensor = tensor, .kind = kind, .present = true};
+}
+
+void Stash::never_offload(int index) { slot(index).never_offload = has(index); }
 
 bool Stash::has(int index) const {
   const auto i = static_cast<std::size_t>(index);

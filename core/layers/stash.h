@@ -25,13 +25,19 @@ class Stash {
     Tensor tensor;
     SlotKind kind = SlotKind::kOther;
     bool present = false;
+    bool never_offload = false;
   };
 
   // A slot of kind kOther, made on first use: stash[kHidden] = ...
   Tensor& operator[](int slot);
   // Keeps `tensor` unless the policy of its kind says that it will be refilled.
   void save(int slot, SlotKind kind, const Tensor& tensor);
+  // Likewise of a kind, but kept under every policy: nothing refills it.
+  void keep(int slot, SlotKind kind, const Tensor& tensor);
   void refill(int slot, const Tensor& tensor) { (*this)[slot] = tensor; }
+  // The storage of the slot's tensor stays on the device, whatever other views of it have a kind that moves. Call it
+  // after the slot is filled, in each forward. A slot that will be refilled holds nothing, so the call does nothing.
+  void never_offload(int slot);
   bool has(int slot) const;
   // A slot that must be there; `name` is printed where it is not.
   const Tensor& at(int slot, std::string_view name) const;

@@ -5,8 +5,8 @@ namespace megalith {
 namespace {
 
 constexpr std::array<std::string_view, kNumSlotKinds> kNames = {
-    "attn_norm", "qkv_linear", "core_attn", "attn_proj",  "mlp_norm",    "fc1",  "act",
-    "fc2",       "expert_fc1", "moe_act",   "expert_fc2", "layer_input", "other"};
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj",  "mlp_norm", "fc1",         "act",
+    "fc2",       "expert_fc1", "moe_act",   "expert_fc2", "own",      "layer_input", "other"};
 
 }  // namespace
 

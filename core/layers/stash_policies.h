@@ -23,10 +23,11 @@ enum class SlotKind : std::uint8_t {
   kExpertFc1,   // norm output, before its rows are routed; read by backward_weight
   kMoeAct,      // fc1 output of experts; read by backward_data
   kExpertFc2,   // activation output of experts; read by backward_weight, refilled by the activation's gradient
+  kOwn,         // of a layer of your own (apps/own.h), whatever reads it
   kLayerInput,  // inputs of what is wholly recomputed
   kOther,
 };
-inline constexpr int kNumSlotKinds = 13;
+inline constexpr int kNumSlotKinds = 14;
 std::string_view name_of(SlotKind kind);
 std::optional<SlotKind> slot_kind_of(std::string_view name);  // of a selectable one
 

@@ -93,6 +93,7 @@ struct ParameterCount {
   std::int64_t routed_experts = 0;  // all but shared ones
   std::int64_t norm = 0;            // two per layer and the final one
   std::int64_t output = 0;          // 0 where tied to the word embedding
+  std::int64_t own = 0;             // of layers of a user's own, which the config does not know
   std::int64_t padding = 0;
   std::int64_t total = 0;
   std::int64_t active() const { return total - experts + active_experts; }

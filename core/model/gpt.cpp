@@ -8,6 +8,7 @@
 #include "core/layers/mlp.h"
 #include "core/layers/norm.h"
 #include "core/layers/recompute.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -20,7 +21,7 @@ class GptBuilder {
   GptBuilder(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
              std::int64_t loss_chunk_size)
       : config_(config), recompute_(recompute), factories_(factories), loss_chunk_size_(loss_chunk_size) {
-    model_.config = config;
+    model_.config = std::make_shared<const ModelConfig>(config);
     rows_ = factories.rows != nullptr ? factories.rows : model_.one_rank.get();
     split_ = rows_->split();
     moe_layers_ = moe_layers(config.moe, config.num_layers);
@@ -220,7 +221,14 @@ class GptBuilder {
     const int unit = current_unit();
     std::vector<NamedSegment> list;
     list.push_back({.name = "attention", .segment = attention(layer), .module = SegmentModule::kAttention});
-    const auto make_own = [&] { return factories_.own ? factories_.own(store(), layer, split_) : nullptr; };
+    const auto make_own = [&]() -> std::unique_ptr<Segment> {
+      if (!factories_.own) return nullptr;
+      return factories_.own({.store = store(),
+                             .rows = *rows_,
+                             .config = config_,
+                             .layer = layer,
+                             .prefix = fmt::format("decoder.layers.{}.", layer)});
+    };
     std::unique_ptr<Segment> own;
     if (moe_layers_[static_cast<std::size_t>(layer)]) {
       own = make_own();  // while the layer's unit is the current one
@@ -229,7 +237,7 @@ class GptBuilder {
       list.push_back({.name = "mlp", .segment = mlp(layer), .module = SegmentModule::kMlp});
       own = make_own();
     }
-    if (own) list.push_back({.name = "own", .segment = std::move(own), .module = SegmentModule::kLayer});
+    if (own) list.push_back({.name = "own", .segment = std::move(own), .module = SegmentModule::kOwn});
     require(
         dynamic_cast<const Layer*>(list.front().segment.get()) == nullptr,
         "a Layer comes first in a transformer layer: where a pipeline stage begins with it, it would see the sum of "

@@ -13,9 +13,11 @@
 #include "core/layers/lm_head.h"
 #include "core/layers/norm.h"
 #include "core/layers/segment.h"
-#include "core/model/config.h"
+#include "core/model/gpt_part.h"
 
 namespace megalith {
+
+struct ModelConfig;
 
 struct NamedSegment {
   std::string name;  // "layer 3 attention"
@@ -27,26 +29,20 @@ struct NamedSegment {
   std::int64_t layer = -1;  // its first one, counted through the whole model; -1: none
 };
 
-// Which layers keep only their input.
-struct RecomputeLayers {
-  // Consecutive layers: {first layer, how many}.
-  struct Range {
-    std::int64_t first = 0;
-    std::int64_t count = 0;
-
-    bool contains(std::int64_t layer) const { return first <= layer && layer < first + count; }
-  };
-  std::vector<Range> ranges;          // recomputed together, ascending and disjoint
-  std::vector<Range> mlps;            // each MLP of these layers, where it is outside of `ranges`
-  std::vector<Range> moes;            // likewise what stands in place of MLPs: experts with their router
-  std::vector<Range> shared_experts;  // theirs alone
-};
-
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
 
-// A segment of a user's own behind the MLP of a layer, which is counted through the whole model; null: none there.
-using OwnSegmentFactory =
-    std::function<std::unique_ptr<Segment>(ParameterStore&, std::int64_t layer, const TensorSplit&)>;
+// Where a layer of a user's own stands: behind the MLP of a layer, or behind its experts.
+struct OwnSite {
+  ParameterStore& store;  // in the layer's unit
+  RowExchange& rows;      // outlives the model
+  const ModelConfig& config;
+  std::int64_t layer = 0;  // counted through the whole model
+  std::string prefix;      // of logical names: "decoder.layers.3."
+
+  TensorSplit split() const { return rows.split(); }
+};
+// Null: none there.
+using OwnSegmentFactory = std::function<std::unique_ptr<Segment>(const OwnSite&)>;
 
 // Where experts stand in place of an MLP.
 struct MoeSite {
@@ -71,16 +67,8 @@ struct GptFactories {
   MoeFactory moe = {};  // needed where the model has experts
 };
 
-// Consecutive layers of the model, with what stands before or behind them.
-struct GptPart {
-  std::int64_t first_layer = 0;  // counted through the whole model
-  std::int64_t num_layers = 0;
-  bool has_embedding = false;
-  bool has_head = false;  // final norm, output layer and loss
-};
-
 struct GptModel {
-  ModelConfig config;
+  std::shared_ptr<const ModelConfig> config;
   std::unique_ptr<ParameterStore> parameters = std::make_unique<ParameterStore>();
   std::unique_ptr<RowExchange> one_rank = std::make_unique<RowExchange>();  // used without GptFactories::rows
   std::vector<NamedSegment> segments;

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
+#include "core/model/config.h"
 #include "parallel/context_parallel/context_parallel.h"
 
 namespace megalith {

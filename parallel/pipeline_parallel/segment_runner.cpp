@@ -47,7 +47,7 @@ void SegmentRunner::forward(Column& column, int segment) {
   }
   stash.for_each([this](const Stash::Slot& slot) {
     ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind),
-                        slot.tensor.bound != nullptr);
+                        slot.tensor.bound != nullptr, slot.never_offload);
   });
 }
 

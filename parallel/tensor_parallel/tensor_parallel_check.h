@@ -1,8 +1,10 @@
 #pragma once
 
-#include "core/model/config.h"
+#include <cstdint>
 
 namespace megalith {
+
+struct ModelConfig;
 
 // Exit code 2 for sizes that do not divide, naming the flags and values that would fit. `config` is resolved.
 void check_tensor_parallel(const ModelConfig& config, std::int64_t size, bool sequence_parallel);

@@ -20,6 +20,7 @@
 #include "apps/run_setup.h"
 #include "apps/trainer.h"
 #include "core/device/cuda_device.h"
+#include "core/model/config.h"
 #include "parallel/comm/mpi_runtime.h"
 
 namespace megalith {

@@ -4,6 +4,7 @@
 
 #include "apps/hf_files.h"
 #include "apps/hf_names.h"
+#include "core/model/config.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
       breaches.push_back(path + ": its own header must be its first include");
     }
   }
+  for (std::string& breach : megalith::style::check_readers(texts)) breaches.push_back(std::move(breach));
   for (std::string& breach : megalith::style::check_cpu_build(texts)) breaches.push_back(std::move(breach));
   for (const std::string& breach : breaches) std::fprintf(stderr, "%s\n", breach.c_str());
   std::printf("%zu files checked, %zu breaches\n", texts.size(), breaches.size());

@@ -152,7 +152,40 @@ std::string find_cuda_include(const std::map<std::string, std::string>& texts, c
   return "";
 }
 
+void add_reached(const std::map<std::string, std::string>& texts, const std::string& path,
+                 std::set<std::string>& seen) {
+  const auto file = texts.find(path);
+  if (file == texts.end() || !seen.insert(path).second) return;
+  std::istringstream lines{file->second};
+  for (std::string line; std::getline(lines, line);) {
+    const std::optional<Include> include = parse_include(line);
+    if (include && include->quoted) add_reached(texts, include->target, seen);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> check_readers(const std::map<std::string, std::string>& texts) {
+  struct Limit {
+    const char* header;
+    std::size_t most;
+  };
+  constexpr std::array kLimits = {Limit{"core/model/config.h", 40}};
+  std::vector<std::string> breaches;
+  for (const Limit& limit : kLimits) {
+    std::size_t sources = 0;
+    for (const auto& [path, text] : texts) {
+      if (!path.ends_with(".cpp") || path.starts_with("tests/")) continue;
+      std::set<std::string> seen;
+      add_reached(texts, path, seen);
+      sources += seen.count(limit.header);
+    }
+    if (sources <= limit.most) continue;
+    breaches.push_back(std::string(limit.header) + ": " + std::to_string(sources) + " sources include it, at most " +
+                       std::to_string(limit.most) + ": declare its types in headers instead");
+  }
+  return breaches;
+}
 
 std::vector<std::string> check_cpu_build(const std::map<std::string, std::string>& texts) {
   std::vector<std::string> breaches;

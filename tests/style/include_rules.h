@@ -23,4 +23,8 @@ std::vector<std::string> check_file_access(std::string_view path, std::string_vi
 // of the two builds it is in. `texts` are the project's files by path.
 std::vector<std::string> check_cpu_build(const std::map<std::string, std::string>& texts);
 
+// One line where more sources of the product than its limit reach a header that changes often: a field there should
+// rebuild few objects.
+std::vector<std::string> check_readers(const std::map<std::string, std::string>& texts);
+
 }  // namespace megalith::style

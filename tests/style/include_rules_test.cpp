@@ -114,5 +114,15 @@ TEST(IncludeRules, NothingAboveCoreDeviceAsksWhetherCudaIsBuilt) {
               ElementsAre(HasSubstr("apps/a.cpp: asks whether CUDA is built")));
 }
 
+TEST(IncludeRules, AHeaderThatChangesOftenHasFewReaders) {
+  std::map<std::string, std::string> texts = {{"core/model/config.h", ""},
+                                              {"apps/all.h", "#include \"core/model/config.h\"\n"},
+                                              {"tests/a_test.cpp", "#include \"core/model/config.h\"\n"}};
+  for (int i = 0; i < 40; ++i) texts["apps/" + std::to_string(i) + ".cpp"] = "#include \"apps/all.h\"\n";
+  EXPECT_THAT(check_readers(texts), IsEmpty());
+  texts["apps/one_more.cpp"] = "#include \"core/model/config.h\"\n";
+  EXPECT_THAT(check_readers(texts), ElementsAre(HasSubstr("core/model/config.h: 41 sources include it, at most 40")));
+}
+
 }  // namespace
 }  // namespace megalith::style

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "core/model/config.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/apps/flags_support.h"
 

@@ -10,6 +10,7 @@
 #include "apps/run_setup.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/model/config.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"

@@ -9,6 +9,7 @@
 #include "apps/metrics.h"
 #include "apps/metrics_reader.h"
 #include "apps/report_page.h"
+#include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {

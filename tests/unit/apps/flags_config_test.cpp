@@ -7,6 +7,7 @@
 
 #include "apps/flags.h"
 #include "core/base/fault.h"
+#include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

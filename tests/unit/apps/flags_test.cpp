@@ -8,6 +8,7 @@
 #include "apps/flags_table.h"
 #include "apps/unknown_flags.h"
 #include "apps/version.h"
+#include "core/model/config.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/flags.h"
+#include "core/model/config.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/error_of.h"
 #include "tests/support/words.h"

@@ -5,6 +5,7 @@
 
 #include "apps/hf_config.h"
 #include "core/base/error.h"
+#include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/model/config.h"
 #include "core/tensor/bf16.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"

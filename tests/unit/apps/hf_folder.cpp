@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith::test {

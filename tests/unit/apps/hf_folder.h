@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/hf_names.h"
+#include "core/model/config.h"
 
 namespace megalith::test {
 

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/model/config.h"
 #include "core/model/gpt.h"
 #include "moe/moe_layer.h"
 

@@ -59,6 +59,25 @@ class RunTest : public testing::Test {
   SegmentRunner runner_{ctx_, entries(1)};
 };
 
+// A layer of one's own has graphs by its module, and is a part of whole layers.
+TEST_F(RunTest, LayersOfOnesOwnAreAModule) {
+  std::vector<SegmentRunner::Entry> all = entries(1);
+  all[4] = {.name = "layer 1 own", .module = SegmentModule::kOwn, .unit = 2};
+  const SegmentRunner runner(ctx_, std::move(all));
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  const auto runs_of = [&](const GraphModules& modules) {
+    std::vector<std::string> names;
+    for (const megalith::Run& run : group_runs(actions, runner, modules).runs)
+      names.push_back(name_of(actions, run, runner));
+    return names;
+  };
+  EXPECT_THAT(runs_of({.own = true}),
+              ElementsAre("layer 1 own forward, column 0",
+                          "layer 1 own backward_data to layer 1 own backward_weight, column 0"));
+  EXPECT_THAT(runs_of(kMlp), testing::Each(testing::Not(HasSubstr("own"))));
+  EXPECT_EQ(runs_of(kLayer)[0], "layer 0 attention forward to layer 1 own forward, column 0");
+}
+
 TEST_F(RunTest, LayersStandTogetherModulesAlone) {
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
   EXPECT_THAT(names(actions, kLayer),

@@ -53,6 +53,33 @@ TEST_F(StashTest, DropsWhatItsPolicyRecomputesAndTakesItBackWhenRefilled) {
   EXPECT_EQ(stash_.at(1, "activation").data, &memory_[0]);
 }
 
+TEST_F(StashTest, KeepsUnderEveryPolicyWhatNothingRefills) {
+  stash_ = Stash(recompute(SlotKind::kOwn));
+  stash_.keep(0, SlotKind::kOwn, tensor(0));
+  stash_.save(1, SlotKind::kOwn, tensor(1));
+  EXPECT_EQ(stash_.at(0, "input").data, &memory_[0]);
+  EXPECT_FALSE(stash_.has(1));
+  EXPECT_EQ(kinds(), (std::vector<SlotKind>{SlotKind::kOwn}));
+}
+
+TEST_F(StashTest, MarksWhatIsNeverOffloadedUntilItIsFilledAgain) {
+  const auto marks = [&] {
+    std::vector<bool> all;
+    stash_.for_each([&](const Stash::Slot& slot) { all.push_back(slot.never_offload); });
+    return all;
+  };
+  stash_ = Stash(recompute(SlotKind::kFc2));
+  stash_.save(0, SlotKind::kOwn, tensor(0));
+  stash_[1] = tensor(1);
+  stash_.save(2, SlotKind::kFc2, tensor(2));
+  for (const int slot : {0, 1, 2}) stash_.never_offload(slot);
+  EXPECT_EQ(marks(), (std::vector<bool>{true, true}));
+  stash_.refill(2, tensor(2));
+  EXPECT_EQ(marks(), (std::vector<bool>{true, true, false}));
+  stash_.save(0, SlotKind::kOwn, tensor(0));
+  EXPECT_EQ(marks(), (std::vector<bool>{false, true, false}));
+}
+
 TEST_F(StashTest, ADroppedSlotForgetsTheMicrobatchBefore) {
   stash_ = Stash(recompute(SlotKind::kFc2));
   stash_.refill(1, tensor(1));

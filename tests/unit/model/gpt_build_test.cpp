@@ -30,7 +30,7 @@ struct Logical {
 std::map<std::string, Logical> logical_tensors(const GptModel& gpt, std::uint64_t seed) {
   MemoryPool pool(DeviceType::kCpu);
   Stream stream(DeviceType::kCpu, "test");
-  gpt.parameters->allocate(pool, gpt.config.params_dtype);
+  gpt.parameters->allocate(pool, gpt.config->params_dtype);
   gpt.parameters->initialize(stream, seed);
   std::map<std::string, Logical> tensors;
   for (const ParameterUnit& unit : gpt.parameters->units()) {

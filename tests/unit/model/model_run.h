@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device/arena.h"
+#include "core/model/config.h"
 #include "core/model/gpt.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "parallel/pipeline_parallel/segment_runner.h"

@@ -39,13 +39,11 @@ struct Step {
 };
 
 OwnSegmentFactory low_rank(const ModelConfig& config) {
-  return [size = config.hidden_size](ParameterStore& store, std::int64_t layer, const TensorSplit& split) {
-    return std::make_unique<LowRankLinear>(store,
-                                           LowRankLinear::Spec{.name = fmt::format("decoder.layers.{}.own", layer),
-                                                               .inputs = size,
-                                                               .rank = size,
-                                                               .outputs = size,
-                                                               .split = split});
+  return [size = config.hidden_size](const OwnSite& site) {
+    return std::make_unique<LowRankLinear>(
+        site.store,
+        LowRankLinear::Spec{
+            .name = site.prefix + "own", .inputs = size, .rank = size, .outputs = size, .split = site.split()});
   };
 }
 
@@ -190,8 +188,10 @@ TEST(OwnLayer, ItsGradientIsThatOfOneRank) {
 TEST(OwnLayer, AnUndeclaredSplitIsAnErrorUnderTensorParallelism) {
   const ModelConfig config = test::family("llama");
   const OwnSegmentFactory declared = low_rank(config);
-  const OwnSegmentFactory undeclared = [&](ParameterStore& store, std::int64_t layer, const TensorSplit&) {
-    return declared(store, layer, {});
+  RowExchange one_rank;
+  const OwnSegmentFactory undeclared = [&](const OwnSite& site) {
+    return declared(
+        {.store = site.store, .rows = one_rank, .config = config, .layer = site.layer, .prefix = site.prefix});
   };
   for (const Layout& layout : kLayouts) {
     const auto run_it = [&] {
@@ -228,9 +228,7 @@ class Forgetful : public Segment {
 TEST(OwnLayer, ALostResidualIsAnError) {
   const ModelConfig config = test::family("llama");
   for (const bool forward : {true, false}) {
-    const OwnSegmentFactory own = [&](ParameterStore&, std::int64_t, const TensorSplit&) {
-      return std::make_unique<Forgetful>(forward);
-    };
+    const OwnSegmentFactory own = [&](const OwnSite&) { return std::make_unique<Forgetful>(forward); };
     const std::string error = error_of(ExitCode::kInternal, [&] {
       ThreadWorld world(1, std::chrono::seconds(60));
       world.run([&](Communicator& group) { step_of(group, config, {}, {}, own); });

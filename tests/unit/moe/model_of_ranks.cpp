@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/model/config.h"
 #include "moe/moe_layer.h"
 #include "parallel/comm/memory_sharing.h"
 #include "tests/distributed/way_of_rows.h"

@@ -1,6 +1,7 @@
 // A model whose experts the ranks of a group share out.
 #pragma once
 
+#include "core/model/config.h"
 #include "parallel/comm/communicator.h"
 #include "tests/unit/model/model_run.h"
 

@@ -10,6 +10,7 @@
 
 #include "core/base/rng.h"
 #include "core/layers/recompute.h"
+#include "core/model/config.h"
 #include "tests/reference/moe.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/segment_harness.h"

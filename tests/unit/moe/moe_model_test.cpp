@@ -2,6 +2,7 @@
 // which are routed otherwise. Nothing of it waits for the host, or was known when it was captured.
 #include <gtest/gtest.h>
 
+#include "core/model/config.h"
 #include "moe/moe_layer.h"
 #include "tests/support/device_cases.h"
 #include "tests/thread_ranks/thread_communicator.h"

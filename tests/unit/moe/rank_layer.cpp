@@ -11,6 +11,7 @@
 #include "core/device/copy.h"
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
+#include "core/model/config.h"
 #include "core/ops/elementwise.h"
 #include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"

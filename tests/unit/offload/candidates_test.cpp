@@ -35,8 +35,8 @@ class Candidates : public testing::Test {
         {.column = actions_.back().column, .segment = segment, .verb = is_verb ? static_cast<int>(kind) : 7});
   }
   void* allocate(std::size_t bytes = 512) { return arena_.allocate(bytes, MemoryCategory::kWorkspace, "tensor"); }
-  void keep(void* data, SlotKind kind, bool bounded = false) {
-    arena_.classify(data, MemoryCategory::kActivations, name_of(kind), bounded);
+  void keep(void* data, SlotKind kind, bool bounded = false, bool never_offload = false) {
+    arena_.classify(data, MemoryCategory::kActivations, name_of(kind), bounded, never_offload);
   }
   void touch(void* data, bool writes) {
     Access access("op");
@@ -136,6 +136,28 @@ TEST_F(Candidates, AreWholeStoragesWithAllTheirKinds) {
   EXPECT_THAT(all[0].views, ElementsAre(OffloadCandidate::View{SlotKind::kCoreAttn, 0},
                                         OffloadCandidate::View{SlotKind::kLayerInput, 1}));
   EXPECT_EQ(all[0].slot.last_forward_reader, (SlotVerb{Kind::kForward, 1}));  // who saves a view may read it
+}
+
+// Which view has the mark, whatever its kind and segment; -1: none.
+class MarkedCandidates : public Candidates, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Views, MarkedCandidates, testing::Range(-1, 4));
+
+TEST_P(MarkedCandidates, StayWhereAnyViewIsNeverToBeOffloaded) {
+  const int marked = GetParam();
+  action(Kind::kForward, 0);
+  void* x = allocate(1024);
+  write(x);
+  keep(x, SlotKind::kCoreAttn, false, marked == 0);
+  keep(static_cast<std::byte*>(x) + 256, SlotKind::kOther, false, marked == 1);
+  action(Kind::kForward, 1);
+  read(x);
+  keep(static_cast<std::byte*>(x) + 512, SlotKind::kOther, false, marked == 2);
+  keep(x, SlotKind::kOwn, false, marked == 3);
+  action(Kind::kForward, 2);
+  action(Kind::kBackwardData, 0);
+  read(x);
+  ASSERT_THAT(found(), SizeIs(1));
+  EXPECT_EQ(found()[0].stays, marked < 0 ? "" : "a layer marks it never to be offloaded");
 }
 
 TEST_F(Candidates, AreNotWhatNoKindCanName) {

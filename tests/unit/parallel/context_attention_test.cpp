@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/device/hazard_checker.h"
+#include "core/model/config.h"
 #include "core/ops/elementwise.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/context_parallel/context_parallel.h"

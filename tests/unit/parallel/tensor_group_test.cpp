@@ -10,6 +10,7 @@
 #include "core/device/graph.h"
 #include "core/device/hazard_checker.h"
 #include "core/layers/linear.h"
+#include "core/model/config.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/op.h"
 #include "parallel/tensor_parallel/tensor_parallel_check.h"

@@ -12,6 +12,7 @@
 
 #include "apps/step.h"
 #include "core/base/error.h"
+#include "core/model/config.h"
 #include "parallel/pipeline_parallel/placement.h"
 #include "tests/unit/plan/plan_support.h"
 

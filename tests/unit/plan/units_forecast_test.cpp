@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/suggest.h"
+#include "core/model/config.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "apps/own_model.h"
 #include "core/device/copy.h"
 #include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"
@@ -219,7 +220,7 @@ RunResult train(const RunRequest& request) {
   setenv("MEGALITH_CACHE", (request.cache.empty() ? shared_cache.path("cache") : request.cache).c_str(), 1);
   const TestFolder scratch;
   const Words flags = tiny_flags() + request.flags + Words{"--metrics-jsonl", scratch.path("metrics.jsonl")};
-  const Options options = parse_flags(App::kTrain, flags).options;
+  const Options options = parse_flags(App::kTrain, flags, 0, own_options()).options;
   RunResult result;
   result.ranks.resize(static_cast<std::size_t>(request.ranks));
   std::map<int, std::vector<std::string>> squares;

@@ -1,0 +1,15 @@
+// Yours: flags, layers and hooks for train, plan, generate and convert. apps/own.h says what each function does. This
+// file adds nothing; tests/own/own.cpp adds a layer with its flag and a hook.
+#include "apps/own.h"
+
+namespace megalith {
+
+std::vector<OwnFlag> own_flags() { return {}; }
+
+void check_own(const Options&) {}
+
+OwnSegmentFactory own_segments(const Options&) { return nullptr; }
+
+void add_own_hooks(Rank&) {}
+
+}  // namespace megalith
