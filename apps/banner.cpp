@@ -200,13 +200,15 @@ std::string said_owners(const MemoryUse& use) {
 }
 
 std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks) {
+  std::vector<StepGraphs> graphs;
+  for (const RankFacts& rank : ranks) graphs.push_back(rank.graphs);
   std::string text = version_line("train") + "\n";
   for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
                                     {"layout", said_layout(options, config)},
                                     {"model", said_model(options)},
                                     {"experts", said_experts(options, config)},
                                     {"tokens", said_tokens(options)},
-                                    {"graphs", said_graphs(options.train)},
+                                    {"graphs", said_graphs(options.train, graphs)},
                                     {"memory", said_memory(ranks)}}) {
     if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
   }
@@ -222,10 +224,15 @@ void print_banner(const RunSetup& setup, Communicator& world) {
   const std::vector<std::size_t> bytes = world.host_gather(use.total());
   const std::vector<std::string> owners = world.host_all_gather(said_owners(use));
   const std::vector<std::string> offloads = world.host_all_gather(said_offload(setup.plans));
+  const std::vector<StepGraphs> graphs = world.host_gather(setup.plans.graphs);
   std::vector<RankFacts> ranks;
   for (std::size_t r = 0; r < hosts.size(); ++r)
-    ranks.push_back(
-        {.host = hosts[r], .device = devices[r], .bytes = bytes[r], .owners = owners[r], .offload = offloads[r]});
+    ranks.push_back({.host = hosts[r],
+                     .device = devices[r],
+                     .bytes = bytes[r],
+                     .owners = owners[r],
+                     .offload = offloads[r],
+                     .graphs = graphs[r]});
   if (world.rank() != 0) return;
   std::fputs(banner_text(setup.options, setup.config, ranks).c_str(), stdout);
   std::fflush(stdout);

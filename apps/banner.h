@@ -16,6 +16,7 @@ struct RankFacts {
   std::size_t bytes = 0;     // forecast
   std::string owners;        // of them
   std::string offload = {};  // what moves to the host
+  StepGraphs graphs = {};
 };
 
 // The name of this process's GPU, or CPU.

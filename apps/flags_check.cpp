@@ -83,15 +83,6 @@ void check_graphs(const TrainingOptions& train) {
             {.flag = "--cuda-graph-modules", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
   only_with(captures || train.cuda_graph_warmup_steps == defaults.cuda_graph_warmup_steps,
             {.flag = "--cuda-graph-warmup-steps", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
-  const bool all_recomputed =
-      train.recompute_granularity == RecomputeGranularity::kFull && train.recompute_method == RecomputeMethod::kUniform;
-  for (const std::string& module : train.cuda_graph_modules) {
-    if (!all_recomputed || module == "layer") continue;
-    refuse_usage("--cuda-graph-modules and --recompute-granularity",
-                 {.expected = "layer, where whole layers are recomputed",
-                  .got = module,
-                  .remedy = "use --cuda-graph-modules layer"});
-  }
 }
 
 void check_memory(const Options& options) {

@@ -301,6 +301,9 @@ ExitCode forecast(int argc, char** argv) {
   Forecast forecast;
   if (rates || !options.logging.print_actions)
     forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
+  std::vector<StepGraphs> graphs;
+  for (const StageForecast& stage : forecast.stages) graphs.push_back(stage.plans.graphs);
+  if (!graphs.empty()) check_captured_modules(options.train, graphs);
   if (rates) decide_on_ends(options, *rates, forecast);
   if (options.logging.print_actions) {
     fmt::print("{}", printed_actions(options, config));

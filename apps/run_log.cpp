@@ -145,12 +145,19 @@ void RunLog::evaluation(const TrainState& state, double loss, bool alone) {
   if (tensorboard_) tensorboard_->write(metrics);
 }
 
-void RunLog::graphs(const GraphedRunner& graphs) const {
+void RunLog::graphs(const std::vector<GraphedRunner::Stats>& ranks) const {
   if (!writes_) return;
-  const GraphedRunner::Stats& stats = graphs.stats();
-  log_info(fmt::format("graphs | captured: {} of {} ops, {} nodes | memory: {:.2f} MiB | capture: {:.2f} s",
-                       stats.graphs, stats.ops, stats.nodes, static_cast<double>(stats.device_bytes) / (1 << 20),
-                       stats.capture_seconds));
+  const auto spread = [&](const auto member) {
+    const auto [least, most] = std::ranges::minmax(ranks, {}, member);
+    return least.*member == most.*member ? fmt::to_string(most.*member)
+                                         : fmt::format("{} to {}", least.*member, most.*member);
+  };
+  const auto most = [&](const auto member) { return std::ranges::max(ranks, {}, member).*member; };
+  using Stats = GraphedRunner::Stats;
+  log_info(fmt::format("graphs | captured: {} of {} ops, {} nodes{} | memory: {:.2f} MiB | capture: {:.2f} s",
+                       spread(&Stats::graphs), spread(&Stats::ops), spread(&Stats::nodes),
+                       ranks.size() > 1 ? " a rank" : "", static_cast<double>(most(&Stats::device_bytes)) / (1 << 20),
+                       most(&Stats::capture_seconds)));
 }
 
 void RunLog::no_graphs() const {

@@ -13,6 +13,7 @@
 #include "apps/run_setup.h"
 #include "apps/step.h"
 #include "apps/tensorboard.h"
+#include "graphs/graphed_runner.h"
 
 namespace megalith {
 
@@ -37,7 +38,7 @@ class RunLog {
   // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.
   void evaluation(const TrainState& state, double loss, bool alone);
   // One line each, once: after the second step, and with graphs not before they are captured.
-  void graphs(const GraphedRunner& graphs) const;
+  void graphs(const std::vector<GraphedRunner::Stats>& ranks) const;
   void no_graphs() const;  // a warning at the end of a run that asked for some
   void memory(const Rank& rank, std::size_t checkpoint_staging) const;
 

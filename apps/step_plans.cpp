@@ -1,7 +1,6 @@
 #include "apps/step_plans.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <functional>
 #include <limits>
@@ -14,7 +13,6 @@
 #include "apps/offload_choice.h"
 #include "apps/offload_report.h"
 #include "apps/step.h"
-#include "core/base/counted.h"
 #include "core/device/short_ops.h"
 #include "graphs/held_buffers.h"
 #include "offload/recorded_way.h"
@@ -180,10 +178,6 @@ void record_second_step(const Options& options, const RunConfig& config, const M
   recording.timeline = counted(std::move(recorded.timeline), options, config);
 }
 
-// Of a GPU's memory, which the driver takes in steps of 2 MiB, so that it may be none or twice as much
-// (tests/bench/RESULTS.md).
-constexpr std::size_t kGraphBytes = 1 << 20, kGraphBytesOfOp = 2 << 10;
-
 // Nodes of a captured op. The CPU's graphs have one for each. On a GPU an op is one kernel, but for these; cuDNN's
 // attention has about so many (tests/bench/RESULTS.md). What cuBLASLt adds where it splits a product's sum is not known
 // before it chooses: the graphs of Llama 1B have 576 nodes for 528 by this rule, of Llama 3 8B 1,248 for 1,056.
@@ -231,6 +225,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
     std::int64_t ops = 0, nodes = 0;
     std::uint64_t digest = kEmptyDigest;
     for (std::size_t a = run.first; a < run.first + run.count; ++a) {
+      graphs.modules |= 1U << static_cast<unsigned>(rank.runner.entry(actions[a].segment).module);
       const Ops& of_verb = ops_of_verb.at({actions[a].kind, actions[a].segment});
       ops += std::ssize(of_verb.names);
       nodes += of_verb.nodes;
@@ -307,34 +302,6 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
   plan_evaluation(options, recorded, mesh, recording);
   return recording;
-}
-
-std::size_t StepGraphs::bytes() const {
-  return static_cast<std::size_t>(graphs) * kGraphBytes + static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp;
-}
-
-std::string said_graphs(const TrainingOptions& train) {
-  if (train.cuda_graph_impl == CudaGraphImpl::kNone) return "";
-  return fmt::format("{}, captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}",
-                     fmt::join(train.cuda_graph_modules, " and "),
-                     counted(train.cuda_graph_warmup_steps, "warm-up step"),
-                     train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
-}
-
-std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose) {
-  if (graphs.graphs == 0) return "";
-  std::string text = fmt::format("graphs per rank{}\n  {:<25} {}\n", whose, "of", said_graphs(train));
-  const auto add = [&text](const char* name, std::int64_t count) {
-    text += fmt::format("  {:<25} {:>12}\n", name, count);
-  };
-  add("captured", graphs.graphs);
-  add("ops in them", graphs.captured_ops);
-  add(train.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
-  text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
-                      static_cast<double>(graphs.bytes()) / (1 << 20));
-  add("replays a step", graphs.replays);
-  add("ops a step outside", graphs.eager_ops);
-  return text;
 }
 
 namespace {

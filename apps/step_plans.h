@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "apps/offload_chosen.h"
+#include "apps/planned_graphs.h"
 #include "apps/run_config.h"
-#include "core/base/digest.h"
 #include "core/device/arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/timeline.h"
@@ -21,20 +21,6 @@
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
-
-struct TrainingOptions;
-
-// How a training step runs with --cuda-graph-impl; without graphs all of its ops are eager.
-struct StepGraphs {
-  int graphs = 0;                              // that a rank captures
-  std::int64_t captured_ops = 0;               // in them
-  std::uint64_t digest_of_ops = kEmptyDigest;  // as GraphedRunner::Stats
-  std::int64_t nodes = 0;                      // likewise, as Graph::num_nodes counts: of a GPU about as many
-  std::int64_t replays = 0;                    // a step
-  std::int64_t eager_ops = 0;                  // a step, outside of graphs
-  std::size_t bytes() const;                   // of the device, as expected, which the driver takes beside MemoryUse
-  friend bool operator==(const StepGraphs&, const StepGraphs&) = default;
-};
 
 // Memory layouts of the steps of a run.
 struct StepPlans {
@@ -92,10 +78,6 @@ struct RecordSpec {
 };
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 
-// The modules that graphs hold and when they are captured; empty where nothing is.
-std::string said_graphs(const TrainingOptions& train);
-// Lines; empty where nothing is captured.
-std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose);
 // The actions of a training step of each stage's first rank, as text.
 std::string printed_actions(const Options& options, const RunConfig& config);
 

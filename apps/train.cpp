@@ -116,6 +116,8 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
   on_all_ranks(world, [&] {
     setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
+  const std::vector<StepGraphs> graphs = world.host_gather(setup->plans.graphs);
+  on_all_ranks(world, [&] { check_captured_modules(setup->options.train, graphs); });
   if (gpus_are_apart(*setup, world)) on_all_ranks(world, [&] { use_gpus_apart(*setup, world.rank()); });
   decide_on_ends(*setup, world);
   if (parsed.options.logging.print_actions) {

@@ -187,13 +187,14 @@ std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) 
 
 // Once: after the second step, and not before graphs are captured, if they will be.
 void Trainer::log_memory() {
+  if (progress_.memory_logged) return;
   const GraphedRunner* const graphs = rank_->graphs.get();
-  const bool captured = graphs != nullptr && graphs->complete();
+  const bool waits = graphs != nullptr && world_.host_any(plans().graphs.graphs > 0 && !graphs->complete());
   const bool last = state_.step == options().train.train_iters;
-  if (plans().graphs.graphs > 0 && !captured && last && !progress_.memory_logged) log_.no_graphs();
-  if (progress_.memory_logged || progress_.finished < 2 || (graphs != nullptr && !captured && !last)) return;
+  if (waits && last) log_.no_graphs();
+  if (progress_.finished < 2 || (waits && !last)) return;
   progress_.memory_logged = true;
-  if (captured) log_.graphs(*graphs);
+  if (graphs != nullptr && !waits) log_.graphs(world_.host_gather(graphs->stats()));
   log_.memory(*rank_, checkpoints_->staging_bytes());
 }
 

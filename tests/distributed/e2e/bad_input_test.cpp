@@ -229,6 +229,16 @@ TEST(BadInput, ADamagedCheckpointFallsBackToTheOneBefore) {
   EXPECT_THAT(none.errors(), ElementsAre(HasSubstr("[rank 0/2] no valid checkpoint in kept; tried step_0000006: ")));
 }
 
+TEST(BadInput, GraphsOfAModuleThatNoRankCaptures) {
+  const Folder folder;
+  expect_train_error(folder,
+                     mock({"--cuda-graph-impl", "local", "--cuda-graph-modules", "mlp", "--recompute-granularity",
+                           "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"}),
+                     2,
+                     "--cuda-graph-modules: expected modules that run apart in a layer of some rank, got mlp, which "
+                     "none captures; leave out mlp, or use layer, which also holds layers that are recomputed whole");
+}
+
 TEST(BadInput, SizesBeyondAnyMachine) {
   const Folder folder;
   expect_train_error(folder, mock({"--hidden-size", "4096"}), 2,

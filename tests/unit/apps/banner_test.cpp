@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/version.h"
+#include "core/layers/segment.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
@@ -52,19 +53,30 @@ TEST(Banner, OfRanksOnManyHosts) {
       "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
 }
 
-TEST(Banner, SaysWhatGraphsHold) {
-  const auto graphs_of = [](const std::vector<std::string>& flags) {
-    const std::string text = banner_of(flags, std::vector<RankFacts>(1));
+TEST(Banner, SaysWhatGraphsHoldOnAllRanks) {
+  constexpr unsigned kAttention = 1U << static_cast<unsigned>(SegmentModule::kAttention);
+  constexpr unsigned kMlp = 1U << static_cast<unsigned>(SegmentModule::kMlp);
+  const auto graphs_of = [](const std::vector<std::string>& flags, const std::vector<StepGraphs>& graphs) {
+    std::vector<RankFacts> ranks(graphs.size());
+    for (std::size_t r = 0; r < graphs.size(); ++r) ranks[r].graphs = graphs[r];
+    const std::string text = banner_of(flags, ranks);
     const std::size_t at = text.find("  graphs  ");
     return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
   };
-  EXPECT_EQ(graphs_of({}), "");
-  EXPECT_EQ(graphs_of({"--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}),
-            "  graphs  layer, captured after 2 warm-up steps (--cuda-graph-warmup-steps; Megatron-LM's default is 3)");
-  EXPECT_EQ(
-      graphs_of({"--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn", "mlp"}),
-      "  graphs  attn and mlp, captured after 1 warm-up step (--cuda-graph-warmup-steps; Megatron-LM's default is "
-      "3); transformer_engine means local here");
+  const StepGraphs both{.graphs = 4, .modules = kAttention | kMlp}, mlp{.graphs = 1, .modules = kMlp}, none;
+  EXPECT_EQ(graphs_of({}, {none}), "");
+  EXPECT_EQ(graphs_of({"--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}, {both}),
+            "  graphs  layer; 4 graphs a rank, captured after 2 warm-up steps (--cuda-graph-warmup-steps; "
+            "Megatron-LM's default is 3)");
+  const std::vector<std::string> modules = {"--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn",
+                                            "mlp"};
+  const std::string captured =
+      " a rank, captured after 1 warm-up step (--cuda-graph-warmup-steps; Megatron-LM's default is 3); "
+      "transformer_engine means local here";
+  EXPECT_EQ(graphs_of(modules, {both, both}), "  graphs  attn, mlp; 4 graphs" + captured);
+  EXPECT_EQ(graphs_of(modules, {mlp, both}), "  graphs  attn on 1 of 2 ranks, mlp; 1 to 4 graphs" + captured);
+  EXPECT_EQ(graphs_of(modules, {none, mlp}),
+            "  graphs  attn on 0 of 2 ranks, mlp on 1 of 2 ranks; 0 to 1 graph" + captured);
 }
 
 TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {

@@ -274,9 +274,6 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "\"moe_combine\"; see --help");
   EXPECT_THAT(train_outcome({"--cuda-graph-impl", "full_iteration"}),
               HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; local captures"));
-  EXPECT_THAT(
-      train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-modules", "mlp", "--recompute-granularity", "full"}),
-      HasSubstr("expected layer, where whole layers are recomputed, got mlp; use --cuda-graph-modules layer"));
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
             "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");

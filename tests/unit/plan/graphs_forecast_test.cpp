@@ -47,6 +47,40 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
               testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
 }
 
+// Layers that are recomputed whole have neither attention nor an MLP alone; the rest of a stage has.
+TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
+  const auto check = [](const Words& flags) {
+    const Options options =
+        complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--cuda-graph-impl", "local"} + flags, 2);
+    std::vector<StepGraphs> ranks;
+    for (const StageForecast& stage : make_forecast(options, 2, {}).stages) ranks.push_back(stage.plans.graphs);
+    check_captured_modules(options.train, ranks);
+  };
+  const auto recomputed = [](const char* method, const char* layers) {
+    return Words{"--recompute-granularity", "full", "--recompute-method", method, "--recompute-num-layers", layers};
+  };
+  const Words both{"--cuda-graph-modules", "attn", "mlp"};
+  check(both);
+  check(both + recomputed("block", "1"));
+  check(recomputed("block", "2"));
+  check(recomputed("uniform", "1"));
+  for (const char* method : {"block", "uniform"}) {
+    try {
+      check(both + recomputed(method, "2"));
+      ADD_FAILURE() << method;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_STREQ(
+          error.what(),
+          "--cuda-graph-modules: expected modules that run apart in a layer of some rank, got attn, which none "
+          "captures; leave out attn, or use layer, which also holds layers that are recomputed whole");
+    }
+  }
+  const Words experts = test::words("--num-experts 4 --moe-router-topk 2 --swiglu --disable-bias-linear");
+  check(experts + Words{"--cuda-graph-modules", "attn", "moe"});
+  EXPECT_THROW(check(experts + both), Error);  // no layer has an MLP
+}
+
 // Graphs of attention give it the same places in all microbatches of a column; experts, which run eagerly, keep to
 // places of each microbatch.
 TEST(ForecastGraphs, TakeLittleMemoryFromEagerSegments) {
