@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 before=$(readlink -f "${1:?the programs before}") after=$(readlink -f "${2:?the programs after}")
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -21,6 +21,12 @@ qwen="--swiglu --ffn-hidden-size 32 --normalization RMSNorm --position-embedding
   --add-qkv-bias --group-query-attention --num-query-groups 2"
 tp="--tensor-model-parallel-size 2"
 pp="--pipeline-model-parallel-size 2 --pipeline-schedule"
+experts="$llama --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 --moe-aux-loss-coeff 0.01"
+shared="$experts --moe-shared-expert-intermediate-size 16"
+ep="--expert-model-parallel-size 2" dispatcher="--moe-token-dispatcher-type"
+fsdp="--data-parallel-sharding-strategy optim_grads_params"
+graphs="--cuda-graph-impl local --cuda-graph-modules"
+offload="--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules"
 zero="--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 # name | ranks | flags
 runs=(
@@ -43,6 +49,27 @@ runs=(
   "tp-pp | 4 | $tp --sequence-parallel $pp interleaved --num-virtual-stages-per-pipeline-rank 2"
   "pp-zero | 4 | $zero $pp 1f1b"
   "all | 8 | $llama $tp --sequence-parallel $zero $pp zb-h1"
+  "experts | 1 | $shared --hidden-dropout 0.1"
+  "experts-capacity | 1 | $experts --moe-expert-capacity-factor 1.0 --moe-token-drop-policy probs"
+  "ep-alltoall | 2 | $experts $ep $dispatcher alltoall"
+  "ep-allgather | 2 | $experts $ep $dispatcher allgather"
+  "ep-flex | 2 | $experts $ep $dispatcher flex --bf16"
+  "ep-capacity | 2 | $experts $ep --moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity"
+  "ep-shared | 2 | $shared $ep --moe-shared-expert-overlap"
+  "ep-regrows | 2 | $experts $ep --moe-expert-rank-capacity-factor 0.2"
+  "ep-etp | 4 | $shared $ep --expert-tensor-parallel-size 2"
+  "fsdp | 2 | $llama $fsdp --bf16"
+  "fsdp-hybrid | 4 | $llama $fsdp --num-distributed-optimizer-instances 2"
+  "fsdp-experts | 4 | $experts $ep $fsdp"
+  "graphs-layer | 1 | $llama $graphs layer --bf16"
+  "graphs-attn-mlp | 2 | $llama $tp --sequence-parallel $graphs attn mlp"
+  "graphs-moe | 2 | $experts $ep $graphs attn moe"
+  "graphs-dispatch | 2 | $shared $ep $graphs attn moe_router moe_preprocess"
+  "graphs-pp | 2 | $pp zb-v $graphs layer"
+  "offload | 1 | $llama $offload attn_norm core_attn fc1 --bf16"
+  "offload-experts | 2 | $experts $ep $offload attn_norm expert_fc1 moe_act"
+  "moe-all | 4 | $shared $ep $fsdp $pp zb-v $graphs attn moe_router moe_preprocess $offload attn_norm fused_group_mlp"
+  "moe-all-1f1b | 4 | $shared $ep $fsdp $pp 1f1b $graphs attn moe_router $offload core_attn expert_fc1 --bf16"
 )
 
 train() {  # train PROGRAMS FOLDER RANKS FLAGS...

@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ranks=${1:-2} device=${DEVICE:-cpu} steps=${STEPS:-20} apps=${APPS:-build/cpu-release/apps}
 tolerance=${TOLERANCE:-$([ -n "${BF16:-}" ] && echo 2e-3 || echo 1e-5)}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
