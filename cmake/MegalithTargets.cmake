@@ -34,6 +34,24 @@ function(megalith_compile_options target)
   endif()
 endfunction()
 
+# With MEGALITH_PRECOMPILED: the headers that take a compiler longest, for the libraries that megalith_precompiled names.
+function(megalith_precompiled_headers)
+  add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
+  megalith_compile_options(precompiled)
+  target_compile_options(precompiled PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+  target_link_libraries(precompiled PRIVATE fmt::fmt)
+  target_precompile_headers(precompiled PRIVATE
+    <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <chrono> <condition_variable> <filesystem> <functional> <map> <memory>
+    <mutex> <numeric> <optional> <set> <span> <string> <string_view> <thread> <utility> <vector>)
+endfunction()
+function(megalith_precompiled name)
+  if(TARGET precompiled)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+    target_link_libraries(${name} PRIVATE fmt::fmt)  # whose definitions are those of the headers
+    target_precompile_headers(${name} REUSE_FROM precompiled)
+  endif()
+endfunction()
+
 function(megalith_library name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -60,6 +78,7 @@ function(megalith_library name)
   add_library(${name} STATIC ${sources})
   megalith_compile_options(${name})
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  megalith_precompiled(${name})
   if(MEGALITH_CUDA AND cuda_sources)
     list(APPEND ARG_CUDA megalith_cuda)
     add_library(${name}_cuda OBJECT ${cuda_sources})
