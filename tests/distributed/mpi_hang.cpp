@@ -51,7 +51,7 @@ class Rows {
   ExchangeRows op_;
 };
 
-constexpr int kReplays = 10'000;
+constexpr int kReplays = 3'000;
 
 void loop_for_ever() {
   std::atomic<std::uint64_t> rounds{0};
