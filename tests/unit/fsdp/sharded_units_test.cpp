@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/device/hazard_checker.h"
+#include "core/ops/elementwise.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"
@@ -22,27 +25,48 @@ using testing::HasSubstr;
 constexpr int kRanks = 2;
 constexpr std::int64_t kElements = 128 * kRanks;  // of a unit
 
-// A rank with four units of one parameter, of which the first is resident; units 1 and 3 have the same slots.
+struct RankCase {
+  bool poison = false;
+  std::optional<DType> gradient_dtype = {};
+  int instances = 1;  // of kRanks ranks each; of several, each updates a part of its shards
+  std::int64_t suppressed_wait = -1;
+};
+
+// A rank with four units of one parameter, of which the first is resident; units 1 and 3 have the same slots. What
+// writes the gradients of unit 2 overwrites them.
 struct Rank {
-  Rank(Communicator& world, bool poison, std::optional<DType> gradient_dtype)
-      : reduce_group(world.duplicate("reduce")), gather_group(world) {
+  Rank(Communicator& world, const RankCase& test)
+      : gather_group(world.split(world.rank() / kRanks, world.rank(), "gather")),
+        reduce_group(gather_group->duplicate("reduce")),
+        instances(world.split(world.rank() % kRanks, world.rank(), "instances")),
+        waits{.suppressed = test.suppressed_wait} {
+    const int index = gather_group->rank();
     for (int u = 0; u < 4; ++u) {
       parameters.begin_unit("unit " + std::to_string(u));
-      parameters.add({.parts = {{.name = "weight " + std::to_string(u)}}, .shape = {kElements / 2, 2}});
+      parameters.add(
+          {.parts = {{.name = "weight " + std::to_string(u)}}, .shape = {kElements / 2, 2}, .one_write = u == 2});
       ParameterUnit& unit = parameters.units().back();
-      unit.shard = {.rank = world.rank(), .ranks = kRanks};
+      unit.shard = {.rank = index, .ranks = kRanks};
+      if (test.instances > 1)
+        unit.owned = {.rank = index * test.instances + instances->rank(), .ranks = kRanks * test.instances};
       unit.resident_weights = unit.resident_gradients = u == 0;
     }
     parameters.allocate(pool, DType::kFp32);
     // A rank's elements tell unit and rank.
-    for (int u = 1; u < 4; ++u) fill(unit(u).weight_shard, static_cast<float>(10 * u + world.rank()));
+    for (int u = 1; u < 4; ++u) fill(unit(u).weight_shard, static_cast<float>(10 * u + index));
     UnitSlots slots = assign_slots(parameters.units(), {});
-    slots.gradient_dtype = gradient_dtype;
+    slots.gradient_dtype = test.gradient_dtype;
     units = std::make_unique<ShardedUnits>(
-        parameters, slots, std::vector<UnitGroups>{{.gather = gather_group, .reduce = *reduce_group}},
-        UnitStreams{.compute = compute, .gather = gather, .reduce = reduce}, pool, 0, poison);
+        parameters, slots,
+        std::vector<UnitGroups>{{.gather = *gather_group, .reduce = *reduce_group, .instances = instances.get()}},
+        UnitStreams{.compute = compute, .gather = gather, .reduce = reduce}, pool, 0, test.poison);
   }
-  ~Rank() { synchronize(); }
+  ~Rank() {
+    try {
+      synchronize();
+    } catch (const Error&) {  // of a world that broke off: its first error is on its way
+    }
+  }
 
   ParameterUnit& unit(int u) { return parameters.units()[static_cast<std::size_t>(u)]; }
   void synchronize() {
@@ -51,25 +75,28 @@ struct Rank {
   static void fill(const Tensor& t, float value) { std::fill_n(t.as<float>(), t.numel(), value); }
   static float at(const Tensor& t, std::int64_t i) { return t.as<float>()[i]; }
 
-  std::unique_ptr<Communicator> reduce_group;
-  Communicator& gather_group;
+  std::unique_ptr<Communicator> gather_group, reduce_group, instances;
+  HazardChecker hazards;
+  WaitCounter waits;
   MemoryPool pool{DeviceType::kCpu};
   ParameterStore parameters;
-  Stream compute{DeviceType::kCpu, "compute"}, gather{DeviceType::kCpu, "gather"}, reduce{DeviceType::kCpu, "reduce"};
+  Stream compute{DeviceType::kCpu, "compute", {.hazards = &hazards, .waits = &waits}},
+      gather{DeviceType::kCpu, "gather", {.hazards = &hazards, .waits = &waits}},
+      reduce{DeviceType::kCpu, "reduce", {.hazards = &hazards, .waits = &waits}};
   std::unique_ptr<ShardedUnits> units;
 };
 
-void on_ranks(bool poison, const std::function<void(Rank&, int)>& body, std::optional<DType> gradient_dtype = {}) {
-  ThreadWorld world(kRanks, std::chrono::seconds(30));
+void on_ranks(const RankCase& test, const std::function<void(Rank&, int)>& body) {
+  ThreadWorld world(kRanks * test.instances, std::chrono::seconds(30));
   world.run([&](Communicator& group) {
-    Rank rank(group, poison, gradient_dtype);
+    Rank rank(group, test);
     const AbortOnUnwind abort(group);
     body(rank, group.rank());
   });
 }
 
 TEST(ShardedUnits, AUnitIsWholeFromItsWaitToItsReshard) {
-  on_ranks(false, [](Rank& rank, int) {
+  on_ranks({}, [](Rank& rank, int) {
     ParameterUnit& unit = rank.unit(1);
     EXPECT_FALSE(unit.weights.present());
     EXPECT_FALSE(unit.parameters[0]->weight.present());
@@ -98,19 +125,29 @@ TEST(ShardedUnits, AUnitIsWholeFromItsWaitToItsReshard) {
 
 TEST(ShardedUnits, AStaleSlotIsNaN) {
   for (const bool poison : {false, true}) {
-    on_ranks(poison, [poison](Rank& rank, int) {
+    on_ranks({.poison = poison}, [poison](Rank& rank, int) {
       rank.units->unshard(1);
       rank.units->wait_unshard(1);
       const Tensor stale = rank.unit(1).weights;
       rank.units->reshard(1);
       rank.synchronize();
       EXPECT_EQ(std::isnan(Rank::at(stale, kElements - 1)), poison);
+      // Gradients that are overwritten hold what the slot held before.
+      rank.units->bind_gradients(2);
+      const Tensor unwritten = rank.unit(2).main_grads;
+      rank.synchronize();
+      Rank::fill(unwritten, 1);
+      rank.units->reduce_shard(2);
+      rank.units->bind_gradients(2);
+      rank.synchronize();
+      EXPECT_EQ(std::isnan(Rank::at(unwritten, 0)), poison);
+      EXPECT_EQ(std::isnan(Rank::at(unwritten, kElements - 1)), poison);
     });
   }
 }
 
 TEST(ShardedUnits, GathersSeeTheUpdateBeforeThem) {
-  on_ranks(false, [](Rank& rank, int) {
+  on_ranks({}, [](Rank& rank, int) {
     for (const int value : {5, 6}) {
       rank.compute.cpu()->enqueue([&rank, value] { Rank::fill(rank.unit(2).weight_shard, static_cast<float>(value)); });
       rank.units->updated();
@@ -125,7 +162,7 @@ TEST(ShardedUnits, GathersSeeTheUpdateBeforeThem) {
 
 // The first sum of a step takes the place of the last step's.
 TEST(ShardedUnits, GradientsOfEachMicrobatchAreAddedToTheShard) {
-  on_ranks(false, [](Rank& rank, int index) {
+  on_ranks({}, [](Rank& rank, int index) {
     for (int step = 0; step < 2; ++step) {
       rank.units->begin_sums();
       for (const int microbatch : {1, 2}) {
@@ -167,11 +204,11 @@ TEST(ShardedUnits, NarrowGradientsAreAddedInTheDTypeOfTheShard) {
       EXPECT_EQ(Rank::at(rank.unit(1).grad_shard, 3), kRanks * (256 + 1));
     }
   };
-  on_ranks(false, body, DType::kBf16);
+  on_ranks({.gradient_dtype = DType::kBf16}, body);
 }
 
 TEST(ShardedUnits, AListStartsWhatItFindsMissing) {
-  on_ranks(false, [](Rank& rank, int) {
+  on_ranks({}, [](Rank& rank, int) {
     const std::vector<int> ahead{1, 2};
     rank.units->begin(ahead);
     rank.units->begin(ahead);
@@ -186,8 +223,86 @@ TEST(ShardedUnits, AListStartsWhatItFindsMissing) {
   });
 }
 
+TEST(ShardedUnits, SlotsAreFreeAfterAListThatBrokeOff) {
+  on_ranks({}, [](Rank& rank, int) {
+    rank.units->unshard(1);
+    rank.units->wait_unshard(1);
+    rank.units->bind_gradients(1);
+    rank.synchronize();
+    rank.units->reset();
+    EXPECT_FALSE(rank.unit(1).parameters[0]->main_grad.present());
+    rank.units->unshard(3);
+    rank.units->wait_unshard(3);
+    rank.units->bind_gradients(3);
+    rank.synchronize();
+    EXPECT_EQ(Rank::at(rank.unit(3).weights, 0), 30);
+    EXPECT_TRUE(rank.unit(3).parameters[0]->main_grad.present());
+  });
+}
+
+constexpr int kSteps = 2;
+
+// Units of one slot, whose shards two instances hold; then the shards are read, as for a checkpoint.
+void run_steps(Rank& rank, const Tensor& read) {
+  for (int step = 0; step < kSteps; ++step) {
+    rank.units->begin_sums();
+    for (const int unit : {1, 3}) {
+      rank.units->unshard(unit);
+      rank.units->wait_unshard(unit);
+      rank.units->bind_gradients(unit);
+      launch(rank.compute, Add{.a = rank.unit(unit).weights, .b = read, .y = read});
+      launch(rank.compute, Fill{.x = rank.unit(unit).main_grads, .value = 1});
+      rank.units->reshard(unit);
+      rank.units->reduce_shard(unit);
+      rank.units->sum_instances(unit);
+    }
+    EXPECT_TRUE(rank.units->finish_sums());
+    for (const int unit : {1, 3}) {
+      const ParameterUnit& of = rank.unit(unit);
+      launch(rank.compute, Add{.a = of.owned_weights, .b = of.owned_grads, .y = of.owned_weights});
+    }
+    rank.units->updated();
+    for (const int unit : {1, 3}) rank.units->gather_instances(unit);
+  }
+  rank.units->wait_for_all();
+  for (const int unit : {1, 3}) {
+    const Tensor& shard = rank.unit(unit).weight_shard;
+    const Tensor part = read.slice(0, 0, shard.numel());
+    launch(rank.compute, Add{.a = shard, .b = part, .y = part});
+  }
+  rank.synchronize();
+}
+
+TEST(ShardedUnits, EveryWaitIsNeeded) {
+  std::atomic<std::int64_t> waits = 0;
+  const auto run = [&](std::int64_t suppressed) {
+    std::atomic<std::int64_t> hazards = 0;
+    on_ranks({.instances = 2, .suppressed_wait = suppressed}, [&](Rank& rank, int world_rank) {
+      const std::int64_t elements = rank.unit(1).numel;
+      const Tensor read(
+          rank.pool.allocate(static_cast<std::size_t>(elements) * sizeof(float), MemoryCategory::kOther, "test"),
+          DType::kFp32, {elements});
+      Rank::fill(read, 0);
+      run_steps(rank, read);
+      for (const int unit : {1, 3}) {
+        const float of_step = kRanks * 2;  // the sum of gradients over all ranks
+        const float first = static_cast<float>(10 * unit + rank.gather_group->rank());
+        const Tensor& shard = rank.unit(unit).weight_shard;
+        for (const std::int64_t at : {std::int64_t{0}, shard.numel() - 1})
+          EXPECT_EQ(Rank::at(shard, at), first + kSteps * of_step);
+      }
+      if (world_rank == 0) hazards = rank.hazards.count(), waits = rank.waits.count;
+    });
+    return hazards.load();
+  };
+  EXPECT_EQ(run(-1), 0);
+  EXPECT_GT(waits, 0);
+  for (std::int64_t suppressed = 0; suppressed < waits; ++suppressed)
+    EXPECT_GT(run(suppressed), 0) << "without wait " << suppressed;
+}
+
 TEST(ShardedUnits, CallsOutOfOrderAreErrors) {
-  on_ranks(false, [](Rank& rank, int) {
+  on_ranks({}, [](Rank& rank, int) {
     ShardedUnits& units = *rank.units;
     const auto refused = [](const auto& call) { return error_of(ExitCode::kInternal, call); };
     EXPECT_THAT(refused([&] { units.wait_unshard(1); }),

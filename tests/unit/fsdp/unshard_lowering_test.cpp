@@ -153,6 +153,27 @@ TEST(UnshardLowering, GathersStartAheadOfTheirUses) {
   }
 }
 
+// Segments that are not used in the order of the model: the first and the second unit have the same slot.
+TEST(UnshardLowering, GathersKeepTheOrderOfUsesWhereASlotIsTaken) {
+  for (const int slots : {2, 3}) {
+    SCOPED_TRACE(slots);
+    const UnitSpec spec{.layers = slots + 1, .slots = slots, .prefetch = slots - 1, .layers_together = 1};
+    UnshardPoints points = points_of(spec);
+    std::rotate(points.segments.begin() + 2, points.segments.end() - 2, points.segments.end() - 1);  // 1, 3, 2
+    const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
+    const std::vector<Action> step =
+        lower_training_step(insert_messages(schedule, 0), {static_cast<int>(points.segments.size())}, {});
+    points.ahead = units_ahead(step, points);
+    EXPECT_THAT(points.ahead, ElementsAre(1));
+    const std::vector<Action> list = insert_unshards(step, points);
+    std::vector<int> started = points.ahead, used = items(list, Kind::kWaitUnshard);
+    const std::vector<int> gathers = items(list, Kind::kUnshard);
+    started.insert(started.end(), gathers.begin(), gathers.end());
+    used.insert(used.end(), points.ahead.begin(), points.ahead.end());
+    EXPECT_EQ(started, used);
+  }
+}
+
 // Dense units (odd) and experts have slots apart: each are gathered while the ones before of their family are in use.
 TEST(UnshardLowering, ExpertsAreGatheredWhileThoseOfTheLayerBeforeAreInUse) {
   const UnitLists lists = lists_of({.layers = 3, .gradients = false, .experts = true});
@@ -256,6 +277,10 @@ TEST(UnshardLowering, ASegmentOfMoreUnitsThanSlotsSaysHowManyItNeeds) {
   const std::string message = error_of(ExitCode::kUsage, [&] { lists_of(few); });
   EXPECT_THAT(message, AllOf(HasSubstr("--fsdp-unit-slots"), HasSubstr("at least 4"),
                              HasSubstr("got 2; use --fsdp-unit-slots 4"), HasSubstr("--recompute-num-layers")));
+  UnshardPoints points = points_of({.layers = 4, .slots = 4, .gradient_slots = 3, .layers_together = 4});
+  points.gradients_as_weights = false;
+  EXPECT_THAT(error_of(ExitCode::kUsage, [&] { insert_unshards({}, points); }),
+              HasSubstr("got 3; use --fsdp-gradient-slots 4"));
 }
 
 TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
@@ -294,6 +319,36 @@ TEST(VerifyUnits, FindsUnitsThatAreWholeWhileTheOptimizerWrites) {
   std::rotate(step, early.end() - 2, early.end());  // the gathers of the next list
   EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(early, lists.points); }),
               HasSubstr("changes weights of units"));
+}
+
+// Moves the last action of that kind and unit behind the last of `behind`.
+std::vector<Action> moved_behind(std::vector<Action> actions, const Action& which, Kind behind) {
+  const auto is_it = [&](const Action& a) { return a.kind == which.kind && a.item == which.item; };
+  const auto from = std::find_if(actions.rbegin(), actions.rend(), is_it).base() - 1;
+  const auto last = std::ranges::find(actions.rbegin(), actions.rend(), behind, &Action::kind).base();
+  EXPECT_LT(from, last);
+  std::rotate(from, from + 1, last);
+  return actions;
+}
+
+TEST(VerifyUnits, FindsWhatAnUpdateLacksAndWhatLacksTheUpdate) {
+  struct Case {
+    UnitSpec spec;
+    Action moved;
+    Kind behind;
+    const char* why;
+  };
+  const UnitSpec instances{.layers = 3, .instances = true};
+  for (const Case& c :
+       {Case{{.layers = 3}, {.kind = Kind::kReduceShard, .item = 1}, Kind::kOptimizerStep, "changes weights of units"},
+        Case{instances,
+             {.kind = Kind::kGatherInstances, .item = 1},
+             Kind::kUnshard,
+             "gathers a unit from parts of its shards"}}) {
+    const UnitLists lists = lists_of(c.spec);
+    const std::vector<Action> broken = moved_behind(lists.train, c.moved, c.behind);
+    EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(broken, lists.points); }), HasSubstr(c.why));
+  }
 }
 
 }  // namespace
