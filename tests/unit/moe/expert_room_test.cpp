@@ -17,6 +17,9 @@ TEST(ExpertRoom, IsAFactorAboveTheMean) {
   EXPECT_EQ(expert_room(kSizes, 1.01), (ExpertRoom{.arrived = 256, .rows = 384}));
   EXPECT_EQ(expert_room(kSizes, 1e6), (ExpertRoom{.arrived = 512, .rows = 1024}));
   EXPECT_EQ(most_room(kSizes), (ExpertRoom{.arrived = 512, .rows = 1024}));
+  RoutedSizes three = kSizes;  // choices, of which two are of one rank at most
+  three.choices = 3;
+  EXPECT_EQ(most_room(three), (ExpertRoom{.arrived = 512, .rows = 1024}));
 }
 
 TEST(ExpertRoom, OfRanksThatSplitExpertsIsForTheRowsOfAll) {

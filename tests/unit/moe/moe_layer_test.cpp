@@ -72,7 +72,7 @@ std::vector<MoeCase> cases() {
     three.z_loss_coeff = 0.1;
     all.push_back({"three_losses" + backend, three, device});
     MoeConfig limited = mixtral;
-    limited.expert_capacity_factor = 0.75;  // of 32 rows at least 8 go
+    limited.expert_capacity_factor = 0.8;  // of 8 rows the mean, 6.4: rounded up
     all.push_back({"lowest_dropped" + backend, limited, device});
     MoeConfig none = mixtral;
     none.expert_capacity_factor = 1e300;
@@ -85,14 +85,18 @@ std::vector<MoeCase> cases() {
   return all;
 }
 
-SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false) {
+SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false, DropoutSpec dropout = {}) {
   const auto build = [=](ParameterStore& store) -> std::unique_ptr<Segment> {
     static RowExchange one_rank;
     ModelConfig config{.num_layers = 1, .hidden_size = kHidden, .init_method_std = 0.5};
     config.moe = c.moe;
     const Norm norm(store, {.name = "pre_mlp_layernorm", .size = kHidden, .input_kind = SlotKind::kMlpNorm});
-    const MoeSite site{
-        .store = store, .rows = one_rank, .config = config, .norm = norm, .recompute_shared = recompute_shared};
+    const MoeSite site{.store = store,
+                       .rows = one_rank,
+                       .config = config,
+                       .norm = norm,
+                       .dropout = dropout,
+                       .recompute_shared = recompute_shared};
     std::vector<std::unique_ptr<Segment>> segments;
     for (NamedSegment& one : moe_factory()(site)) segments.push_back(std::move(one.segment));
     return std::make_unique<Sequential>(std::move(segments));
@@ -226,6 +230,27 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   }
 }
 
+// Which elements are dropped shows in the output: the layer is one without dropout whose output gradient is masked.
+TEST_P(MoeLayer, DropsTheGradientsOfWhatItDrops) {
+  constexpr float kDropped = 0.25f;
+  const SegmentResult r = run_segment(segment_case(GetParam(), false, {.p = kDropped}), Run::kEager);
+  Reference ref = reference_of(GetParam().moe, r);
+  ref.fixed = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
+  std::vector<double> want = ref.fixed.out;
+  std::size_t dropped = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double scale = r.outputs[0][i] == 0 ? 0 : 1 / (1 - static_cast<double>(kDropped));
+    want[i] *= scale;
+    ref.d_out[i] *= scale;
+    dropped += scale == 0 ? 1 : 0;
+  }
+  EXPECT_GT(dropped, want.size() / 8);
+  EXPECT_LT(dropped, want.size() / 2);
+  expect_near(r.outputs[0], want, "out");
+  constexpr std::size_t kStep = 13;  // of the elements some are looked at
+  expect_near(r.input_gradients[0], ref.gradient(ref.hidden, kStep), "d_hidden", kStep);
+}
+
 // A microbatch's loss over the global batch counts those before it too.
 TEST_P(MoeLayer, CountsEarlierMicrobatches) {
   const MoeConfig& moe = GetParam().moe;
@@ -335,6 +360,20 @@ TEST_P(MoeLayer, EvaluatesWithoutLosses) {
   const SegmentResult evaluated = run_segment(with, Run::kEager);
   EXPECT_EQ(evaluated.outputs, train.outputs);
   EXPECT_EQ(evaluated.sums, std::vector<float>(num_step_sums(1)));
+}
+
+TEST_P(MoeLayer, GeneratesWithoutDropping) {
+  MoeCase c = GetParam();
+  SegmentCase with = segment_case(c);
+  with.mode = Mode::kGenerate;
+  const SegmentResult generated = run_segment(with, Run::kEager);
+  const bool limits = c.moe.expert_capacity_factor > 0 && c.moe.expert_capacity_factor < 1;
+  if (limits) {
+    EXPECT_NE(generated.outputs, run_segment(segment_case(c), Run::kEager).outputs);
+  }
+  c.moe.expert_capacity_factor = 0;
+  with.build = segment_case(c).build;
+  EXPECT_EQ(generated.outputs, run_segment(with, Run::kEager).outputs);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr std::int64_t kLength = 4;
 constexpr std::uint64_t kSeed = 7;
 
 ModelConfig config_of(const RankLayerCase& test) {
-  ModelConfig config{.num_layers = 1, .hidden_size = kRankLayerHidden, .init_method_std = 0.5};
+  ModelConfig config{.num_layers = test.layers, .hidden_size = kRankLayerHidden, .init_method_std = 0.5};
   config.moe = test.moe;
   return config;
 }
@@ -33,6 +33,7 @@ class RankLayer {
  public:
   RankLayer(const RankLayerCase& test, Communicator& group, const Instruments& instruments)
       : test_(test),
+        waits_(*instruments.waits),
         config_(config_of(test)),
         group_(group),
         pool_(DeviceType::kCpu),
@@ -56,6 +57,7 @@ class RankLayer {
     segments_ = moe_factory(options)({.store = store_,
                                       .rows = one_rank_,
                                       .config = config_,
+                                      .layer = test.layers - 1,
                                       .norm = norm,
                                       .dropout = {.p = 0.1f},
                                       .recompute_shared = test.recompute_shared});
@@ -83,6 +85,8 @@ class RankLayer {
     rows_.synchronize();
   }
 
+  std::int64_t waits_of_dispatch() const { return waits_of_dispatch_; }
+
   void add_to(RankLayerResult& result) {
     const auto rank = static_cast<std::size_t>(group_.rank());
     const TensorList tensors{outputs_[0], outputs_[1], gradients_[0], gradients_[1]};
@@ -98,6 +102,7 @@ class RankLayer {
     }
     add(download(compute_, mb_.sums), result.sums_of_each);
     place(mb_.rows_sent, result.rows_sent);
+    place(mb_.expert_counts, result.expert_counts);
     place(mb_.room_needed, result.needed);
   }
 
@@ -118,10 +123,10 @@ class RankLayer {
     mb_ = {.sequences = tokens / kLength,
            .seq_length = kLength,
            .parameters = parameters,
-           .sums = persistent(DType::kFp32, {num_step_sums(1)}),
-           .expert_counts = persistent(DType::kInt32, {1, test_.moe.num_experts}),
+           .sums = persistent(DType::kFp32, {num_step_sums(test_.layers)}),
+           .expert_counts = persistent(DType::kInt32, {test_.layers, test_.moe.num_experts}),
            .room_needed = persistent(DType::kInt32, {2}),
-           .rows_sent = persistent(DType::kInt32, {1, group_.size()})};
+           .rows_sent = persistent(DType::kInt32, {test_.layers, group_.size()})};
     for (TensorList* list : {&inputs_, &output_gradients_}) {
       for (int i = 0; i < 2; ++i) list->push_back(persistent(test_.dtype, {tokens, kRankLayerHidden}));
     }
@@ -163,20 +168,24 @@ class RankLayer {
     upload(compute_, weight, router.weight);
   }
 
-  // Weight gradients as in most schedules, but with `waits_behind` those of experts where a lowering puts them.
+  // Weight gradients as in most schedules, or in those that delay them; but with `waits_behind` those of experts where
+  // a lowering puts them.
   void forward_and_back() {
     outputs_ = inputs_;
     for (std::size_t s = 0; s < segments_.size(); ++s)
       outputs_ = segments_[s].segment->forward(ctx_, mb_, outputs_, stashes_[s]);
     gradients_ = output_gradients_;
     const bool later = test_.waits_behind && dispatcher_;
+    const auto backward_weight = [&](std::size_t s) { segments_[s].segment->backward_weight(ctx_, mb_, stashes_[s]); };
     for (std::size_t s = segments_.size(); s-- > 0;) {
-      const Segment& segment = *segments_[s].segment;
-      gradients_ = segment.backward_data(ctx_, mb_, gradients_, stashes_[s]);
-      if (!later || segments_[s].name != "experts") segment.backward_weight(ctx_, mb_, stashes_[s]);
-      if (later && segments_[s].name == "dispatch")
-        segments_[s + 1].segment->backward_weight(ctx_, mb_, stashes_[s + 1]);
+      const std::int64_t waits_before = waits_.count;
+      gradients_ = segments_[s].segment->backward_data(ctx_, mb_, gradients_, stashes_[s]);
+      if (segments_[s].name == "dispatch") waits_of_dispatch_ = waits_.count - waits_before;
+      if (test_.delay_weights) continue;
+      if (!later || segments_[s].name != "experts") backward_weight(s);
+      if (later && segments_[s].name == "dispatch") backward_weight(s + 1);
     }
+    for (std::size_t s = segments_.size(); test_.delay_weights && s-- > 0;) backward_weight(s);
   }
 
   void add_gradient(UnitKind kind, const Parameter& parameter, RankLayerResult& result) {
@@ -205,6 +214,7 @@ class RankLayer {
   }
 
   const RankLayerCase& test_;
+  const WaitCounter& waits_;
   const ModelConfig config_;
   Communicator& group_;
   MemoryPool pool_;
@@ -219,6 +229,7 @@ class RankLayer {
   std::vector<Stash> stashes_;
   Microbatch mb_;
   TensorList inputs_, outputs_, output_gradients_, gradients_;
+  std::int64_t waits_of_dispatch_ = 0;
 };
 
 using Gradients = RankLayerResult::Gradients;
@@ -261,7 +272,10 @@ RankLayerResult run_rank_layer(const RankLayerCase& test) {
     RankLayer layer(test, group, {.hazards = test.check_hazards ? &hazards : nullptr, .waits = &waits});
     layer.run();
     const std::lock_guard lock(mutex);
-    if (group.rank() == 0) result.hazards = hazards.count(), result.waits = waits.count;
+    if (group.rank() == 0) {
+      result.hazards = hazards.count(), result.waits = waits.count;
+      result.waits_of_dispatch = layer.waits_of_dispatch();
+    }
     layer.add_to(result);
   });
   for (const auto& [name, of_each] : result.dense_of_each) result.dense[name] = sum_of(of_each);

@@ -18,9 +18,11 @@ struct RankLayerCase {
   DType dtype = DType::kFp32;
   int ranks = 1;
   int copies = 1;  // of them have parts of the same experts
+  int layers = 1;  // of the model, all with experts, of which this one is the last
   MoeTokenDispatcher way = MoeTokenDispatcher::kAllToAll;
   bool overlap = false;
   bool waits_behind = false;
+  bool delay_weights = false;  // each backward_weight after the last backward_data
   bool recompute_shared = false;
   std::int64_t tokens = 16;  // of all ranks, in sequences of 4
   Routing routing = Routing::kOwn;
@@ -37,8 +39,10 @@ struct RankLayerResult {
   Gradients experts;                            // each part from its rank
   Gradients dense;                              // sums over the ranks
   std::vector<float> sums;                      // of the step, likewise
-  std::vector<std::int32_t> rows_sent, needed;  // rank after rank, as in Microbatch
+  std::vector<std::int32_t> rows_sent, needed;  // rank after rank, as in Microbatch, of all layers
+  std::vector<std::int32_t> expert_counts;      // likewise
   std::int64_t hazards = 0, waits = 0;          // of rank 0, known also where the run threw
+  std::int64_t waits_of_dispatch = 0;           // likewise, of its backward_data
 
   std::map<std::string, std::vector<std::vector<float>>> dense_of_each;  // by rank
   std::vector<std::vector<float>> sums_of_each;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace megalith {
@@ -137,6 +138,56 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
       expect_same(run_rank_layer(test), ahead);
     }
   }
+}
+
+// Rows on their way home are waited for behind the experts' weight gradients, or before the router reads them where
+// those come later.
+TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
+  RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .check_hazards = true};
+  const RankLayerResult ahead = run_rank_layer(test);
+  test.waits_behind = true;
+  for (const bool delay : {false, true}) {
+    SCOPED_TRACE(delay);
+    test.delay_weights = delay;
+    const RankLayerResult behind = run_rank_layer(test);
+    expect_same(behind, ahead);
+    EXPECT_EQ(behind.hazards, 0);
+    EXPECT_EQ(behind.waits, ahead.waits);
+    EXPECT_EQ(behind.waits_of_dispatch, ahead.waits_of_dispatch - 1);
+  }
+}
+
+TEST(RankLayer, CountsInThePlaceOfItsLayer) {
+  RankLayerCase test{.moe = softmax(), .ranks = 2};
+  const RankLayerResult first = run_rank_layer(test);
+  test.layers = 2;
+  const RankLayerResult second = run_rank_layer(test);
+  const auto expect_behind_zeros = [&](const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& alone) {
+    const std::size_t count = alone.size() / static_cast<std::size_t>(test.ranks);  // of a rank in a layer
+    std::vector<std::int32_t> want;
+    for (auto own = alone.begin(); own != alone.end(); own += static_cast<std::ptrdiff_t>(count)) {
+      want.resize(want.size() + count, 0);
+      want.insert(want.end(), own, own + static_cast<std::ptrdiff_t>(count));
+    }
+    EXPECT_EQ(got, want);
+  };
+  EXPECT_GT(total(first.rows_sent), 0);
+  expect_behind_zeros(second.rows_sent, first.rows_sent);
+  expect_behind_zeros(second.expert_counts, first.expert_counts);
+}
+
+// The bias of an expert follows the rows that it gets, a loss all choices.
+TEST(RankLayer, CountsTheRowsThatExpertsGet) {
+  RankLayerCase test{.moe = softmax()};
+  test.moe.router_load_balancing_type = {"aux_loss"};
+  test.moe.aux_loss_coeff = {0.5};
+  const std::vector<std::int32_t> chosen = run_rank_layer(test).expert_counts;
+  EXPECT_EQ(total(chosen), 2 * test.tokens);
+  test.moe.expert_capacity_factor = 0.5;
+  const std::vector<std::int32_t> kept = run_rank_layer(test).expert_counts;
+  constexpr std::int32_t kCapacity = 2;  // half of 16 tokens' two choices over eight experts
+  EXPECT_GT(std::ranges::max(chosen), kCapacity);
+  for (std::size_t e = 0; e < chosen.size(); ++e) EXPECT_EQ(kept[e], std::min(chosen[e], kCapacity)) << "expert " << e;
 }
 
 TEST(RankLayer, ReplaysWithOtherTokens) {

@@ -2,6 +2,7 @@
 // definitions alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -33,7 +34,7 @@ struct Dispatched {
   std::vector<float> row_weight;
 };
 
-Dispatched dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way) {
+Dispatched dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way, Mode mode) {
   const std::int64_t tokens = c["tokens"], choices = c["choices"], experts = c["experts"];
   MemoryPool pool(DeviceType::kCpu);
   Stream compute(DeviceType::kCpu, "compute"), rows(DeviceType::kCpu, "rows of experts");
@@ -60,7 +61,7 @@ Dispatched dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way) 
                           .experts = experts,
                           .combine_groups = dispatcher.expert_groups()});
   Stash stash;
-  const Microbatch mb{.room_needed = needed};
+  const Microbatch mb{.mode = mode, .room_needed = needed};
   const TensorList out = segment.forward(ctx, mb, {x, x, weight, choice}, stash);
   compute.synchronize();
   const std::int64_t arrived = *out[kChoice].bound, routed = numbers(out[kOffsets]).back();
@@ -91,13 +92,18 @@ void expect_rows(const Json& c, const Dispatched& got, std::int64_t first_expert
   }
 }
 
-void expect_golden(const Json& c, MoeTokenDispatcher way) {
-  const int ranks = c["ranks"];
-  std::vector<Dispatched> all(static_cast<std::size_t>(ranks));
-  ThreadWorld(ranks).run([&](Communicator& group) {
-    Dispatched mine = dispatch(c, group, way);
+std::vector<Dispatched> dispatch_on_ranks(const Json& c, MoeTokenDispatcher way, Mode mode = Mode::kTrain) {
+  std::vector<Dispatched> all(c["ranks"].get<std::size_t>());
+  ThreadWorld(c["ranks"]).run([&](Communicator& group) {
+    Dispatched mine = dispatch(c, group, way, mode);
     all[static_cast<std::size_t>(group.rank())] = std::move(mine);
   });
+  return all;
+}
+
+void expect_golden(const Json& c, MoeTokenDispatcher way) {
+  const int ranks = c["ranks"];
+  const std::vector<Dispatched> all = dispatch_on_ranks(c, way);
   const std::int64_t local = c["experts"].get<std::int64_t>() * c["copies"].get<std::int64_t>() / ranks;
   for (int rank = 0; rank < ranks; ++rank) {
     SCOPED_TRACE(rank);
@@ -124,6 +130,24 @@ TEST(Routes, AreThoseOfTheDefinitions) {
     SCOPED_TRACE(c["name"]);
     expect_golden(c, MoeTokenDispatcher::kAllToAll);
     if (c["name"] != "no_room") expect_golden(c, MoeTokenDispatcher::kAllGather);
+  }
+}
+
+// Nothing would do it again with more room.
+TEST(Routes, OfGenerationHaveRoomForAll) {
+  const auto no_room = std::ranges::find_if(golden(), [](const Json& c) { return c["name"] == "no_room"; });
+  ASSERT_NE(no_room, golden().end());
+  Json ample = *no_room;
+  ample["factor"] = "1000";
+  for (const MoeTokenDispatcher way : {MoeTokenDispatcher::kAllToAll, MoeTokenDispatcher::kAllGather}) {
+    const std::vector<Dispatched> want = dispatch_on_ranks(ample, way);
+    const std::vector<Dispatched> got = dispatch_on_ranks(*no_room, way, Mode::kGenerate);
+    for (std::size_t rank = 0; rank < want.size(); ++rank) {
+      EXPECT_EQ(got[rank].arrived, want[rank].arrived);
+      EXPECT_EQ(got[rank].offsets, want[rank].offsets);
+      EXPECT_EQ(got[rank].token, want[rank].token);
+      EXPECT_EQ(got[rank].row_weight, want[rank].row_weight);
+    }
   }
 }
 
