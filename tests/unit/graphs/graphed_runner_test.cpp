@@ -80,6 +80,9 @@ class GraphedRunnerTest : public testing::Test {
     *input_.as<float>() = x;
     *sums_[0].as<float>() = *sums_[1].as<float>() = 0;
     graphs.begin_step(actions_, signature);
+    begin_microbatch();
+  }
+  void begin_microbatch() {
     runner_.begin(0, microbatch_);
     runner_.set_inputs(0, {input_});
   }
@@ -94,10 +97,11 @@ class GraphedRunnerTest : public testing::Test {
       i += run->count;
     }
   }
-  // A microbatch whose input is `x`, through graphs: the sums of the segments.
+  // Microbatches whose input is `x`, through graphs: the sums of the segments.
   std::vector<float> step(float x, GraphedRunner& graphs, const GraphSignature& signature = {.plan = 7}) {
     begin(x, graphs, signature);
     for (std::size_t i = 0; i < actions_.size();) {
+      if (i > 0 && actions_[i].kind == ActionKind::kForward && actions_[i].segment == 0) begin_microbatch();
       if (actions_[i].kind == ActionKind::kBackwardData && actions_[i].segment == 1)
         runner_.set_output_gradients(0, runner_.outputs(0));
       const megalith::Run* const run = graphs.run_at(i);
@@ -179,6 +183,23 @@ TEST_F(GraphedRunnerTest, AReplayLeavesWhatTheVerbsLeaveOnTheHost) {
   EXPECT_EQ(graphs.stats().replays, 2);
 }
 
+// The second segment's weights come before the first one's data in one microbatch, after all else in the other. A hook
+// gives them a graph without other verbs.
+TEST_F(GraphedRunnerTest, AReplayOfWeightsAloneKeepsWhatOthersHandOn) {
+  const Action data[] = {actions_[4], actions_[2]}, weight[] = {actions_[5], actions_[3]};
+  actions_ = {actions_[0], actions_[1], data[1], weight[1], data[0],   weight[0],
+              actions_[0], actions_[1], data[1], data[0],   weight[0], weight[1]};
+  for (std::size_t i = 6; i < actions_.size(); ++i) actions_[i].microbatch = 1;
+  runner_.hooks(1).add(HookPoint::kPreWeight, [](const HookContext&) {});
+  GraphedRunner graphs(ctx_, runner_, {.attention = true, .mlp = true});
+  for (const float x : {1.0f, 3.0f}) {
+    EXPECT_EQ(step(x, graphs), wanted(2 * x));  // the sum of two microbatches
+    EXPECT_EQ(*runner_.input_gradients(0)[0].as<float>(), 10 * x);
+  }
+  EXPECT_EQ(graphs.stats().graphs, 5);
+  EXPECT_EQ(graphs.stats().replays, 2 * 2 * 5);
+}
+
 TEST_F(GraphedRunnerTest, HooksRunOutsideAtCaptureAndAroundEachReplay) {
   record_hooks();
   GraphedRunner graphs(ctx_, runner_, {.layer = true});
@@ -257,6 +278,7 @@ TEST_F(GraphedRunnerTest, AFailedCaptureDropsAllGraphsAndASecondOneWorks) {
               AllOf(HasSubstr("capture of graph second backward_data to first backward_weight, column 0"),
                     HasSubstr("in segment second, backward_data after op add"), HasSubstr("out of luck")));
   EXPECT_EQ(graphs.stats().graphs, 0);
+  EXPECT_EQ(graphs.stats().replays, 1);  // since construction: the forward's
   EXPECT_FALSE(stream_.capturing());
   EXPECT_FALSE(captures_.active());
   for (const Action& action : std::vector<Action>(actions_.begin() + 2, actions_.end())) {
@@ -269,6 +291,7 @@ TEST_F(GraphedRunnerTest, AFailedCaptureDropsAllGraphsAndASecondOneWorks) {
   EXPECT_EQ(step(3, graphs), wanted(3));
   EXPECT_EQ(step(4, graphs), wanted(4));
   EXPECT_EQ(graphs.stats().graphs, 2);
+  EXPECT_EQ(graphs.stats().replays, 1 + 2 * 2);
 }
 
 TEST_F(GraphedRunnerTest, AHookThatThrowsLeavesNoCaptureBehind) {

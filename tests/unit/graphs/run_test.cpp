@@ -101,6 +101,26 @@ TEST_F(RunTest, IsCutAtTheSamePlacesInEveryMicrobatch) {
               testing::Contains("layer 1 mlp backward_data to layer 1 attention backward_weight, column 0").Times(3));
 }
 
+// Weight gradients that were put off follow each other without anything between them.
+TEST_F(RunTest, EndsWithItsMicrobatch) {
+  std::vector<Action> actions;
+  for (const int microbatch : {0, 1}) {
+    for (const int segment : {4, 3, 2, 1}) {
+      actions.push_back(
+          {.kind = ActionKind::kBackwardWeight, .microbatch = microbatch, .segment = segment, .column = microbatch});
+    }
+  }
+  for (const int column : {1, 0}) {  // of the second microbatch
+    SCOPED_TRACE(column);
+    for (Action& action : actions) action.column = action.microbatch * column;
+    const RunPlan plan = group_runs(actions, runner_, kLayer);
+    ASSERT_EQ(plan.runs.size(), 2u);
+    EXPECT_EQ(plan.runs[0].count, 4u);
+    EXPECT_EQ(plan.runs[1].first, 4u);
+    EXPECT_EQ(plan.graphs, column == 0 ? 1 : 2);
+  }
+}
+
 TEST_F(RunTest, EndsAtHooks) {
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
   runner_.hooks(3).add(HookPoint::kPreForward, [](const HookContext&) {});
@@ -159,6 +179,28 @@ std::vector<SegmentRunner::Entry> entries_with_experts() {
           {.name = "layer 0 dispatch", .module = SegmentModule::kMoeDispatch, .unit = 1},
           {.name = "layer 0 experts", .module = SegmentModule::kMoe, .unit = 1},
           {.name = "head", .unit = 99}};
+}
+
+// Also where no attention stands between two of them.
+TEST_F(RunTest, HoldsTheSegmentsOfOneLayerOfExperts) {
+  std::vector<SegmentRunner::Entry> entries;
+  for (const int layer : {0, 1}) {
+    for (SegmentRunner::Entry entry : entries_with_experts()) {
+      if (entry.unit != 1 || entry.module == SegmentModule::kAttention) continue;
+      entry.name.replace(entry.name.find('0'), 1, std::to_string(layer));
+      entry.unit = layer + 1;
+      entries.push_back(entry);
+    }
+  }
+  const SegmentRunner runner(ctx_, entries);
+  const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
+  std::vector<std::string> names;
+  for (const megalith::Run& run : group_runs(actions, runner, {.moe = true}).runs)
+    names.push_back(name_of(actions, run, runner));
+  EXPECT_THAT(names, ElementsAre("layer 0 router forward to layer 0 experts forward, column 0",
+                                 "layer 1 router forward to layer 1 experts forward, column 0",
+                                 "layer 1 experts backward_data to layer 1 router backward_weight, column 0",
+                                 "layer 0 experts backward_data to layer 0 router backward_weight, column 0"));
 }
 
 TEST_F(RunTest, RefusesAHookInsideALayerOfExperts) {
