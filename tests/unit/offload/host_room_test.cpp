@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "offload/lowering.h"
 #include "tests/unit/offload/layered_step.h"
 
 namespace megalith {
@@ -30,6 +33,36 @@ TEST(OffloadHostRoom, DoesNotDependOnDistances) {
   OffloadPoints points = layered.points();
   points.lag = points.ahead = 3;
   EXPECT_THAT(with_room_on_host(layered.step(), points, 2 * LayeredStep::kGb), ElementsAre(true, true, false, false));
+}
+
+// The second microbatch's copy starts where the first one's slot is needed, which is on the host until it is back.
+TEST(OffloadHostRoom, CountsWhatLeavesWhereAnotherComesBack) {
+  const LayeredStep layered;
+  const OffloadPoints points{.slots = {layered.slots[0]}, .layer_of_segment = layered.layers};
+  std::vector<Action> actions;
+  const auto add = [&](ActionKind kind, int microbatch) {
+    actions.push_back(
+        {.kind = kind, .microbatch = microbatch, .segment = kind == ActionKind::kLoad ? -1 : 0, .column = microbatch});
+  };
+  for (const int microbatch : {0, 1}) {
+    add(ActionKind::kLoad, microbatch);
+    add(ActionKind::kForward, microbatch);
+  }
+  for (const int microbatch : {0, 1}) {
+    add(ActionKind::kBackwardData, microbatch);
+    add(ActionKind::kBackwardWeight, microbatch);
+  }
+  int held = 0, most = 0;
+  for (const Action& action : insert_offloads(actions, points)) {
+    if (action.kind == ActionKind::kOffload) most = std::max(most, ++held);
+    if (action.kind == ActionKind::kWaitReload) --held;
+  }
+  EXPECT_EQ(most, 2);
+  const std::vector<double> seconds(actions.size(), 1);
+  for (const auto& [room, fits] : {std::pair{2.0, true}, {1.9, false}}) {
+    EXPECT_THAT(with_room_on_host({.actions = actions, .seconds = seconds}, points, room * LayeredStep::kGb),
+                ElementsAre(fits));
+  }
 }
 
 }  // namespace

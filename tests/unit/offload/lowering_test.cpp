@@ -13,6 +13,7 @@
 namespace megalith {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Kind = ActionKind;
 
@@ -54,6 +55,7 @@ std::string text_of(const std::vector<Action>& actions, int microbatch) {
   for (const Action& a : actions) {
     if (a.microbatch != microbatch) continue;
     if (is_of_slot(a.kind)) text += fmt::format("{} {}, ", name_of(a.kind), a.item);
+    if (a.kind == Kind::kSend) text += a.gradient ? "send gradient, " : "send, ";
     if (a.kind == Kind::kForward) text += fmt::format("F{}, ", a.segment);
     if (a.kind == Kind::kBackwardData) text += fmt::format("B{}, ", a.segment);
     if (a.kind == Kind::kBackwardWeight) text += fmt::format("W{}, ", a.segment);
@@ -71,6 +73,41 @@ TEST(OffloadLowering, AMicrobatchReadsAsWritten) {
             "reload 3, reload 2, wait_reload 5, B5, wait_reload 4, W5, B4, W4, "
             "reload 1, reload 0, wait_reload 3, B3, wait_reload 2, W3, B2, W2, "
             "wait_reload 1, B1, wait_reload 0, W1, B0, W0, ");
+}
+
+// They come back in the order in which they were written: a wait for the last one is one for all.
+TEST(OffloadLowering, WaitsFirstForTheLastOfThoseThatAreNeededTogether) {
+  OffloadPoints points = points_of(1);
+  points.between_layers = true;
+  const std::vector<Action> list = plain_list(make_schedule(ScheduleKind::k1F1B, 1, 1, 1), 0);
+  EXPECT_THAT(text_of(insert_offloads(list, points), 0),
+              AllOf(HasSubstr("W6, reload 2, reload 3, wait_reload 5, wait_reload 4, B5, "),
+                    HasSubstr("W4, reload 0, reload 1, wait_reload 3, wait_reload 2, B3, "),
+                    HasSubstr("W2, wait_reload 1, wait_reload 0, B1, ")));
+}
+
+// What the chunk hands on is read until it is sent.
+TEST(OffloadLowering, WhatIsSentLeavesAfterTheSend) {
+  const std::vector<Action> list = plain_list(make_schedule(ScheduleKind::k1F1B, 2, 1, 1), 0);
+  OffloadPoints points = points_of(1, 0, 0);
+  const auto at_end_of = [&](int segment) {
+    OffloadSlot slot = points_of(1).slots[1];
+    slot.segment = slot.last_writer.segment = slot.last_forward_reader.segment = segment;
+    slot.first_backward_reader.segment = segment;
+    return slot;
+  };
+  points.slots = {at_end_of(5), at_end_of(6)};
+  EXPECT_THAT(text_of(insert_offloads(list, points), 0),
+              HasSubstr("F5, offload 0, wait_offload 0, F6, offload 1, send, wait_offload 1, "));
+}
+
+// Copies are waited for in their order: a wait that may come late does not hold up those after it.
+TEST(OffloadLowering, ALateWaitComesBeforeThatOfALaterCopy) {
+  const std::vector<Action> list = plain_list(make_schedule(ScheduleKind::k1F1B, 1, 1, 1), 0);
+  OffloadPoints points = points_of(1);
+  const std::vector<Action> plain = insert_offloads(list, points);
+  points.slots[0].lag = 2;
+  EXPECT_EQ(insert_offloads(list, points), plain);
 }
 
 // Each step of the way once, in its order, where the verbs allow it: insert_offloads verifies what it makes.
@@ -133,6 +170,61 @@ TEST(VerifyOffloads, FindsEachActionThatIsMissingOrMoved) {
       ++other[i].column;
       EXPECT_THROW(verify_offloads(other, points), Error);
     }
+  }
+}
+
+// Of the slot that F0 writes, F1 reads and W1 needs.
+TEST(VerifyOffloads, NamesWhatAnActionNeedsBeforeIt) {
+  OffloadPoints points = points_of(1);
+  points.slots.resize(1);
+  const std::vector<Action> list = insert_offloads(plain_list(make_schedule(ScheduleKind::k1F1B, 1, 1, 1), 0), points);
+  ASSERT_THAT(text_of(list, 0), HasSubstr("F0, offload 0, F1, "));
+  struct Verb {
+    Kind kind;
+    int segment = -1;
+  };
+  struct Case {
+    std::vector<Kind> moved;
+    Verb ahead_of;
+    Verb later, earlier;
+  };
+  constexpr Verb kW0{Kind::kBackwardWeight, 0}, kW1{Kind::kBackwardWeight, 1}, kF0{Kind::kForward, 0},
+      kF1{Kind::kForward, 1}, kF4{Kind::kForward, 4}, kB1{Kind::kBackwardData, 1};
+  constexpr Verb kOut{Kind::kOffload}, kLeft{Kind::kWaitOffload}, kBack{Kind::kReload}, kHere{Kind::kWaitReload};
+  const Case cases[] = {
+      {{Kind::kOffload}, kF0, kOut, kF0},
+      {{Kind::kOffload}, kF4, kLeft, kOut},
+      {{Kind::kWaitOffload}, kF1, kLeft, kF1},
+      {{Kind::kWaitOffload, Kind::kReload, Kind::kWaitReload}, kW1, kB1, kLeft},
+      {{Kind::kReload}, kLeft, kBack, kLeft},
+      {{Kind::kWaitReload}, kBack, kHere, kBack},
+      {{Kind::kWaitReload}, kW0, kW1, kHere},
+  };
+  const auto find = [](const std::vector<Action>& in, const Verb& verb) {
+    return std::ranges::find_if(in, [&](const Action& a) { return a.kind == verb.kind && a.segment == verb.segment; });
+  };
+  for (const Case& each : cases) {
+    const std::string later = to_string(*find(list, each.later)), earlier = to_string(*find(list, each.earlier));
+    std::vector<Action> moved = list;
+    for (const Kind kind : each.moved) {
+      const Action action = *find(list, {kind});
+      std::erase(moved, action);
+      moved.insert(find(moved, each.ahead_of), action);
+    }
+    EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_offloads(moved, points); }),
+                HasSubstr(fmt::format("{} needs before it: {}", later, earlier)));
+  }
+}
+
+TEST(VerifyOffloads, RefusesASlotThatTheChunkLacks) {
+  const OffloadPoints points = points_of(2);
+  const std::vector<Action> list = insert_offloads(plain_list(make_schedule(ScheduleKind::kZbV, 2, 2, 4), 0), points);
+  for (const auto& [item, why] : {std::pair{-1, "names no slot"},
+                                  {static_cast<int>(points.slots.size()), "names no slot"},
+                                  {0, "is of another chunk's slot"}}) {
+    std::vector<Action> more = list;
+    more.push_back({.kind = Kind::kReload, .chunk = 1, .item = item});
+    EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_offloads(more, points); }), HasSubstr(why));
   }
 }
 

@@ -132,5 +132,24 @@ TEST(OffloadPolicy, TakesAStorageIfOneOfItsKindsIsAskedFor) {
   EXPECT_EQ(moved(all, request({SlotKind::kLayerInput}, 0, 0)), "");
 }
 
+// Layer 0 has segments 0 to 2, layer 1 has segment 3. -1: the distance that is set for all.
+TEST(OffloadPolicy, TightensCopiesWithinALayer) {
+  struct Case {
+    int read, needed;  // segments of the last reader in forward and of the first one in backward
+    bool between_layers;
+    int lag, ahead;
+  };
+  for (const Case& each : {Case{0, 0, false, 0, 0}, Case{1, 2, false, 0, -1}, Case{2, 1, false, -1, 0},
+                           Case{2, 2, false, -1, -1}, Case{3, 3, false, -1, -1}, Case{2, 0, true, 0, -1}}) {
+    SCOPED_TRACE(testing::Message() << "read by " << each.read << ", needed by " << each.needed);
+    OffloadSlot slot;
+    slot.last_forward_reader.segment = each.read;
+    slot.first_backward_reader.segment = each.needed;
+    tighten(slot, {.layer_of_segment = {0, 0, 0, 1}, .between_layers = each.between_layers});
+    EXPECT_EQ(slot.lag, each.lag);
+    EXPECT_EQ(slot.ahead, each.ahead);
+  }
+}
+
 }  // namespace
 }  // namespace megalith
