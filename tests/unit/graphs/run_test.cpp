@@ -13,6 +13,7 @@
 #include "core/device/memory_pool.h"
 #include "parallel/pipeline_parallel/action_hooks.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "tests/support/error_of.h"
 #include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
@@ -157,17 +158,19 @@ TEST_F(RunTest, EndsAtActionsThatAreHooks) {
   EXPECT_EQ(names(actions, kLayer).size(), 8u);
 }
 
+// The remedy names the module that stands in place of the MLP.
 TEST_F(RunTest, RefusesAHookInsideALayer) {
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
-  runner_.hooks(3).add(HookPoint::kPostForward, [](const HookContext&) {});
-  EXPECT_GT(group_runs(actions, runner_, kBoth).graphs, 0);
-  try {
-    group_runs(actions, runner_, kLayer);
-    FAIL() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kInternal);
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("hook post_forward of segment layer 1 attention"), HasSubstr("attn mlp")));
+  for (const auto& [module, remedy] :
+       {std::pair{SegmentModule::kMlp, "modules attn mlp,"}, {SegmentModule::kMoe, "modules attn moe,"}}) {
+    std::vector<SegmentRunner::Entry> all = entries(1);
+    for (SegmentRunner::Entry& entry : all)
+      if (entry.module == SegmentModule::kMlp) entry.module = module;
+    SegmentRunner runner(ctx_, all);
+    runner.hooks(3).add(HookPoint::kPostForward, [](const HookContext&) {});
+    EXPECT_GT(group_runs(actions, runner, {.attention = true, .mlp = true, .moe = true}).graphs, 0);
+    EXPECT_THAT(error_of(ExitCode::kInternal, [&] { group_runs(actions, runner, kLayer); }),
+                AllOf(HasSubstr("hook post_forward of segment layer 1 attention"), HasSubstr(remedy)));
   }
 }
 
