@@ -15,6 +15,7 @@
 #include "tests/hf/model_step.h"
 #include "tests/hf/python.h"
 #include "tests/support/device_cases.h"
+#include "tests/support/download.h"
 #include "tests/support/error_of.h"
 #include "tests/support/test_folder.h"
 
@@ -136,12 +137,22 @@ class HfImporter : public testing::Test {
  protected:
   static constexpr const char* kFolder = MEGALITH_SOURCE_DIR "/tests/hf/golden/gpt2";
 
-  void import(const HfTensors& tensors) {
+  using Weights = std::map<std::string, std::vector<float>>;  // by logical name
+
+  Weights import(const HfTensors& tensors) {
     const GptModel model = build_gpt(config_);
     MemoryPool pool(DeviceType::kCpu);
     Stream stream(DeviceType::kCpu, "test");
     model.parameters->allocate(pool, DType::kFp32);
     import_weights(stream, *model.parameters, config_, tensors);
+    Weights weights;
+    for (const ParameterUnit& unit : model.parameters->units()) {
+      for (const Parameter* parameter : unit.parameters) {
+        for (std::size_t i = 0; i < parameter->parts.size(); ++i)
+          weights[parameter->parts[i].name] = download(stream, parameter->part_of(parameter->weight, i));
+      }
+    }
+    return weights;
   }
   void expect_refused(const HfTensors& tensors, const std::string& part) {
     EXPECT_THAT(error_of(ExitCode::kFormat, [&] { import(tensors); }), testing::HasSubstr(part));
@@ -152,9 +163,17 @@ class HfImporter : public testing::Test {
 };
 
 TEST_F(HfImporter, TheOldBuffersAndTheTiedOutputLayerMayBeThere) {
+  const Weights plain = import(tensors_);
   tensors_["transformer.h.0.attn.bias"] = tensors_["transformer.h.1.attn.masked_bias"] = {.shape = {1}, .values = {1}};
   tensors_["lm_head.weight"] = tensors_["transformer.wte.weight"];
-  EXPECT_NO_THROW(import(tensors_));
+  const Weights weights = import(tensors_);
+  EXPECT_EQ(weights, plain);
+  for (const auto& [ours, theirs] : {std::pair{"embedding.word_embeddings.weight", "transformer.wte.weight"},
+                                     {"decoder.final_layernorm.weight", "transformer.ln_f.weight"}}) {
+    std::vector<float> want(tensors_.at(theirs).values.begin(), tensors_.at(theirs).values.end());
+    want.resize(weights.at(ours).size());  // the table ends with rows of padding
+    EXPECT_EQ(weights.at(ours), want);
+  }
 }
 
 TEST_F(HfImporter, AMissingAnUnknownAndAMisshapenTensorAreNamed) {
