@@ -2,6 +2,7 @@
 // them.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -89,11 +90,11 @@ std::vector<std::vector<int>> units_of_buckets(const ParallelOptions& options, c
   return buckets;
 }
 
-std::vector<int> segments_of_unit(const GptModel& gpt, int unit) {
-  std::vector<int> segments;
-  for (int s = 0; s < static_cast<int>(gpt.segments.size()); ++s) {
-    const NamedSegment& segment = gpt.segments[static_cast<std::size_t>(s)];
-    if (segment.first_unit <= unit && unit <= segment.last_unit) segments.push_back(s);
+std::vector<std::vector<int>> segments_of_units(const GptModel& gpt, std::size_t units) {
+  std::vector<std::vector<int>> segments(units);
+  for (std::size_t s = 0; s < gpt.segments.size(); ++s) {
+    for (int unit = gpt.segments[s].first_unit; unit <= gpt.segments[s].last_unit; ++unit)
+      segments[static_cast<std::size_t>(unit)].push_back(static_cast<int>(s));
   }
   return segments;
 }
@@ -137,6 +138,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
 RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {
   const std::vector<ParameterUnit>& units = gpt.parameters->units();
   const bool shards = options.parallel.shards_optimizer();
+  const std::vector<std::vector<int>> segments_of_unit = segments_of_units(gpt, units.size());
   const auto collect = [&](const ReplicaGroups& of, bool ParameterUnit::*resident, Tensor ParameterUnit::*whole,
                            std::vector<std::vector<int>>& segments) {
     const auto counts = [&](const ParameterUnit& unit) { return unit.*resident && &groups.of(unit.kind) == &of; };
@@ -146,7 +148,7 @@ RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankS
       segments.emplace_back();
       for (const int unit : bucket) {
         tensors.back().push_back(units[static_cast<std::size_t>(unit)].*whole);
-        for (const int segment : segments_of_unit(gpt, unit)) segments.back().push_back(segment);
+        std::ranges::copy(segments_of_unit[static_cast<std::size_t>(unit)], std::back_inserter(segments.back()));
       }
     }
     return tensors;

@@ -1,8 +1,12 @@
 #include "core/device/arena_layout.h"
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
+
+#include "core/device/taken_offsets.h"
 
 namespace megalith {
 
@@ -13,11 +17,98 @@ constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 using Order = std::vector<std::uint32_t>;  // of buffers, by number
 
+// The lives of all buffers as TakenOffsets counts time: lives meet at the beginning of one of them, so that no other
+// time counts.
+struct InUse {
+  std::vector<std::int64_t> begins;        // each once, ascending
+  std::vector<TakenOffsets::Times> lives;  // one buffer's after the other's
+  std::vector<std::size_t> first = {0};    // of a buffer's; one more behind the last
+
+  std::span<const TakenOffsets::Times> of(std::uint32_t buffer) const {
+    return std::span(lives).subspan(first[buffer], first[buffer + 1] - first[buffer]);
+  }
+};
+
+InUse times_of(const std::vector<LayoutBuffer>& buffers) {
+  InUse times;
+  for (const LayoutBuffer& buffer : buffers)
+    for (const Lifetime& life : buffer.lives) times.begins.push_back(life.begin);
+  std::ranges::sort(times.begins);
+  const auto twice = std::ranges::unique(times.begins);
+  times.begins.erase(twice.begin(), twice.end());
+  const auto number = [&](std::int64_t time) {  // of the last beginning up to `time`
+    return static_cast<std::uint32_t>(std::ranges::upper_bound(times.begins, time) - times.begins.begin() - 1);
+  };
+  for (const LayoutBuffer& buffer : buffers) {
+    for (const Lifetime& life : buffer.lives)
+      times.lives.push_back({.first = number(life.begin), .last = number(life.end)});
+    times.first.push_back(times.lives.size());
+  }
+  return times;
+}
+
+// Of few buffers: each is compared with all that have places, which is faster than a tree.
+class FewBuffers {
+ public:
+  static constexpr std::size_t kMost = 2048;
+
+  FewBuffers(const InUse& times, std::size_t count) : words_((count + 63) / 64), meets_(count * words_, 0) {
+    struct Life {
+      TakenOffsets::Times times;
+      std::uint32_t buffer;
+    };
+    std::vector<Life> lives, alive;
+    for (std::uint32_t i = 0; i < count; ++i)
+      for (const TakenOffsets::Times& life : times.of(i)) lives.push_back({.times = life, .buffer = i});
+    std::ranges::stable_sort(lives, {}, [](const Life& life) { return life.times.first; });
+    for (const Life& life : lives) {
+      std::erase_if(alive, [&](const Life& other) { return other.times.last < life.times.first; });
+      for (const Life& other : alive) {
+        row(life.buffer)[other.buffer / 64] |= std::uint64_t{1} << (other.buffer % 64);
+        row(other.buffer)[life.buffer / 64] |= std::uint64_t{1} << (life.buffer % 64);
+      }
+      alive.push_back(life);
+    }
+  }
+
+  void clear() { placed_.clear(); }
+  // Takes the lowest offset that is free at all its times.
+  std::size_t place(std::uint32_t buffer, std::size_t bytes) {
+    const std::uint64_t* const meets = row(buffer);
+    std::size_t offset = 0, seen = 0;
+    for (; seen < placed_.size() && placed_[seen].begin < offset + bytes; ++seen) {
+      const Placed& other = placed_[seen];
+      if (other.end > offset && (meets[other.buffer / 64] >> (other.buffer % 64) & 1) != 0) offset = other.end;
+    }
+    visits_ += seen;
+    placed_.insert(std::ranges::upper_bound(placed_, offset, {}, &Placed::begin),
+                   {.begin = offset, .end = offset + bytes, .buffer = buffer});
+    return offset;
+  }
+  std::size_t visits() const { return visits_; }
+
+ private:
+  struct Placed {
+    std::size_t begin, end;
+    std::uint32_t buffer;
+  };
+  std::uint64_t* row(std::uint32_t buffer) { return &meets_[buffer * words_]; }
+
+  std::size_t words_;
+  std::vector<std::uint64_t> meets_;  // a bit for each pair
+  std::vector<Placed> placed_;        // ascending
+  std::size_t visits_ = 0;
+};
+
 class Layout {
  public:
   Layout(const std::vector<LayoutBuffer>& buffers, std::size_t live_bytes)
-      : buffers_(buffers), live_bytes_(live_bytes) {
-    find_others();
+      : buffers_(buffers), live_bytes_(live_bytes), times_(times_of(buffers)) {
+    if (buffers.size() <= FewBuffers::kMost) {
+      few_.emplace(times_, buffers.size());
+    } else {
+      taken_.emplace(times_.begins.size());
+    }
   }
 
   // Largest first. Among buffers of one size first those in use for longest; if that leaves gaps, as where many follow
@@ -45,75 +136,19 @@ class Layout {
 
  private:
   enum class Earlier : std::uint8_t { kFirst, kHalfway };
-  struct Life {
-    std::int64_t begin, end;
-    std::uint32_t buffer;
-  };
-  static constexpr std::size_t kStride = 32;  // lives from one list of those alive to the next
-  // Of other buffers, for a layout: about a fifth of a second. A search takes half of what is left of them, and ends
-  // after so many tries in vain.
-  static constexpr std::size_t kMostVisits = 100'000'000;
+  // Of other buffers, for a layout: about a fifth of a second; one of TakenOffsets takes longer. A search takes half of
+  // what is left of them, and ends after so many tries in vain.
+  static constexpr std::size_t kMostVisits = 100'000'000, kVisitOfTaken = 5;
   static constexpr int kInVain = 200;
 
   bool is_tight() const { return megalith::is_tight(best_end_, live_bytes_); }
+
+  std::size_t visits() const { return few_ ? few_->visits() : kVisitOfTaken * taken_->visits(); }
 
   static std::int64_t time_in_use(const LayoutBuffer& buffer) {
     std::int64_t time = 0;
     for (const Lifetime& life : buffer.lives) time += life.end - life.begin + 1;
     return time;
-  }
-
-  // Where a buffer meets few others, they are found in order of time. Else it is compared with all that have places: by
-  // their lives, or by a matrix of bits where some have several.
-  void find_others() {
-    bool have_one_each = true;
-    for (std::uint32_t i = 0; i < buffers_.size(); ++i) {
-      for (const Lifetime& life : buffers_[i].lives)
-        lives_.push_back({.begin = life.begin, .end = life.end, .buffer = i});
-      have_one_each = have_one_each && buffers_[i].lives.size() <= 1;
-    }
-    std::ranges::stable_sort(lives_, {}, &Life::begin);
-    words_ = (buffers_.size() + 63) / 64;
-    meet_few_ = count_pairs() <= buffers_.size() * words_;
-    if (!meet_few_ && have_one_each) return;
-    std::vector<std::uint32_t> alive;
-    for (std::uint32_t n = 0; n < lives_.size(); ++n) {
-      if (n % kStride == 0) {
-        std::erase_if(alive, [&](std::uint32_t other) { return lives_[other].end < lives_[n].begin; });
-        alive_.push_back(alive);
-      }
-      alive.push_back(n);
-    }
-    if (meet_few_) return;
-    meet_.assign(buffers_.size() * words_, 0);
-    for (const Life& life : lives_) {
-      std::uint64_t* const row = &meet_[life.buffer * words_];
-      for_each_beside(life, [row](std::uint32_t other) { row[other / 64] |= std::uint64_t{1} << (other % 64); });
-    }
-  }
-
-  // Of lives that meet.
-  std::size_t count_pairs() const {
-    std::vector<std::int64_t> ends;
-    for (const Life& life : lives_) ends.push_back(life.end);
-    std::ranges::sort(ends);
-    std::size_t pairs = 0, ended = 0;
-    for (std::size_t begun = 0; begun < lives_.size(); ++begun) {
-      while (ended < begun && ends[ended] < lives_[begun].begin) ++ended;
-      pairs += begun - ended;
-    }
-    return pairs;
-  }
-
-  // Calls with the buffer of each life that meets this one, its own too.
-  template <class Call>
-  void for_each_beside(const Life& life, const Call& call) const {
-    const auto first = std::ranges::lower_bound(lives_, life.begin, {}, &Life::begin) - lives_.begin();
-    const auto stride = static_cast<std::size_t>(first) / kStride;
-    for (const std::uint32_t n : alive_[stride])
-      if (lives_[n].end >= life.begin) call(lives_[n].buffer);
-    for (std::size_t n = stride * kStride; n < lives_.size() && lives_[n].begin <= life.end; ++n)
-      if (lives_[n].end >= life.begin) call(lives_[n].buffer);
   }
 
   template <class Rank>
@@ -131,17 +166,15 @@ class Layout {
   // One after the other at the lowest offset that is free during all of its lives. Returns where the highest one ends.
   std::size_t place(const Order& order) {
     offsets_.assign(buffers_.size(), kNowhere);
-    placed_.clear();
+    if (few_) few_->clear();
+    if (taken_) taken_->clear();
     std::size_t end = 0;
     for (const std::uint32_t i : order) {
-      if (meet_few_) {
-        offsets_[i] = lowest_beside(i);
-      } else if (!meet_.empty()) {
-        const std::uint64_t* row = &meet_[i * words_];
-        insert(i, [row](const Placed& o) { return (row[o.buffer / 64] >> (o.buffer % 64) & 1) != 0; });
+      if (few_) {
+        offsets_[i] = few_->place(i, buffers_[i].bytes);
       } else {
-        const Lifetime life = buffers_[i].lives[0];
-        insert(i, [life](const Placed& o) { return o.life.begin <= life.end && life.begin <= o.life.end; });
+        offsets_[i] = taken_->lowest_free(times_.of(i), buffers_[i].bytes);
+        taken_->take(times_.of(i), {.begin = offsets_[i], .end = end_of(i)});
       }
       end = std::max(end, end_of(i));
       if (end >= best_end_ && buffers_[i].bytes < live_bytes_ / kTight) break;  // small ones would not help
@@ -153,48 +186,11 @@ class Layout {
     return end;
   }
 
-  struct Placed {
-    std::size_t begin, end;
-    Lifetime life;  // the first
-    std::uint32_t buffer;
-  };
-  // Places it at the lowest offset that none of those placed takes that it `meets`.
-  template <class Meets>
-  void insert(std::uint32_t i, const Meets& meets) {
-    const std::size_t bytes = buffers_[i].bytes;
-    std::size_t offset = 0, seen = 0;
-    for (; seen < placed_.size() && placed_[seen].begin < offset + bytes; ++seen) {
-      const Placed& other = placed_[seen];
-      if (other.end > offset && meets(other)) offset = other.end;
-    }
-    visits_ += seen;
-    offsets_[i] = offset;
-    placed_.insert(std::ranges::upper_bound(placed_, offset, {}, &Placed::begin),
-                   {.begin = offset, .end = offset + bytes, .life = buffers_[i].lives[0], .buffer = i});
-  }
-  std::size_t lowest_beside(std::uint32_t i) {
-    taken_.clear();
-    for (const Lifetime& life : buffers_[i].lives) {
-      for_each_beside({.begin = life.begin, .end = life.end, .buffer = i}, [&](std::uint32_t other) {
-        if (offsets_[other] != kNowhere) taken_.emplace_back(offsets_[other], end_of(other));
-        if (other != i) ++visits_;
-      });
-    }
-    std::ranges::sort(taken_);
-    visits_ += 8 * taken_.size();
-    std::size_t offset = 0;
-    for (const auto& [begin, end] : taken_) {
-      if (begin >= offset + buffers_[i].bytes) break;
-      offset = std::max(offset, end);
-    }
-    return offset;
-  }
-
   // Those that ended above the most that is alive come earlier in the next try.
   void search(Order order, Earlier earlier) {
-    const std::size_t last_visit = visits_ + (visits_ < kMostVisits ? (kMostVisits - visits_) / 2 : 0);
+    const std::size_t last_visit = visits() + (visits() < kMostVisits ? (kMostVisits - visits()) / 2 : 0);
     std::size_t lowest = kNowhere;
-    for (int in_vain = 0; in_vain <= kInVain && visits_ < last_visit; ++in_vain) {
+    for (int in_vain = 0; in_vain <= kInVain && visits() < last_visit; ++in_vain) {
       const std::size_t end = place(order);
       if (is_tight()) return;
       if (end < lowest) {
@@ -222,16 +218,11 @@ class Layout {
 
   const std::vector<LayoutBuffer>& buffers_;
   std::size_t live_bytes_;
-  std::vector<Life> lives_;                        // ascending by begin
-  std::vector<std::vector<std::uint32_t>> alive_;  // of each kStride-th life: numbers of those before it that meet it
-  bool meet_few_ = false;
-  std::vector<std::uint64_t> meet_;  // the matrix, rows of words; or empty
-  std::size_t words_ = 0;
+  InUse times_;
+  std::optional<FewBuffers> few_;
+  std::optional<TakenOffsets> taken_;  // of many
   std::vector<std::size_t> offsets_, best_;
   std::size_t best_end_ = kNowhere;
-  std::vector<Placed> placed_;                              // ascending; where buffers meet many
-  std::vector<std::pair<std::size_t, std::size_t>> taken_;  // begin and end, of a buffer's others
-  std::size_t visits_ = 0;
 };
 
 }  // namespace

@@ -136,8 +136,7 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   return buffers;
 }
 
-// More are laid out as if all uses of a scope had the same places. So many take some 10 s and half a GiB where
-// few are alive at once; where many are, as in gpipe, the time grows with their square.
+// More are laid out as if all uses of a scope had the same places. So many take some 10 s and half a GiB.
 constexpr std::size_t kMostByUse = 300'000;
 
 void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
