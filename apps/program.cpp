@@ -8,22 +8,29 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "core/base/launch.h"
 #include "core/base/log.h"
+#include "core/base/memory_limit.h"
 #include "core/base/standard_files.h"
 
 namespace megalith {
 
 ExitCode report_exception(std::string_view name, std::string_view label) {
   // One line in one piece, and without an allocation, which may be what failed.
-  const auto print = [&](std::string_view text) {
+  const auto print = [&](std::string_view text, const std::optional<MemoryLimit>& limit = {}) {
     const std::string_view open = label.empty() ? "" : "[", close = label.empty() ? "" : "] ";
     char line[8192];
-    const auto end = fmt::format_to_n(line, sizeof(line), "{}: error: {}{}{}{}", name, open, label, close, text);
-    log_last_words({line, std::min(end.size, sizeof(line))});
+    auto end = fmt::format_to_n(line, sizeof(line), "{}: error: {}{}{}{}", name, open, label, close, text);
+    std::size_t size = std::min(end.size, sizeof(line));
+    if (limit) {
+      end = fmt::format_to_n(line + size, sizeof(line) - size, ": {}", LimitText(*limit).view());
+      size = std::min(size + end.size, sizeof(line));
+    }
+    log_last_words({line, size});
   };
   try {
     throw;
@@ -31,7 +38,7 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
     print(error.what());
     return error.code();
   } catch (const std::bad_alloc&) {
-    print("out of host memory");
+    print("out of host memory", met_limit(kUnknownBytes));
     return ExitCode::kOutOfMemory;
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) {  // of fmt::print
@@ -39,6 +46,10 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
       return ExitCode::kFileIo;
     }
     if (error.code() == std::errc::resource_unavailable_try_again) {  // of std::thread
+      if (const std::optional<MemoryLimit> limit = met_limit_of_thread()) {
+        print("no memory for the stack of a thread", limit);
+        return ExitCode::kOutOfMemory;
+      }
       print(
           "no thread to be had from the system; raise the limit of processes (ulimit -u, or pids.max of the cgroup), "
           "or start fewer ranks on this machine");

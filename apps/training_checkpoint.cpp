@@ -6,9 +6,12 @@
 #include <iterator>
 #include <map>
 #include <new>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "core/base/memory_limit.h"
 #include "core/device/copy.h"
 #include "core/layers/host_copy.h"
 #include "core/tensor/bf16.h"
@@ -246,11 +249,13 @@ SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {
   try {
     for (const WrittenShard& written : mine) host.emplace_back(written.tensor.bytes());
   } catch (const std::bad_alloc&) {
+    const std::optional<MemoryLimit> limit = met_limit(bytes);
     fail({.code = ExitCode::kOutOfMemory,
           .subject = "a checkpoint's copy of this rank's shards",
           .expected = fmt::format("{:.2f} MiB of host memory", static_cast<double>(bytes) / (1 << 20)),
           .got = "no room for them",
-          .remedy = "free memory of the host, or move fewer activations there"});
+          .remedy = limit ? std::string(LimitText(*limit).view())
+                          : "free memory of the host, or move fewer activations there"});
   }
   request.shards.reserve(mine.size());
   try {

@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file_calls.h"
+#include "core/base/memory_limit.h"
 
 namespace megalith {
 namespace {
@@ -145,7 +146,12 @@ std::span<const std::byte> File::map() const {
     address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd_.get(), 0);
     return address == MAP_FAILED ? -1 : 0;
   });
-  if (address == MAP_FAILED) fail_file(fmt::format("map {} bytes of {}", size, path_), errno);
+  if (address == MAP_FAILED) {
+    const int error = errno;
+    const std::optional<MemoryLimit> limit = error == ENOMEM ? met_limit(size) : std::nullopt;
+    fail_file(fmt::format("map {} bytes of {}", size, path_), error,
+              limit ? std::string(LimitText(*limit).view()) : std::string());
+  }
   return {static_cast<const std::byte*>(address), size};
 }
 

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "core/base/error.h"
+#include "core/base/memory_limit.h"
 #include "core/device/cuda_memory.h"
 
 namespace megalith {
@@ -35,11 +38,15 @@ HostArena::HostArena(DeviceType device, std::size_t bytes, std::string_view owne
       block_(static_cast<std::byte*>(take(device, padded(bytes)))),
       bytes_(padded(bytes)) {
   if (block_ == nullptr) {
-    fail(
-        {.code = ExitCode::kOutOfMemory,
-         .subject = fmt::format("out of host memory: {} bytes for {}{}", bytes_, owner_, pinned() ? ", pinned" : ""),
-         .remedy = pinned() ? "raise the limit of locked memory (ulimit -l) or start fewer processes on this node" : "",
-         .show_place = false});
+    const std::optional<MemoryLimit> limit = met_limit(bytes_, pinned() ? MemoryKind::kLocked : MemoryKind::kPageable);
+    std::string remedy;
+    if (limit) remedy = LimitText(*limit).view();
+    if (!limit && pinned())
+      remedy = "raise the limit of locked memory (ulimit -l) or start fewer processes on this node";
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = fmt::format("out of host memory: {} bytes for {}{}", bytes_, owner_, pinned() ? ", pinned" : ""),
+          .remedy = remedy,
+          .show_place = false});
   }
 }
 

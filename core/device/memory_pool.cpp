@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/fault.h"
+#include "core/base/memory_limit.h"
 #include "core/device/capture_guard.h"
 #include "core/device/cuda_memory.h"
 
@@ -133,16 +135,22 @@ void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) c
   std::string list;
   for (const auto& [size, name] : largest)
     if (size > 0) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
+  std::optional<MemoryLimit> limit;  // of the process; a GPU's memory has none, nor has a pool with its own
+  if (limit_ == 0 && (device_ == DeviceType::kCpu || is_host))
+    limit = met_limit(bytes, device_ == DeviceType::kCuda ? MemoryKind::kLocked : MemoryKind::kPageable);
+  const std::string raise = limit ? fmt::format("{}; or ", LimitText(*limit).view()) : "";
   fail({.code = ExitCode::kOutOfMemory,
         .subject = fmt::format("out of memory: {} for {} on the {}{} device, {} already reserved{}", readable(bytes),
                                owner, is_host ? "host of the " : "", name_of(device_), readable(reserved_),
                                limit_ ? " of a limit of " + readable(limit_) : ""),
         .got = "largest owners: " + (list.empty() ? std::string("none") : list),
         .remedy =
-            is_host ? "offload less (--offload-modules, --activation-offload-fraction), raise the limit of locked "
-                      "memory (ulimit -l) or start fewer processes on this node"
-                    : "in training lower --micro-batch-size, add --recompute-granularity full, or use more ranks with "
-                      "--data-parallel-sharding-strategy optim_grads_params or --tensor-model-parallel-size",
+            raise +
+            (is_host ? fmt::format("offload less (--offload-modules, --activation-offload-fraction){}start fewer "
+                                   "processes on this node",
+                                   limit ? " or " : ", raise the limit of locked memory (ulimit -l) or ")
+                     : "in training lower --micro-batch-size, add --recompute-granularity full, or use more ranks with "
+                       "--data-parallel-sharding-strategy optim_grads_params or --tensor-model-parallel-size"),
         .show_place = false});
 }
 

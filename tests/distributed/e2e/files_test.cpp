@@ -16,6 +16,7 @@ using test::Outcome;
 using test::Words;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using test::operator+;
 
 // A program that may have 4 GiB of addresses; `before` is what the shell does first.
@@ -51,6 +52,32 @@ class HostileFiles : public testing::Test {
                         "--seq-length", "16", "--global-batch-size", "4"};
   const Words tokenizer_ = {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model"};
 };
+
+// Which limit of the shell was met, and that it is the one to raise.
+TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
+  const Folder folder;
+  const auto expect = [&](const std::string& limit, const std::string& name, const Words& arguments, int code,
+                          const std::string& message) {
+    SCOPED_TRACE("ulimit " + limit);
+    std::string command = "ulimit " + limit + "; exec";
+    for (const std::string& word : test::program(name, arguments)) command += " '" + word + "'";
+    const Outcome outcome = test::run({"/bin/bash", "-c", command}, folder);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_THAT(outcome.errors(), ElementsAre(MatchesRegex(message))) << outcome.err;
+  };
+  const Words deep =
+      test::words("--num-layers 9000 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1");
+  expect("-v 300000", "plan", deep, 6,
+         "plan: error: out of host memory: ulimit -v allows this process 300000 KiB of addresses, of which it took up "
+         "to [0-9]+; raise that limit");
+  expect("-d 200000", "plan", deep, 6,
+         "plan: error: out of host memory: ulimit -d allows this process 200000 KiB of data, of which it took up to "
+         "[0-9]+; raise that limit");
+  // Threads whose stacks are larger than what is left; the limit of processes is another thing.
+  expect("-s 1048576; ulimit -v 800000", "train", test::tiny_mock(), 6,
+         "train: error: .*no memory for the stack of a thread: ulimit -v allows this process 800000 KiB of addresses, "
+         "of which it took up to [0-9]+; raise that limit");
+}
 
 TEST_F(HostileFiles, Tokenizers) {
   constexpr const char* kTooLarge = "sparse: expected at most 67108864 bytes, got 12884901888; check the path";
