@@ -43,7 +43,7 @@ TEST(ProgramDeathTest, NoMemoryWhereNothingMayThrowIsALackOfMemory) {
     return run_program("prepare", [&]() noexcept -> ExitCode { return work(), ExitCode::kOk; });
   };
   EXPECT_EXIT(from_no_throw([] { throw std::bad_alloc(); }), testing::ExitedWithCode(6),
-              "^prepare: error: out of host memory\n$");
+              "^prepare: error: out of host memory");
   EXPECT_EXIT(from_no_throw([] { throw std::logic_error("a defect"); }), testing::ExitedWithCode(9),
               "^prepare: error: a defect\n$");
   EXPECT_EXIT(run_program("prepare", []() -> ExitCode { std::terminate(); }), testing::KilledBySignal(SIGABRT), "");
