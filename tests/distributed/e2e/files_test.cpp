@@ -1,4 +1,5 @@
 // Whatever a path names, a program looks at its size and kind first: one line, and no memory for what it does not read.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -56,27 +57,39 @@ class HostileFiles : public testing::Test {
 // Which limit of the shell was met, and that it is the one to raise.
 TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
   const Folder folder;
-  const auto expect = [&](const std::string& limit, const std::string& name, const Words& arguments, int code,
-                          const std::string& message) {
-    SCOPED_TRACE("ulimit " + limit);
-    std::string command = "ulimit " + limit + "; exec";
+  const auto run = [&](const std::string& limits, const std::string& name, const Words& arguments) {
+    std::string command = limits + " exec";
     for (const std::string& word : test::program(name, arguments)) command += " '" + word + "'";
-    const Outcome outcome = test::run({"/bin/bash", "-c", command}, folder);
-    EXPECT_EQ(outcome.code, code) << outcome.err;
-    EXPECT_THAT(outcome.errors(), ElementsAre(MatchesRegex(message))) << outcome.err;
+    return test::run({"/bin/bash", "-c", command}, folder);
+  };
+  // KiB that leave room for the program's libraries, and for `more`.
+  const auto room = [&](const std::string& flag, const std::string& name, int more) {
+    int kib = 100'000;
+    while (run(fmt::format("ulimit {} {};", flag, kib), name, {"--version"}).code != 0) kib += 100'000;
+    return std::to_string(kib + more);
+  };
+  const auto expect = [&](const std::string& limits, const std::string& name, const Words& arguments,
+                          const std::string& message) {
+    SCOPED_TRACE(limits);
+    const Outcome outcome = run(limits, name, arguments);
+    EXPECT_EQ(outcome.code, 6) << outcome.err;
+    EXPECT_THAT(outcome.errors(), ElementsAre(MatchesRegex(name + ": error: " + message))) << outcome.err;
   };
   const Words deep =
       test::words("--num-layers 9000 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1");
-  expect("-v 300000", "plan", deep, 6,
-         "plan: error: out of host memory: ulimit -v allows this process 300000 KiB of addresses, of which it took up "
-         "to [0-9]+; raise that limit");
-  expect("-d 200000", "plan", deep, 6,
-         "plan: error: out of host memory: ulimit -d allows this process 200000 KiB of data, of which it took up to "
-         "[0-9]+; raise that limit");
+  for (const auto& [flag, what] : {std::pair{"-v", "addresses"}, {"-d", "data"}}) {
+    const std::string kib = room(flag, "plan", 100'000);
+    expect(fmt::format("ulimit {} {};", flag, kib), "plan", deep,
+           fmt::format("out of host memory: ulimit {} allows this process {} KiB of {}, of which it took up to [0-9]+; "
+                       "raise that limit",
+                       flag, kib, what));
+  }
   // Threads whose stacks are larger than what is left; the limit of processes is another thing.
-  expect("-s 1048576; ulimit -v 800000", "train", test::tiny_mock(), 6,
-         "train: error: .*no memory for the stack of a thread: ulimit -v allows this process 800000 KiB of addresses, "
-         "of which it took up to [0-9]+; raise that limit");
+  const std::string kib = room("-v", "train", 500'000);
+  expect(fmt::format("ulimit -s 1048576; ulimit -v {};", kib), "train", test::tiny_mock(),
+         fmt::format(".*no memory for the stack of a thread: ulimit -v allows this process {} KiB of addresses, of "
+                     "which it took up to [0-9]+; raise that limit",
+                     kib));
 }
 
 TEST_F(HostileFiles, Tokenizers) {
