@@ -247,7 +247,13 @@ void check_forecast(const Options& options) {
   only_with(forecast.device_memory_gib == 0 || forecast.suggest, {.flag = "--device-memory-gib", .needs = "--suggest"});
   not_both(forecast.suggest && !forecast.html.empty(), "--suggest", "--html",
            "run plan --html with the flags of a suggestion");
+  not_both(forecast.suggest && !forecast.json.empty(), "--suggest", "--json",
+           "run plan --json with the flags of a suggestion");
+  not_both(options.logging.print_actions && !forecast.json.empty(), "--print-actions", "--json",
+           "leave out one of them");
   require_other_file({"--html", forecast.html}, {"--rates", forecast.rates});
+  require_other_file({"--json", forecast.json}, {"--rates", forecast.rates});
+  require_other_file({"--json", forecast.json}, {"--html", forecast.html});
 }
 
 void check_convert(const Options& options) {

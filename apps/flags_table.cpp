@@ -256,6 +256,7 @@ void add_other_programs(Table& t, Options& o) {
     {"suggest", kForecast, kPlan, "", toggle(&o.forecast.suggest), "with --rates: list the fastest layouts of --world-size ranks that fit into device memory, instead of forecasting one", ""},
     {"device-memory-gib", kForecast, kPlan, "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}), "with --suggest: memory of a device; 0: the value in --rates", ""},
     {"html", kForecast, kPlan, "FILE", text(&o.forecast.html), "HTML page to write, with a chart of the schedule", "none"},
+    {"json", kForecast, kPlan, "FILE", text(&o.forecast.json), "JSON document to write: memory in bytes by stage and owner, graphs, work, and the step's times with --rates", "none"},
   });
 }
 

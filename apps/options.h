@@ -231,6 +231,7 @@ struct ForecastOptions {
   bool suggest = false;          // layouts for the world size, in place of the one given
   double device_memory_gib = 0;  // 0: as the rates say
   std::string html;              // file to write; empty: none
+  std::string json;              // likewise
 };
 
 struct ConvertOptions {

@@ -13,6 +13,7 @@
 #include "apps/offload_report.h"
 #include "apps/own_model.h"
 #include "apps/plan_experts.h"
+#include "apps/plan_json.h"
 #include "apps/plan_page.h"
 #include "apps/program.h"
 #include "apps/rates.h"
@@ -322,9 +323,13 @@ ExitCode forecast(int argc, char** argv) {
   fmt::print("{}", printed_experts(options, forecast));
   print_copies(forecast);
   print_step(forecast, rates ? rates->device : "");
-  if (options.forecast.html.empty()) return ExitCode::kOk;
-  write_report(options.forecast.html, plan_page(options, forecast, rates->device), "--html");
-  fmt::print("{}\n", options.forecast.html);
+  const auto write = [](const std::string& file, const std::string& text, const char* flag) {
+    write_report(file, text, flag);
+    fmt::print("{}\n", file);
+  };
+  if (!options.forecast.json.empty()) write(options.forecast.json, plan_json(options, forecast), "--json");
+  if (!options.forecast.html.empty())
+    write(options.forecast.html, plan_page(options, forecast, rates->device), "--html");
   return ExitCode::kOk;
 }
 

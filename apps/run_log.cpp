@@ -198,19 +198,11 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
 
 std::vector<std::pair<std::string, std::int64_t>> RunLog::memory_by_owner(const Rank& rank) const {
   const MemoryUse use = memory_use(setup_.plans);
+  CategoryBytes persistent = rank.memory.pool.allocated_by_category();
+  persistent[static_cast<std::size_t>(MemoryCategory::kActivations)] -= use.arena;
   std::vector<std::pair<std::string, std::int64_t>> owners;
-  for (int c = 0; c < kNumMemoryCategories; ++c) {
-    const auto category = static_cast<MemoryCategory>(c);
-    std::size_t bytes = rank.memory.pool.allocated_by_category()[static_cast<std::size_t>(c)];
-    if (category == MemoryCategory::kActivations) bytes -= use.arena;
-    if (bytes > 0) owners.emplace_back(name_of(category), static_cast<std::int64_t>(bytes));
-  }
-  std::size_t kept = 0;
-  for (const auto& [kind, bytes] : use.activations) {
-    owners.emplace_back("activations " + kind, static_cast<std::int64_t>(bytes));
-    kept += bytes;
-  }
-  owners.emplace_back("step temporaries", static_cast<std::int64_t>(use.arena - kept));
+  for (const auto& [owner, bytes] : bytes_by_owner(persistent, use))
+    owners.emplace_back(owner, static_cast<std::int64_t>(bytes));
   if (rank.graphs) owners.emplace_back("graphs", static_cast<std::int64_t>(rank.graphs->stats().device_bytes));
   return owners;
 }

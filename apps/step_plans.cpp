@@ -352,6 +352,21 @@ std::vector<std::pair<std::size_t, std::string_view>> MemoryUse::owners() const 
   return owners;
 }
 
+std::vector<std::pair<std::string, std::size_t>> bytes_by_owner(const CategoryBytes& persistent, const MemoryUse& use) {
+  std::vector<std::pair<std::string, std::size_t>> owners;
+  for (int c = 0; c < kNumMemoryCategories; ++c) {
+    const std::size_t bytes = persistent[static_cast<std::size_t>(c)];
+    if (bytes > 0) owners.emplace_back(name_of(static_cast<MemoryCategory>(c)), bytes);
+  }
+  std::size_t kept = 0;
+  for (const auto& [kind, bytes] : use.activations) {
+    owners.emplace_back("activations " + kind, bytes);
+    kept += bytes;
+  }
+  owners.emplace_back("step temporaries", use.arena - kept);
+  return owners;
+}
+
 MemoryUse memory_use(const StepPlans& plans) {
   return {.persistent = plans.persistent,
           .arena = plans.block_bytes(),

@@ -49,6 +49,8 @@ struct MemoryUse {
   std::vector<std::pair<std::size_t, std::string_view>> owners() const;  // the largest first; the arena is one
 };
 MemoryUse memory_use(const StepPlans& plans);
+// The same bytes by the names that metrics and plan give their owners, `persistent` as they are or are forecast.
+std::vector<std::pair<std::string, std::size_t>> bytes_by_owner(const CategoryBytes& persistent, const MemoryUse& use);
 
 // Records a training and an evaluation step of one rank without computing anything. `offloaded`: what moves to the
 // host, where that was chosen before and is to stay; else it is chosen by a recording without.
