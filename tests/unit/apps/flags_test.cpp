@@ -224,8 +224,8 @@ TEST(Flags, OutOfRangeNamesTheValidValues) {
                 long_name + "\"; see --help");
   EXPECT_EQ(train_outcome({"--swiglu=yes"}), "exit 2: --swiglu: expected true or false, got \"yes\"; see --help");
   EXPECT_EQ(train_outcome({"--recompute-granularity", "selective", "--recompute-modules", "mlp", "experts"}),
-            "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp, mlp_act, moe, moe_act or "
-            "shared_experts, got [\"mlp\", \"experts\"]; see --help");
+            "exit 2: --recompute-modules: expected a list of core_attn, layernorm, mlp, mlp_act, moe, moe_act, "
+            "shared_experts or own, got [\"mlp\", \"experts\"]; see --help");
   EXPECT_EQ(train_outcome({"--device", "tpu"}),
             "exit 2: --device: expected cpu or cuda, got \"tpu\"; did you mean cpu?");
   EXPECT_EQ(train_outcome({"--device", "cuda"}),
@@ -269,9 +269,10 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "exit 2: --cuda-graph-modules and --cuda-graph-impl: expected --cuda-graph-modules only with "
             "--cuda-graph-impl local, got --cuda-graph-impl none; use --cuda-graph-impl local, or remove "
             "--cuda-graph-modules");
-  EXPECT_EQ(train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_combine"}),
-            "exit 2: --cuda-graph-modules: expected a list of attn, mlp, moe_router, moe_preprocess, moe or layer, got "
-            "\"moe_combine\"; see --help");
+  EXPECT_EQ(
+      train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_combine"}),
+      "exit 2: --cuda-graph-modules: expected a list of attn, mlp, moe_router, moe_preprocess, moe, own or layer, "
+      "got \"moe_combine\"; see --help");
   EXPECT_THAT(train_outcome({"--cuda-graph-impl", "full_iteration"}),
               HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; local captures"));
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
