@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/own_model.h"
 #include "apps/run_tokenizer.h"
 #include "core/base/log.h"
 #include "core/model/config.h"
@@ -72,7 +73,7 @@ void find(const Options& options, Communicator& world, FoundCheckpoint& found) {
 
 std::string check_same_model(const Options& options, const std::string& path,
                              const std::map<std::string, std::string>& saved) {
-  const Options was = options_from_config(App::kPlan, saved, options.own);
+  const Options was = options_from_config(App::kPlan, saved, own_options());
   std::map<std::string, std::string> before;
   for (const ConfigEntry& entry : was.effective) before[entry.name] = entry.value;
   std::vector<Difference> tensors, all;

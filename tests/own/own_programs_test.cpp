@@ -56,6 +56,15 @@ TEST_F(OwnPrograms, HaveTheLayerAndItsFlag) {
   const Outcome same = train(words("--load kept --train-iters 6 --use-checkpoint-args"));
   EXPECT_EQ(same.code, 0) << same.err;
 
+  // A toggle that is on is no default of the checkpoint's flags, nor is a flag that it does not have.
+  ASSERT_EQ(train(words("--config own.toml --adapter-pins-input --save pinned --exit-interval 2")).code, 75);
+  const Outcome pinned = train(words("--config own.toml --adapter-pins-input --load pinned"));
+  EXPECT_EQ(pinned.code, 0) << pinned.err;
+  ASSERT_EQ(train(words("--save plain --exit-interval 2")).code, 75);
+  const Outcome added = train(words("--config own.toml --load plain"));
+  EXPECT_EQ(added.code, 2);
+  EXPECT_THAT(added.err, HasSubstr("--adapter-rank 4"));
+
   const Words prompt = words("--device cpu --load kept --prompt It --max-new-tokens 8 --seed 3");
   const Outcome text = run("own/generate", prompt);
   EXPECT_EQ(text.code, 0) << text.err;
