@@ -25,7 +25,8 @@ struct StepGraphs {
   friend bool operator==(const StepGraphs&, const StepGraphs&) = default;
 };
 
-// Error kUsage where a module of --cuda-graph-modules is in no graph of any of `ranks`, which stand for all.
+// Error kUsage where a module of --cuda-graph-modules is in no graph of any of `ranks`, which stand for all; but for
+// moe_preprocess where moe_router is, as only experts on other ranks have rows dispatched. Nothing with --skip-train.
 void check_captured_modules(const TrainingOptions& train, const std::vector<StepGraphs>& ranks);
 
 // The modules that graphs hold, on how many of `ranks`, how many graphs these have and when they are captured; empty

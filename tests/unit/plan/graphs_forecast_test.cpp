@@ -78,7 +78,8 @@ TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
   }
   const Words experts = test::words("--num-experts 4 --moe-router-topk 2 --swiglu --disable-bias-linear");
   check(experts + Words{"--cuda-graph-modules", "attn", "moe"});
-  EXPECT_THROW(check(experts + both), Error);  // no layer has an MLP
+  EXPECT_THROW(check(experts + both), Error);                                              // no layer has an MLP
+  check(experts + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"});  // of no other rank's rows
 }
 
 // Graphs of attention give it the same places in all microbatches of a column; experts, which run eagerly, keep to
