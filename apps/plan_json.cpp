@@ -1,5 +1,6 @@
 #include "apps/plan_json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/options.h"
@@ -37,8 +38,8 @@ Json stage_of(const StageForecast& stage) {
       {"arena",
        {{"train", plans.train.peak_bytes}, {"evaluate", plans.evaluate.peak_bytes}, {"alive", plans.train.live_bytes}}},
       {"host_bytes", {{"activations", plans.host.peak_bytes}, {"checkpoint_staging", plans.checkpoint_staging}}},
-      {"flops", plans.train_flops},
-      {"ops", plans.train_ops}};
+      {"flops", stage.work.flops},
+      {"ops", std::llround(stage.work.ops)}};
   const StepGraphs& graphs = plans.graphs;
   if (graphs.graphs > 0) {
     json["graphs"] = {{"graphs", graphs.graphs},   {"ops", graphs.captured_ops},    {"nodes", graphs.nodes},
