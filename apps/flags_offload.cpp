@@ -107,8 +107,9 @@ void check_kinds(const Options& options) {
       if (has(module, KindState::kRecomputed)) {
         refuse_usage(fmt::format("{} and {}", kFlag, recomputing_flag(options)),
                      {.expected = fmt::format("kinds that are kept: {}", kept_of(module)),
-                      .got = fmt::format("{}, of which nothing is kept, as it is recomputed",
-                                         word == name ? name : fmt::format("{} in {}", name, word)),
+                      .got = fmt::format("{}, of which nothing {}, as it is recomputed",
+                                         word == name ? name : fmt::format("{} in {}", name, word),
+                                         module.kind == SlotKind::kOwn ? "that moves is kept" : "is kept"),
                       .remedy = "leave it out of one of the two"});
       }
       if (has_own(module)) continue;  // which may keep it: a recording will tell

@@ -128,7 +128,7 @@ TEST(OwnLayer, FlagsThatNameItNeedIt) {
   }
   EXPECT_THAT(error("--adapter-rank 8 --recompute-granularity selective --recompute-modules own "
                     "--fine-grained-activation-offloading --offload-modules own"),
-              HasSubstr("own, of which nothing is kept, as it is recomputed"));
+              HasSubstr("own, of which nothing that moves is kept, as it is recomputed"));
   EXPECT_THAT(error("--adapter-rank 9 --tensor-model-parallel-size 2"),
               HasSubstr("an --adapter-rank that 2 divides, got 9"));
   EXPECT_THAT(error("--adapter-rank -1"), HasSubstr("--adapter-rank: expected"));
