@@ -1,6 +1,7 @@
 #include "apps/program.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <new>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/base/launch.h"
@@ -75,8 +77,12 @@ std::function<void()>& end_of_process() {
 void end_where_no_throw(std::function<void()> end) {
   end_of_process() = std::move(end);
   std::set_terminate([] {
-    static std::atomic_flag entered;
-    if (std::current_exception() && end_of_process() && !entered.test_and_set()) end_of_process()();
+    static std::atomic<std::thread::id> ends;
+    std::thread::id none;
+    const bool is_first = ends.compare_exchange_strong(none, std::this_thread::get_id());
+    if (!is_first && none != std::this_thread::get_id())
+      for (;;) ::pause();  // the first thread ends the process
+    if (is_first && std::current_exception() && end_of_process()) end_of_process()();
     std::abort();
   });
 }

@@ -39,7 +39,8 @@ std::optional<MemoryLimit> met_limit(std::size_t wanted, MemoryKind kind) {
   char text[8192];
   const std::string_view status = own_status(text);
   const std::size_t peak = bytes_behind("VmPeak:", status), now = bytes_behind("VmSize:", status);
-  const std::size_t freed = peak - std::min(peak, now);  // since then
+  // Since then; where the size is known, nothing was freed since that failed.
+  const std::size_t freed = wanted == kUnknownBytes ? peak - std::min(peak, now) : 0;
   struct Known {
     decltype(RLIMIT_AS) resource;
     MemoryLimit limit;
@@ -55,6 +56,7 @@ std::optional<MemoryLimit> met_limit(std::size_t wanted, MemoryKind kind) {
     if (::getrlimit(each.resource, &allowed) != 0 || allowed.rlim_cur == RLIM_INFINITY) continue;
     MemoryLimit limit = each.limit;
     limit.bytes = allowed.rlim_cur;
+    limit.used = std::min(limit.used, limit.bytes);
     const auto room = [](const MemoryLimit& of) { return of.bytes - std::min(of.bytes, of.used); };
     if (!limit.leaves(wanted) && (!least || room(limit) < room(*least))) least = limit;
   }
