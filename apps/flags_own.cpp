@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "apps/flags_binding.h"
+#include "apps/layer_offload.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -32,17 +33,17 @@ Binding binding_of(Options& options, std::size_t index) {
   return binding;
 }
 
-bool has_own_segments(const Options& options) {
-  if (!options.own.has_segment) return false;
-  std::int64_t layer = 0;
-  while (layer < options.num_layers() && !options.own.has_segment(options, layer)) ++layer;
-  return layer < options.num_layers();
-}
-
 bool is_flag_name(std::string_view name) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789-";
   return !name.empty() && name.front() >= 'a' && name.front() <= 'z' &&
          name.find_first_not_of(kAllowed) == std::string_view::npos;
+}
+
+[[noreturn]] void refuse(const OwnFlag& flag, const char* expected, const char* got) {
+  fail({.subject = fmt::format("own_flags(), flag --{}", flag.name),
+        .expected = expected,
+        .got = got,
+        .remedy = "change its declaration in apps/own.cpp"});
 }
 
 }  // namespace
@@ -50,11 +51,7 @@ bool is_flag_name(std::string_view name) {
 void check_own_defaults(const OwnOptions& declared) {
   for (const OwnFlag& flag : declared.flags) {
     const bool* const toggle = std::get_if<bool>(&flag.value);
-    if (toggle == nullptr || !*toggle) continue;
-    fail({.subject = fmt::format("own_flags(), flag --{}", flag.name),
-          .expected = "a toggle that is off by default",
-          .got = "one that is on",
-          .remedy = "change its declaration in apps/own.cpp"});
+    if (toggle != nullptr && *toggle) refuse(flag, "a toggle that is off by default", "one that is on");
   }
 }
 
@@ -62,16 +59,11 @@ void add_own(std::vector<Flag>& table, Options& options) {
   for (std::size_t i = 0; i < options.own.flags.size(); ++i) {
     const OwnFlag& flag = options.own.flags[i];
     const bool is_toggle = std::holds_alternative<bool>(flag.value);
-    const auto refuse = [&flag](const char* expected, const char* got) {
-      fail({.subject = fmt::format("own_flags(), flag --{}", flag.name),
-            .expected = expected,
-            .got = got,
-            .remedy = "change its declaration in apps/own.cpp"});
-    };
-    if (!is_flag_name(flag.name)) refuse("a name of small letters, digits and dashes", "another name");
+    if (!is_flag_name(flag.name)) refuse(flag, "a name of small letters, digits and dashes", "another name");
     if (std::ranges::any_of(table, [&](const Flag& other) { return is_named(other, flag.name); }))
-      refuse("a name that no other flag has", "that of another flag");
-    if (is_toggle != flag.unit.empty()) refuse("a unit for a value, and none for a toggle", "the other way round");
+      refuse(flag, "a name that no other flag has", "that of another flag");
+    if (is_toggle != flag.unit.empty())
+      refuse(flag, "a unit for a value, and none for a toggle", "the other way round");
     table.push_back({.name = flag.name,
                      .group = FlagGroup::kOwn,
                      .apps = static_cast<unsigned>(App::kTrain) | static_cast<unsigned>(App::kPlan),
@@ -87,7 +79,8 @@ void check_own_flags(const Options& options) {
   if (options.own.check) options.own.check(options);
   for (const auto& [flag, modules] : {std::pair{"--cuda-graph-modules", &options.train.cuda_graph_modules},
                                       {"--recompute-modules", &options.train.recompute_modules}}) {
-    if (std::ranges::find(*modules, "own") == modules->end() || has_own_segments(options)) continue;
+    if (std::ranges::find(*modules, "own") == modules->end() || std::ranges::count(layers_with_own(options), true) > 0)
+      continue;
     refuse_usage(flag, {.expected = "own only with layers of your own",
                         .got = "own, and no such layer",
                         .remedy = "leave it out, or hang a layer in apps/own.cpp and switch it on"});

@@ -24,20 +24,20 @@ std::int64_t number(std::string_view text) {
   return value;
 }
 
-std::vector<bool> own_layers(const Options& options) {
+}  // namespace
+
+std::vector<bool> layers_with_own(const Options& options) {
   std::vector<bool> layers(static_cast<std::size_t>(options.num_layers()));
   for (std::size_t layer = 0; options.own.has_segment && layer < layers.size(); ++layer)
     layers[layer] = options.own.has_segment(options, static_cast<std::int64_t>(layer));
   return layers;
 }
 
-}  // namespace
-
 LayerKinds::LayerKinds(const Options& options, const std::vector<GptPart>& parts)
     : options_(options),
       parts_(parts),
       moe_layers_(moe_layers(options.moe(), options.num_layers())),
-      own_layers_(own_layers(options)),
+      own_layers_(layers_with_own(options)),
       recompute_(recompute_layers(options.train, parts)),
       policies_(recompute_policies(options.train, parts)) {}
 

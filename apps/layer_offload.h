@@ -20,6 +20,9 @@ enum class KindState {
   kKept,
 };
 
+// Of each layer whether it has a segment of the user's own.
+std::vector<bool> layers_with_own(const Options& options);
+
 class LayerKinds {
  public:
   LayerKinds(const Options& options, const std::vector<GptPart>& parts);
