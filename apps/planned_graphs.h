@@ -1,4 +1,4 @@
-// What the graphs of a training step hold, by a recording of it, and how that is told for all ranks.
+// What the graphs of a training step hold, by a recording of it, and the lines about the graphs of all ranks.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct StepGraphs {
   std::int64_t nodes = 0;                      // likewise, as Graph::num_nodes counts: of a GPU about as many
   std::int64_t replays = 0;                    // a step
   std::int64_t eager_ops = 0;                  // a step, outside of graphs
-  std::size_t bytes() const;                   // of the device, as expected, which the driver takes beside MemoryUse
+  std::size_t bytes() const;  // of the device, as expected: what the driver takes in addition to MemoryUse
   friend bool operator==(const StepGraphs&, const StepGraphs&) = default;
 };
 

@@ -22,7 +22,7 @@ using Order = std::vector<std::uint32_t>;  // of buffers, by number
 struct InUse {
   std::vector<std::int64_t> begins;        // each once, ascending
   std::vector<TakenOffsets::Times> lives;  // one buffer's after the other's
-  std::vector<std::size_t> first = {0};    // of a buffer's; one more behind the last
+  std::vector<std::size_t> first = {0};    // of a buffer's; one more after the last
 
   std::span<const TakenOffsets::Times> of(std::uint32_t buffer) const {
     return std::span(lives).subspan(first[buffer], first[buffer + 1] - first[buffer]);
@@ -137,7 +137,7 @@ class Layout {
  private:
   enum class Earlier : std::uint8_t { kFirst, kHalfway };
   // Of other buffers, for a layout: about a fifth of a second; one of TakenOffsets takes longer. A search takes half of
-  // what is left of them, and ends after so many tries in vain.
+  // what is left of them, and ends after so many tries without a gain.
   static constexpr std::size_t kMostVisits = 100'000'000, kVisitOfTaken = 5;
   static constexpr int kInVain = 200;
 

@@ -64,7 +64,7 @@ struct Rank {
   ~Rank() {
     try {
       synchronize();
-    } catch (const Error&) {  // of a world that broke off: its first error is on its way
+    } catch (const Error&) {  // the first error ended the world, and passes already
     }
   }
 

@@ -321,7 +321,7 @@ TEST(VerifyUnits, FindsUnitsThatAreWholeWhileTheOptimizerWrites) {
               HasSubstr("changes weights of units"));
 }
 
-// Moves the last action of that kind and unit behind the last of `behind`.
+// Moves the last action of that kind and unit to the place after the last of `behind`.
 std::vector<Action> moved_behind(std::vector<Action> actions, const Action& which, Kind behind) {
   const auto is_it = [&](const Action& a) { return a.kind == which.kind && a.item == which.item; };
   const auto from = std::find_if(actions.rbegin(), actions.rend(), is_it).base() - 1;

@@ -140,7 +140,7 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
   }
 }
 
-// Rows on their way home are waited for behind the experts' weight gradients, or before the router reads them where
+// Returning rows are waited for after the experts' weight gradients, or before the router reads them where
 // those come later.
 TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
   RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .check_hazards = true};
