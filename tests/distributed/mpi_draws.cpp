@@ -1,15 +1,19 @@
 // Random draws of layouts and features (tests/unit/train/draws.h) on the ranks of a world, many in one start:
 //   SEED=1 MEGALITH_DRAWS=100 mpirun -np 4 mpi_draws [--device=cuda] [GoogleTest's flags]
-// Each against the plain run of its class, in bits. Exit code 77, for a skipped test, where ranks outnumber GPUs.
+// Each against the plain run of its class, in bits: losses, norms, weights and optimizer state. Exit code 77, for a
+// skipped test, where ranks outnumber GPUs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/run_setup.h"
 #include "tests/distributed/training_ranks.h"
@@ -26,6 +30,8 @@ using test::operator+;
 Communicator* world = nullptr;    // of the host
 Communicator* devices = nullptr;  // of the device
 DeviceType device = DeviceType::kCpu;
+
+std::int64_t values_gathered = 0;  // on rank 0
 
 int number_of(const char* variable, int otherwise) {
   const char* const text = std::getenv(variable);
@@ -46,6 +52,59 @@ test::RankActivity activity(Rank& rank) {
   return did;
 }
 
+std::string bytes_of(const test::Tensors& tensors) {
+  std::string bytes;
+  const auto add = [&](const auto& values) {
+    const std::size_t size = values.size();
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    bytes.append(reinterpret_cast<const char*>(values.data()), size * sizeof(values[0]));
+  };
+  for (const auto& [name, values] : tensors) {
+    add(name);
+    add(values);
+  }
+  return bytes;
+}
+
+test::Tensors tensors_of(std::string_view bytes) {
+  const auto take = [&](auto values) {
+    std::size_t size = 0;
+    bytes.copy(reinterpret_cast<char*>(&size), sizeof(size));
+    bytes.remove_prefix(sizeof(size));
+    values.resize(size);
+    bytes.copy(reinterpret_cast<char*>(values.data()), size * sizeof(values[0]));
+    bytes.remove_prefix(size * sizeof(values[0]));
+    return values;
+  };
+  test::Tensors tensors;
+  while (!bytes.empty()) {
+    const std::string name = take(std::string());
+    tensors[name] = take(std::vector<float>());
+  }
+  return tensors;
+}
+
+// On rank 0 whole tensors, put together from the slices of all ranks; false if two of them hold other bits of the same.
+bool gather_state(Rank& rank, test::Tensors& whole) {
+  test::Tensors slices;
+  bool agrees = test::put_state(rank, slices);
+  const std::vector<std::string> all = world->host_all_gather(bytes_of(slices));
+  if (world->rank() != 0) return agrees;
+  for (const std::string& bytes : all) {
+    for (const auto& [name, values] : tensors_of(bytes)) {
+      std::vector<float>& to = whole[name];
+      to.resize(values.size(), std::nanf(""));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (std::isnan(values[i])) continue;
+        agrees = agrees && (std::isnan(to[i]) || to[i] == values[i]);
+        to[i] = values[i];
+        ++values_gathered;
+      }
+    }
+  }
+  return agrees;
+}
+
 Outcome run(const Words& flags, int) {
   const TestFolder scratch;
   const std::string metrics = scratch.path("metrics.jsonl");
@@ -62,6 +121,7 @@ Outcome run(const Words& flags, int) {
     outcome.run.code = trainer.run();
     Rank& rank = trainer.rank();
     outcome.run.ranks = {activity(rank)};
+    outcome.run.copies_agree = gather_state(rank, outcome.run.whole_state);
     if (trainer.hazards() != nullptr) outcome.run.hazards = trainer.hazards()->count();
     outcome.run.memory_as_planned = rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
                                     rank.memory.pool.peak_allocated_bytes() == memory_use(trainer.plans()).total();
@@ -95,6 +155,7 @@ TEST(MpiDraws, ChangeNoBit) {
   clear();
   if (world->rank() == 0) fmt::print("seed {}: {}", seed, test::text_of(draws.totals()));
   EXPECT_EQ(draws.totals().draws, count);
+  EXPECT_EQ(values_gathered > 0, world->rank() == 0);
   if (count < 20) return;
   EXPECT_GT(draws.totals().graphs, 0);
   EXPECT_GT(draws.totals().offloads, 0);

@@ -41,7 +41,9 @@ void draw_rows(Draw& draw, Dice& dice, bool (*is_drawn)(Bits), int percent_none)
     if (!is_drawn(row.bits)) continue;
     draw.values[r] = 0;
     if (row.fits && !row.fits(draw)) continue;
-    if (dice.below(100) >= percent_none) draw.values[r] = dice.below(row.values.size());
+    // Each model as often as another; what fits only some draws often in these.
+    const int none = r == 0 ? 0 : row.fits ? 25 : percent_none;
+    if (dice.below(100) >= none) draw.values[r] = dice.below(row.values.size());
   }
 }
 
@@ -276,7 +278,8 @@ std::string Draws::problem_of(const Draw& draw, bool& refused) {
   }
   if (!outcome.problem.empty()) return outcome.problem;
   const Outcome& want = reference(plain(draw));
-  if (!want.problem.empty()) return "its plain run: " + want.problem;
+  for (const std::string& problem : {want.problem, not_in_order(want.run)})
+    if (!problem.empty()) return "its plain run: " + problem;
   std::string problem = difference(outcome.run, want.run);
   if (way_.has_metrics && outcome.run.losses.size() != kSteps)
     problem = fmt::format("{} steps, expected {}", outcome.run.losses.size(), kSteps);

@@ -67,7 +67,7 @@ std::vector<Row> make_rows() {
   return {
     {"family", kModel, of_families()},
     {"layers", kModel, {{words("--num-layers 4")}, {words("--num-layers 8")}}},
-    {"tokens", kModel, {{words("--micro-batch-size 1 --seq-length 8")}, {words("--micro-batch-size 2 --seq-length 8")}, {words("--micro-batch-size 1 --seq-length 16")}}},
+    {"tokens", kModel, {{words("--micro-batch-size 1 --seq-length 8")}, {words("--micro-batch-size 2 --seq-length 64")}, {words("--micro-batch-size 1 --seq-length 64")}}},
     {"batch", kModel, {{words("--global-batch-size 8")}, {words("--global-batch-size 16")}}},
     {"dtype", kModel, lines({"--bf16", "--bf16 --main-grads-dtype bf16", "--bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"})},
     {"dropout", kModel, lines({"--hidden-dropout 0.1"})},
@@ -102,6 +102,7 @@ std::vector<Row> make_rows() {
     {"fusion", kSame, lines({"--moe-grouped-gemm --use-transformer-engine-op-fuser"}), has_experts},
     {"dispatcher", kSame, lines({"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall"}), with("ep")},
     {"shared expert", kSame, lines({"--moe-shared-expert-overlap"}), has_shared_expert},
+    // A room is 128 rows or more: 64 tokens of a rank need more.
     {"room", kSame, lines({"--moe-expert-rank-capacity-factor 0.2", "--moe-expert-rank-capacity-factor 8"}), with("ep")},
   };
 }
