@@ -11,13 +11,15 @@
 
 #include "apps/batch_ramp.h"
 #include "apps/dispatcher_choice.h"
-#include "apps/flags_binding.h"
 #include "apps/metrics.h"
 #include "apps/offload_report.h"
 #include "apps/own_model.h"
-#include "apps/step_plans.h"
+#include "apps/planned_graphs.h"
+#include "apps/sharding_words.h"
+#include "apps/step_plan.h"
 #include "apps/version.h"
 #include "core/base/counted.h"
+#include "core/base/text.h"
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
 
@@ -151,39 +153,6 @@ std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stag
 }
 
 }  // namespace
-
-std::int64_t sharers(const Options& options, const MeshSizes& mesh) {
-  return mesh.dp * mesh.cp / options.parallel.num_distributed_optimizer_instances;
-}
-
-std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh) {
-  return mesh.edp / options.parallel.num_distributed_optimizer_instances;
-}
-
-std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
-  const char* const vain = sharers == 1 ? " (one copy of each: nothing to share out)" : "";
-  switch (sharding) {
-    case ShardingStrategy::kOptim: return fmt::format("distributed optimizer{}", vain);
-    case ShardingStrategy::kOptimGrads: return fmt::format("sharded gradients and optimizer{}", vain);
-    case ShardingStrategy::kOptimGradsParams: return fmt::format("fully sharded{}", vain);
-    default: return "not sharded";
-  }
-}
-
-std::string said_ends(const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
-  if (!options.model.untie_embeddings_and_output_weights) return "embedding and head whole, which share their words";
-  if (parallel.ends_exceed_memory) return "embedding and head too, as the device has no room for whole ones";
-  switch (parallel.fsdp_embedding_and_head) {
-    case EndUnits::kSharded: return "embedding and head too, by --fsdp-embedding-and-head";
-    case EndUnits::kWhole: return "embedding and head whole, by --fsdp-embedding-and-head";
-    case EndUnits::kAuto:
-      return options.train.deterministic_mode
-                 ? "embedding and head whole, as --deterministic-mode does not go by memory"
-                 : "embedding and head whole: there is room, or shards would need no less";
-  }
-  return "";
-}
 
 std::string device_name(const Options& options) {
   return options.train.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";

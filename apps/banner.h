@@ -25,13 +25,6 @@ std::string device_name(const Options& options);
 // The lines of a run; `options` are complete.
 std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks);
 
-// Of a fully sharded run: whether embedding and head are whole on each rank, and why.
-std::string said_ends(const Options& options);
-std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers);
-// Ranks that share out one copy of what is sharded, and of experts.
-std::int64_t sharers(const Options& options, const MeshSizes& mesh);
-std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh);
-
 // "parameters 0.25, gradients 0.50 MiB", the largest first and without those that are too small to show.
 std::string said_owners(const MemoryUse& use);
 

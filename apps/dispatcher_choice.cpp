@@ -2,11 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <vector>
-
-#include "parallel/comm/nccl_communicator.h"
-#include "parallel/mesh/mesh_sizes.h"
-
 namespace megalith {
 
 namespace {
@@ -34,13 +29,6 @@ std::string said_dispatcher(const Options& options) {
   return fmt::format("rows by alltoall ({})", options.parallel.gpus_apart
                                                   ? "flex needs GPUs that all map each other's memory"
                                                   : "flex needs GPUs");
-}
-
-bool gpus_are_apart(const RunSetup& setup, Communicator& world) {
-  const MeshSizes& mesh = setup.config.mesh;
-  if (mesh.ep * mesh.etp == 1 || dispatcher_of(setup.options) != MoeTokenDispatcher::kFlex) return false;
-  const std::vector<int> ranks = group_of(mesh, world.rank(), {Axis::kEtp, Axis::kEp});
-  return world.host_any(!can_share_memory(world, ranks));
 }
 
 }  // namespace megalith

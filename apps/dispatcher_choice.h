@@ -5,7 +5,6 @@
 #include <string>
 
 #include "apps/options.h"
-#include "apps/run_setup.h"
 
 namespace megalith {
 
@@ -13,9 +12,5 @@ namespace megalith {
 MoeTokenDispatcher dispatcher_of(const Options& options);
 // "rows by alltoall (flex needs GPUs)"
 std::string said_dispatcher(const Options& options);
-
-// Whether flex is asked for, or may be taken, on GPUs of which some do not read each other's memory. Collective over
-// `world`; the same on all ranks.
-bool gpus_are_apart(const RunSetup& setup, Communicator& world);
 
 }  // namespace megalith

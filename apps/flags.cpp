@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/standard_files.h"
+#include "core/base/text.h"
 #include "core/model/config.h"
 
 namespace megalith {

@@ -71,12 +71,4 @@ Binding toggle_of(Enum* field, Enum on, Enum off) {
           .get = [=] { return std::string(*field == on ? "true" : "false"); }};
 }
 
-// "text" in double quotes with escapes that TOML and JSON share.
-std::string escaped(std::string_view text);
-// The same for messages: cut after 80 bytes.
-std::string escaped_short(std::string_view text);
-bool is_utf8(std::string_view text);
-// "a, b or c"
-std::string alternatives(const std::vector<std::string_view>& names);
-
 }  // namespace megalith

@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "apps/batch_ramp.h"
-#include "apps/flags_binding.h"
 #include "apps/flags_companion.h"
 #include "apps/flags_moe.h"
 #include "apps/flags_offload.h"
@@ -18,6 +17,7 @@
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
 #include "core/base/output_file.h"
+#include "core/base/text.h"
 #include "core/data/split.h"
 #include "core/model/config.h"
 #include "parallel/context_parallel/context_parallel.h"

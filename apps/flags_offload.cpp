@@ -11,6 +11,7 @@
 #include "apps/layer_offload.h"
 #include "apps/pipeline_options.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace megalith {
 

@@ -5,6 +5,7 @@
 
 #include "apps/dispatcher_choice.h"
 #include "apps/own_model.h"
+#include "apps/plan_steps.h"
 #include "apps/stage_plans.h"
 #include "core/base/side_by_side.h"
 #include "core/model/config.h"

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/options.h"
 #include "apps/rates.h"
-#include "apps/step_plans.h"
+#include "apps/run_config.h"
+#include "apps/step_plan.h"
 #include "apps/step_times.h"
 #include "core/model/moe_config.h"
 #include "parallel/pipeline_parallel/simulator.h"

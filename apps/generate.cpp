@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "apps/complete_options.h"
 #include "apps/flags.h"
 #include "apps/generator.h"
 #include "apps/host_memory.h"
 #include "apps/own_model.h"
 #include "apps/program.h"
 #include "apps/ranks_program.h"
-#include "apps/run_setup.h"
 #include "apps/run_tokenizer.h"
 #include "apps/training_checkpoint.h"
 #include "core/base/counted.h"

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "apps/host_memory.h"
-#include "apps/step_plans.h"
+#include "apps/options.h"
+#include "apps/step_plan.h"
 #include "core/device/cuda_memory.h"
 
 namespace megalith {

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "apps/flags_binding.h"
 #include "apps/metrics_reader.h"
 #include "apps/version.h"
 #include "core/base/error.h"
@@ -15,6 +14,7 @@
 #include "core/base/line_reader.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
+#include "core/base/text.h"
 
 namespace megalith {
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "apps/flags_binding.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/line_reader.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/strict_json.h"
 

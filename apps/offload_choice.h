@@ -3,7 +3,7 @@
 
 #include "apps/offload_chosen.h"
 #include "apps/rank.h"
-#include "apps/step_plans.h"
+#include "apps/step_plan.h"
 
 namespace megalith {
 

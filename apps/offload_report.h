@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/step.h"
-#include "apps/step_plans.h"
+#include "apps/step_plan.h"
 #include "apps/step_times.h"
 #include "core/device/memory_node.h"
 

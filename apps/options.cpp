@@ -41,4 +41,11 @@ std::int64_t Options::num_layers() const { return model.num_layers; }
 DType Options::params_dtype() const { return model.params_dtype; }
 bool Options::ties_embeddings() const { return !model.untie_embeddings_and_output_weights; }
 
+bool may_shard_ends(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
+         parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights &&
+         !options.train.deterministic_mode;
+}
+
 }  // namespace megalith

@@ -331,4 +331,8 @@ struct Options : RunOptions {
   ModelConfig& model;  // this object's own
 };
 
+// Whether --fsdp-embedding-and-head leaves open what becomes of these. It does not where bits must not depend on what
+// memory is free.
+bool may_shard_ends(const Options& options);
+
 }  // namespace megalith

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "apps/banner.h"
+#include "apps/complete_options.h"
 #include "apps/flags.h"
 #include "apps/forecast.h"
 #include "apps/host_memory.h"
@@ -15,10 +15,13 @@
 #include "apps/plan_experts.h"
 #include "apps/plan_json.h"
 #include "apps/plan_page.h"
+#include "apps/planned_graphs.h"
+#include "apps/printed_actions.h"
 #include "apps/program.h"
 #include "apps/rates.h"
 #include "apps/report_page.h"
-#include "apps/run_setup.h"
+#include "apps/sharding_words.h"
+#include "apps/run_tokenizer.h"
 #include "apps/suggest.h"
 #include "core/base/counted.h"
 #include "core/base/cpu_check.h"

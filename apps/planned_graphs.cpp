@@ -17,10 +17,6 @@ namespace megalith {
 
 namespace {
 
-// Of a GPU's memory, which the driver takes in steps of 2 MiB, so that it may be none or twice as much
-// (tests/bench/RESULTS.md).
-constexpr std::size_t kGraphBytes = 1 << 20, kGraphBytesOfOp = 2 << 10;
-
 // Is the module of --cuda-graph-modules in one of the graphs?
 bool hold(const StepGraphs& graphs, std::string_view module) {
   for (const auto& [name, kind] : {std::pair<std::string_view, SegmentModule>{"attn", SegmentModule::kAttention},
@@ -41,10 +37,6 @@ std::string said_capture(const TrainingOptions& train) {
 }
 
 }  // namespace
-
-std::size_t StepGraphs::bytes() const {
-  return static_cast<std::size_t>(graphs) * kGraphBytes + static_cast<std::size_t>(captured_ops) * kGraphBytesOfOp;
-}
 
 void check_captured_modules(const TrainingOptions& train, const std::vector<StepGraphs>& ranks) {
   if (train.cuda_graph_impl == CudaGraphImpl::kNone || train.skip_train) return;

@@ -8,6 +8,7 @@
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"

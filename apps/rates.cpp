@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
+#include "core/base/text.h"
 
 namespace megalith {
 

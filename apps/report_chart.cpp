@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "apps/flags_binding.h"
+#include "core/base/text.h"
 
 namespace megalith {
 

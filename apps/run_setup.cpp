@@ -5,37 +5,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "apps/flags.h"
+#include "apps/complete_options.h"
+#include "apps/dispatcher_choice.h"
 #include "apps/memory_checks.h"
 #include "apps/stage_plans.h"
 #include "core/base/log.h"
 #include "core/model/config.h"
+#include "parallel/comm/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
+#include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
-
-RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world) {
-  ModelConfig& model = options.model;
-  if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
-      options.data.tokenizer_type != TokenizerType::kNull) {
-    refuse_usage("--vocab-size", {.expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
-                                  .got = std::to_string(model.vocab_size),
-                                  .remedy = "leave it out: the tokenizer says it"});
-  }
-  model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
-  resolve(model);
-  validate(model);
-  if (options.train.global_batch_size == 0)
-    options.train.global_batch_size = options.train.micro_batch_size * mesh_sizes_of(options.parallel, world).dp;
-  const RunConfig config = run_config(options, world);
-  check_stages(options.train, config);
-  // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
-  const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
-  model.vocab_size -= added;
-  update_effective(options);
-  model.vocab_size += added;
-  return config;
-}
 
 // A softmax over one choice is 1, whatever the router computes.
 void warn_of_routers(const Options& options) {
@@ -77,13 +57,6 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   return setup;
 }
 
-bool may_shard_ends(const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
-  return parallel.sharding() == ShardingStrategy::kOptimGradsParams &&
-         parallel.fsdp_embedding_and_head == EndUnits::kAuto && options.model.untie_embeddings_and_output_weights &&
-         !options.train.deterministic_mode;
-}
-
 namespace {
 
 bool lacks_room(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
@@ -111,6 +84,13 @@ void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes
   if (most(sharded) >= most(setup.plans)) return;
   setup.options = std::move(options);
   setup.plans = std::move(sharded);
+}
+
+bool gpus_are_apart(const RunSetup& setup, Communicator& world) {
+  const MeshSizes& mesh = setup.config.mesh;
+  if (mesh.ep * mesh.etp == 1 || dispatcher_of(setup.options) != MoeTokenDispatcher::kFlex) return false;
+  const std::vector<int> ranks = group_of(mesh, world.rank(), {Axis::kEtp, Axis::kEp});
+  return world.host_any(!can_share_memory(world, ranks));
 }
 
 void use_gpus_apart(RunSetup& setup, int rank) {

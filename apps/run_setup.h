@@ -11,7 +11,7 @@
 #include "apps/run_config.h"
 #include "apps/run_data.h"
 #include "apps/run_tokenizer.h"
-#include "apps/step_plans.h"
+#include "apps/step_plan.h"
 #include "apps/training_checkpoint.h"
 #include "core/data/tokenizer.h"
 
@@ -31,16 +31,12 @@ struct RunSetup {
 // `options` is complete except for the vocabulary size, which the tokenizer gives.
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
 
-// Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps. Errors
-// (exit code 2) say what of the sizes and the layout does not fit.
-RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);
-
-// Whether --fsdp-embedding-and-head leaves open what becomes of these. It does not where bits must not depend on what
-// memory is free.
-bool may_shard_ends(const Options& options);
 // Shards them on all ranks where that is open, some rank's device has no room for whole ones (on the CPU: its share of
 // what the host can give), and the rank with the most then needs less. Plans again. Collective.
 void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes = available_bytes());
+// Whether flex is asked for, or may be taken, on GPUs of which some do not read each other's memory. Collective over
+// `world`; the same on all ranks.
+bool gpus_are_apart(const RunSetup& setup, Communicator& world);
 // Rows of experts go by messages (apps/dispatcher_choice.h), on all ranks or none; plans again.
 void use_gpus_apart(RunSetup& setup, int rank);
 

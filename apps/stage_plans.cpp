@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "apps/options.h"
+#include "apps/plan_steps.h"
 
 namespace megalith {
 

@@ -1,7 +1,9 @@
 // The memory of a run whose batch grows, planned before its first step.
 #pragma once
 
-#include "apps/step_plans.h"
+#include "apps/options.h"
+#include "apps/run_config.h"
+#include "apps/step_plan.h"
 
 namespace megalith {
 

@@ -10,7 +10,7 @@
 #include "apps/expert_load.h"
 #include "apps/rank.h"
 #include "apps/staging.h"
-#include "apps/step_plans.h"
+#include "apps/step_plan.h"
 #include "parallel/pipeline_parallel/lowering.h"
 
 namespace megalith {

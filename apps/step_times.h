@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/cost_model.h"
-#include "apps/step_plans.h"
+#include "apps/step_plan.h"
 
 namespace megalith {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/flags_binding.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/output_file.h"
+#include "core/base/text.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {

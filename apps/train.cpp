@@ -16,6 +16,8 @@
 #include "apps/layer_offload.h"
 #include "apps/memory_checks.h"
 #include "apps/own_model.h"
+#include "apps/planned_graphs.h"
+#include "apps/printed_actions.h"
 #include "apps/program.h"
 #include "apps/ranks_program.h"
 #include "apps/save_lock.h"

@@ -8,6 +8,7 @@
 
 #include "apps/expert_rows.h"
 #include "apps/memory_checks.h"
+#include "apps/plan_steps.h"
 #include "apps/trainer.h"
 #include "core/base/counted.h"
 #include "core/base/log.h"

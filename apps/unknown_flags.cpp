@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "apps/flags_binding.h"
 #include "core/base/edit_distance.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace megalith {
 

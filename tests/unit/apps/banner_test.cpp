@@ -1,8 +1,10 @@
 #include "apps/banner.h"
+#include "apps/complete_options.h"
 #include "apps/dispatcher_choice.h"
 
 #include <gtest/gtest.h>
 
+#include "apps/sharding_words.h"
 #include "apps/version.h"
 #include "core/layers/segment.h"
 #include "tests/support/words.h"

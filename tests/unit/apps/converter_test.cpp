@@ -1,5 +1,6 @@
 // convert: there and back bit for bit, what a checkpoint gets beside the weights, and every way to fail.
 #include "apps/converter.h"
+#include "apps/complete_options.h"
 
 #include <gmock/gmock.h>
 

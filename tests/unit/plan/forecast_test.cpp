@@ -10,6 +10,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "apps/printed_actions.h"
 #include "apps/step.h"
 #include "core/base/error.h"
 #include "core/model/config.h"

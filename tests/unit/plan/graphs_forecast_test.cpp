@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/forecast.h"
+#include "apps/plan_steps.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {

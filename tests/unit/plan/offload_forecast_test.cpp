@@ -7,6 +7,7 @@
 
 #include "apps/forecast.h"
 #include "apps/offload_report.h"
+#include "apps/plan_steps.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 

@@ -7,6 +7,8 @@
 #include <map>
 
 #include "apps/offload_report.h"
+#include "apps/plan_steps.h"
+#include "apps/printed_actions.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/complete_options.h"
 #include "apps/flags.h"
 #include "apps/rates.h"
 #include "apps/run_setup.h"

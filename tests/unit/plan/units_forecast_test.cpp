@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "apps/printed_actions.h"
 #include "apps/suggest.h"
 #include "core/model/config.h"
 #include "tests/unit/plan/plan_support.h"

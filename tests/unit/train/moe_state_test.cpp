@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "apps/complete_options.h"
 #include "apps/converter.h"
 #include "apps/run_setup.h"
 #include "apps/training_checkpoint.h"

@@ -1,6 +1,4 @@
-#include "apps/step_plans.h"
-
-#include <fmt/format.h>
+#include "apps/plan_steps.h"
 
 #include <functional>
 #include <limits>
@@ -11,7 +9,6 @@
 #include "apps/async_save.h"
 #include "apps/expert_rows.h"
 #include "apps/offload_choice.h"
-#include "apps/offload_report.h"
 #include "apps/step.h"
 #include "core/device/short_ops.h"
 #include "graphs/held_buffers.h"
@@ -304,74 +301,6 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   return recording;
 }
 
-namespace {
-
-// What the actions of slots are about.
-std::string printed_slots(const std::vector<OffloadSlot>& slots) {
-  std::string text;
-  for (std::size_t item = 0; item < slots.size(); ++item)
-    text +=
-        fmt::format("slot {}: chunk {}, {}, {} bytes\n", item, slots[item].chunk, slots[item].name, slots[item].bytes);
-  return text;
-}
-
-}  // namespace
-
-std::string printed_actions(const Options& options, const RunConfig& config) {
-  const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
-  const RunConfig few = as_recorded(config, kRecordedOneByOne);
-  std::string text;
-  for (int stage = 0; stage < stages; ++stage) {
-    const int first_rank = stage * (world / stages);
-    PlanCommunicator ranks("world", {.rank = first_rank, .size = world});
-    const Mesh mesh = Mesh::create(ranks, config.mesh);
-    Timeline timeline;
-    StepPlans plans;
-    if (offloads(options)) plans = record_step(options, few, first_rank, {.most_microbatches = few.microbatches}).plans;
-    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, plans.offload.points);
-    const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
-    if (stages > 1) text += fmt::format("stage {}\n", stage);
-    const std::vector<Action> actions = step_actions(rank).train;
-    const RunPlan runs = graph_runs(rank, actions);
-    text += printed_offload(plans, whose);
-    if (rank.offload) text += printed_slots(rank.offload->points.slots);
-    text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
-    if (runs.graphs == 0) continue;
-    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options.train, whose);
-  }
-  return text;
-}
-
-std::size_t MemoryUse::total() const { return std::accumulate(persistent.begin(), persistent.end(), arena); }
-
-std::vector<std::pair<std::size_t, std::string_view>> MemoryUse::owners() const {
-  std::vector<std::pair<std::size_t, std::string_view>> owners = {{arena, "activations and temporaries"}};
-  for (int c = 0; c < kNumMemoryCategories; ++c)
-    owners.emplace_back(persistent[static_cast<std::size_t>(c)], name_of(static_cast<MemoryCategory>(c)));
-  std::ranges::sort(owners, std::greater());
-  return owners;
-}
-
-std::vector<std::pair<std::string, std::size_t>> bytes_by_owner(const CategoryBytes& persistent, const MemoryUse& use) {
-  std::vector<std::pair<std::string, std::size_t>> owners;
-  for (int c = 0; c < kNumMemoryCategories; ++c) {
-    const std::size_t bytes = persistent[static_cast<std::size_t>(c)];
-    if (bytes > 0) owners.emplace_back(name_of(static_cast<MemoryCategory>(c)), bytes);
-  }
-  std::size_t kept = 0;
-  for (const auto& [kind, bytes] : use.activations) {
-    owners.emplace_back("activations " + kind, bytes);
-    kept += bytes;
-  }
-  owners.emplace_back("step temporaries", use.arena - kept);
-  return owners;
-}
-
-MemoryUse memory_use(const StepPlans& plans) {
-  return {.persistent = plans.persistent,
-          .arena = plans.block_bytes(),
-          .arena_live = plans.train.live_by_category,
-          .activations = plans.train.live_activations};
-}
+RunConfig with_few_microbatches(const RunConfig& config) { return as_recorded(config, kRecordedOneByOne); }
 
 }  // namespace megalith

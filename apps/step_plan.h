@@ -1,18 +1,18 @@
-// What a step takes, recorded on the plan backend before anything is allocated.
+// What a step of one rank takes and does, as data: made by a recording on the plan backend (plan_steps), read by all
+// who forecast, check, run or print it.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "apps/offload_chosen.h"
-#include "apps/planned_graphs.h"
-#include "apps/run_config.h"
+#include "core/base/digest.h"
 #include "core/device/arena.h"
 #include "core/device/memory_pool.h"
 #include "core/device/timeline.h"
@@ -21,6 +21,19 @@
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
+
+// How a training step of one rank runs with --cuda-graph-impl; without graphs all of its ops are eager.
+struct StepGraphs {
+  int graphs = 0;                              // that a rank captures
+  std::uint32_t modules = 0;                   // bit m: a verb of SegmentModule m is in one of them
+  std::int64_t captured_ops = 0;               // in them
+  std::uint64_t digest_of_ops = kEmptyDigest;  // as GraphedRunner::Stats
+  std::int64_t nodes = 0;                      // likewise, as Graph::num_nodes counts: of a GPU about as many
+  std::int64_t replays = 0;                    // a step
+  std::int64_t eager_ops = 0;                  // a step, outside of graphs
+  std::size_t bytes() const;  // of the device, as expected: what the driver takes in addition to MemoryUse
+  friend bool operator==(const StepGraphs&, const StepGraphs&) = default;
+};
 
 // Memory layouts of the steps of a run.
 struct StepPlans {
@@ -52,11 +65,6 @@ MemoryUse memory_use(const StepPlans& plans);
 // The same bytes by the names that metrics and plan give their owners, `persistent` as they are or are forecast.
 std::vector<std::pair<std::string, std::size_t>> bytes_by_owner(const CategoryBytes& persistent, const MemoryUse& use);
 
-// Records a training and an evaluation step of one rank without computing anything. `offloaded`: what moves to the
-// host, where that was chosen before and is to stay; else it is chosen by a recording without.
-StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
-                     const std::optional<OffloadChosen>& offloaded = {});
-
 // What one rank enqueues in a training step, in the order in which it does. The step may have fewer microbatches than
 // the run's, which would add the same actions once more.
 struct StepRecording {
@@ -73,14 +81,4 @@ struct StepRecording {
   RunPlan runs;                        // of the actions
   bool searches = true;                // for tighter layouts of memory (core/device/arena.h)
 };
-struct RecordSpec {
-  std::int64_t most_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
-  std::size_t most_memory = 0;         // bytes; of a step that needs more no times are asked for; 0: no limit
-  bool searches = true;                // as StepRecording::searches
-};
-StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
-
-// The actions of a training step of each stage's first rank, as text.
-std::string printed_actions(const Options& options, const RunConfig& config);
-
 }  // namespace megalith
