@@ -1,6 +1,6 @@
-// Yours: flags, layers and hooks for train, plan, generate and convert. apps/own.h says what each function does. This
-// file adds nothing; tests/own/own.cpp adds a layer with its flag and a hook.
-#include "apps/own.h"
+// Yours: flags, layers and hooks for train, plan, generate and convert. apps/config/own.h says what each function does.
+// This file adds nothing; tests/own/own.cpp adds a layer with its flag and a hook.
+#include "apps/config/own.h"
 
 namespace megalith {
 

@@ -1,5 +1,5 @@
 # One library per folder: megalith_library(core_ops PUBLIC core_tensor) compiles every source of the current folder (or
-# those that match SOURCES; less those that match the expressions of EXCLUDE) and links to the left only. Where CUDA is
+# those that match SOURCES; less main.cpp and those that match the expressions of EXCLUDE) and links to the left only. Where CUDA is
 # chosen, and nowhere else: with MEGALITH_CUDA the library holds the folder's *.cu, *_cuda.cpp, nccl_*.cpp and cuda/*,
 # which alone see the headers of CUDA and of the targets in CUDA; without it, no_cuda/* defines the same symbols. All
 # other sources are compiled the same way in both builds.
@@ -59,7 +59,7 @@ function(megalith_library name)
   endif()
   list(TRANSFORM ARG_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   file(GLOB sources CONFIGURE_DEPENDS ${ARG_SOURCES})
-  foreach(pattern IN LISTS ARG_EXCLUDE)
+  foreach(pattern IN LISTS ARG_EXCLUDE ITEMS "/main\\.cpp$")
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()
   set(cuda_sources ${sources})
@@ -88,6 +88,14 @@ function(megalith_library name)
     list(TRANSFORM ARG_CUDA REPLACE "(.+)" "$<LINK_ONLY:\\1>")
     target_link_libraries(${name} INTERFACE ${ARG_CUDA})
   endif()
+endfunction()
+
+# megalith_program(train): the program of the current room, apps/train/main.cpp and the room's library.
+function(megalith_program name)
+  add_executable(${name} main.cpp)
+  megalith_compile_options(${name})
+  target_link_libraries(${name} PRIVATE apps_${name})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${MEGALITH_PROGRAM_DIR})
 endfunction()
 
 # megalith_test(unit_data LIBRARIES core_data LABELS unit QUICK asan SHARDS 2): one GoogleTest program from every

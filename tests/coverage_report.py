@@ -17,8 +17,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORE_LINES = 90.0
 BRANCHES = 95.0
 PARSERS = {
-    "configuration": ["apps/flags.cpp", "apps/flags_binding.cpp", "apps/flags_check.cpp", "apps/flags_toml.cpp"],
-    "command line": ["apps/flags_command_line.cpp", "apps/prepare_options.cpp"],
+    "configuration": ["apps/flags/flags.cpp", "apps/flags/flags_binding.cpp", "apps/flags/flags_check.cpp", "apps/flags/flags_toml.cpp"],
+    "command line": ["apps/flags/flags_command_line.cpp", "apps/prepare/prepare_options.cpp"],
     ".idx and .bin": ["core/data/indexed_dataset.cpp"],
     "text": ["core/data/document_reader.cpp", "core/data/split.cpp"],
     "safetensors": ["core/checkpoint/safetensors*.cpp"],

@@ -56,7 +56,7 @@ enum class SegmentModule : std::uint8_t {
   kMoeRouter,
   kMoeDispatch,  // of rows to the ranks of their experts
   kMoe,          // experts, and what adds up their rows; or with the router, where that is recomputed with them
-  kOwn,          // a layer of your own (apps/own.h)
+  kOwn,          // a layer of your own (apps/config/own.h)
   kLayer,        // whole layers that are recomputed together
 };
 

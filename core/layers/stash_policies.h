@@ -23,7 +23,7 @@ enum class SlotKind : std::uint8_t {
   kExpertFc1,   // norm output, before its rows are routed; read by backward_weight
   kMoeAct,      // fc1 output of experts; read by backward_data
   kExpertFc2,   // activation output of experts; read by backward_weight, refilled by the activation's gradient
-  kOwn,         // of a layer of your own (apps/own.h), whatever reads it
+  kOwn,         // of a layer of your own (apps/config/own.h), whatever reads it
   kLayerInput,  // inputs of what is wholly recomputed
   kOther,
 };

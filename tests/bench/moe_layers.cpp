@@ -15,10 +15,10 @@
 #include <tuple>
 #include <vector>
 
-#include "apps/dispatcher_choice.h"
-#include "apps/flags.h"
-#include "apps/run_setup.h"
-#include "apps/trainer.h"
+#include "apps/config/dispatcher_choice.h"
+#include "apps/flags/flags.h"
+#include "apps/train/run_setup.h"
+#include "apps/train/trainer.h"
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
 #include "parallel/comm/mpi_runtime.h"

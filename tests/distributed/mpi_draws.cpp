@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/run_setup.h"
+#include "apps/train/run_setup.h"
 #include "tests/distributed/training_ranks.h"
 #include "tests/unit/train/draws.h"
 

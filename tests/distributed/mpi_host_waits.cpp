@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/flags.h"
-#include "apps/run_setup.h"
+#include "apps/flags/flags.h"
+#include "apps/train/run_setup.h"
 #include "parallel/comm/mpi_runtime.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/distributed/rank_device.h"

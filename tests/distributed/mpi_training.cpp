@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/run_setup.h"
+#include "apps/train/run_setup.h"
 #include "tests/distributed/training_ranks.h"
 #include "tests/distributed/way_of_rows.h"
 #include "tests/support/pairwise.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "apps/run_setup.h"
+#include "apps/train/run_setup.h"
 #include "tests/distributed/rank_device.h"
 #include "tests/distributed/run_tests.h"
 #include "tests/support/test_folder.h"

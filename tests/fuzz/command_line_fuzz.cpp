@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "core/base/fault.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 // A --config file, to the end of all checks.
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,9 +1,9 @@
 // What transformers writes beside weights. An even first byte: config.json, its names of tensors, and the configuration
 // written again; an odd one: model.safetensors.index.json.
-#include "apps/hf_config.h"
+#include "core/hf/hf_config.h"
 
-#include "apps/hf_files.h"
-#include "apps/hf_names.h"
+#include "core/hf/hf_files.h"
+#include "core/hf/hf_names.h"
 #include "core/model/config.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 // A file of --metrics-jsonl, to the page that report makes of it.
-#include "apps/metrics_reader.h"
-#include "apps/report_page.h"
+#include "apps/metrics/metrics_reader.h"
+#include "apps/report/report_page.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

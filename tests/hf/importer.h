@@ -1,5 +1,5 @@
 // Reads a model as transformers saves it (config.json, model.safetensors) into a model of core/model, by the names of
-// apps/hf_names.h: what is compared with transformers here is what convert converts.
+// core/hf/hf_names.h: what is compared with transformers here is what convert converts.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/hf_names.h"
 #include "core/device/stream.h"
+#include "core/hf/hf_names.h"
 #include "core/layers/parameter.h"
 #include "core/model/config.h"
 

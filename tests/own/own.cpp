@@ -1,12 +1,12 @@
 // The example of CONTRIBUTING.md: an apps/own.cpp that hangs a ResidualAdapter behind the MLP or the experts of each
 // layer, with flags and a hook. The programs own_train, own_plan, own_generate and own_convert are built with it.
-#include "apps/own.h"
+#include "apps/config/own.h"
 
 #include <fmt/format.h>
 
 #include <memory>
 
-#include "apps/rank.h"
+#include "apps/run/rank.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/model/config.h"

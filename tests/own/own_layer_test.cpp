@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "apps/flags.h"
-#include "apps/own_model.h"
-#include "apps/run_setup.h"
+#include "apps/flags/flags.h"
+#include "apps/run/own_model.h"
+#include "apps/train/run_setup.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 

@@ -36,17 +36,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"parallel/mesh/a.h", "\"parallel/data_parallel/buckets.h\""}, Case{"parallel/mesh/a.h", "\"fsdp/unit.h\""},
         Case{"moe/a.h", "\"fsdp/unit.h\""}, Case{"fsdp/a.h", "\"offload/policy.h\""},
         Case{"offload/a.h", "\"graphs/capture.h\""}, Case{"graphs/a.h", "\"moe/router.h\""},
-        Case{"moe/a.h", "\"apps/flags.h\""}, Case{"apps/a.h", "\"tests/support/temp.h\""},
+        Case{"moe/a.h", "\"apps/flags/flags.h\""}, Case{"apps/run/a.h", "\"tests/support/temp.h\""},
+        Case{"apps/config/a.h", "\"apps/run/step.h\""}, Case{"apps/run/a.h", "\"apps/flags/flags.h\""},
+        Case{"apps/plan/a.cpp", "\"apps/train/banner.h\""}, Case{"core/hf/a.h", "\"parallel/mesh/mesh.h\""},
         Case{"apps/a.cpp", "<fstream>"}, Case{"parallel/comm/a.cpp", "<sys/stat.h>"}, Case{"apps/a.cpp", "\"flags.h\""},
         Case{"apps/a.cpp", "\"../core/base/error.h\""}, Case{"tests/unit/a.cpp", "\"core/base/error.cpp\""}));
 INSTANTIATE_TEST_SUITE_P(
     LibraryRules, Forbidden,
     testing::Values(Case{"parallel/comm/mpi_communicator.h", "<mpi.h>"}, Case{"parallel/mesh/mpi_a.cpp", "<mpi.h>"},
-                    Case{"apps/train.cpp", "<mpi.h>"}, Case{"tests/unit/a_test.cpp", "<mpi.h>"},
+                    Case{"apps/train/main.cpp", "<mpi.h>"}, Case{"tests/unit/a_test.cpp", "<mpi.h>"},
                     Case{"parallel/comm/mpi_a.cpp", "<nccl.h>"}, Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
                     Case{"core/ops/gemm_cpu.cpp", "<cublasLt.h>"}, Case{"core/ops/gemm_cpu.cpp", "<Eigen/Core>"},
                     Case{"core/layers/linear.cpp", "<Eigen/Dense>"}, Case{"core/ops/gemm.cpp", "<gtest/gtest.h>"},
-                    Case{"apps/flags.h", "<CLI/CLI.hpp>"}, Case{"apps/flags.h", "<toml++/toml.h>"},
+                    Case{"apps/flags/flags.h", "<CLI/CLI.hpp>"}, Case{"apps/flags/flags.h", "<toml++/toml.h>"},
                     Case{"core/data/a.h", "<nlohmann/json.hpp>"}));
 
 class Allowed : public testing::TestWithParam<Case> {};
@@ -57,15 +59,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"core/checkpoint/a.h", "\"core/layers/parameter.h\""},
                     Case{"parallel/mesh/a.h", "\"parallel/comm/group.h\""},
                     Case{"parallel/comm/a.h", "\"core/ops/op.h\""}, Case{"fsdp/a.h", "\"parallel/mesh/mesh.h\""},
-                    Case{"apps/a.cpp", "\"graphs/capture.h\""}, Case{"tests/unit/a.cpp", "\"apps/flags.h\""},
+                    Case{"apps/a.cpp", "\"graphs/capture.h\""}, Case{"apps/train/a.cpp", "\"apps/run/step.h\""},
+                    Case{"apps/own.cpp", "\"apps/run/rank.h\""}, Case{"tests/unit/a.cpp", "\"apps/flags/flags.h\""},
                     Case{"parallel/comm/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/mpi_exchange.h", "<mpi.h>"},
                     Case{"parallel/comm/nccl_a.cpp", "<nccl.h>"}, Case{"core/device/cuda/check.h", "<cuda_runtime.h>"},
                     Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"}, Case{"tests/reference/a.cpp", "<Eigen/Core>"},
-                    Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"}, Case{"apps/flags.cpp", "<CLI/CLI.hpp>"},
+                    Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"}, Case{"apps/flags/flags.cpp", "<CLI/CLI.hpp>"},
                     Case{"core/base/a.h", "<string>"}));
 
 TEST(IncludeRules, SeesIncludesThroughBlanksAndReportsEach) {
-  EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n  #  include \"apps/flags.h\"\n#include\t<mpi.h>\n"),
+  EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n  #  include \"apps/flags/flags.h\"\n#include\t<mpi.h>\n"),
               ElementsAre(HasSubstr("core/base/a.cpp:2:"), HasSubstr("core/base/a.cpp:3:")));
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "apps/trainer.h"
+#include "apps/train/trainer.h"
 #include "tests/support/host_waits/host_waits.h"
 
 namespace megalith::test {

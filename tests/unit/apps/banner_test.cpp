@@ -1,11 +1,11 @@
-#include "apps/banner.h"
-#include "apps/complete_options.h"
-#include "apps/dispatcher_choice.h"
+#include "apps/train/banner.h"
+#include "apps/config/dispatcher_choice.h"
+#include "apps/flags/complete_options.h"
 
 #include <gtest/gtest.h>
 
-#include "apps/sharding_words.h"
-#include "apps/version.h"
+#include "apps/program/version.h"
+#include "apps/summary/sharding_words.h"
 #include "core/layers/segment.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"

@@ -1,7 +1,7 @@
 // Batch, learning rate and length of a run by consumed samples, compared with Megatron-LM's arithmetic
 // (RampupBatchsizeNumMicroBatchesCalculator and OptimizerParamScheduler), which is written here as the objects with
 // state that it consists of, and with runs step by step.
-#include "apps/batch_ramp.h"
+#include "apps/config/batch_ramp.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
 

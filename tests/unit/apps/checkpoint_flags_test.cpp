@@ -1,5 +1,5 @@
 // Flags of a run that loads a checkpoint: what may differ, and --use-checkpoint-args.
-#include "apps/checkpoint_flags.h"
+#include "apps/checkpoint/checkpoint_flags.h"
 
 #include <gmock/gmock.h>
 

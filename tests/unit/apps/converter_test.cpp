@@ -1,6 +1,6 @@
 // convert: there and back bit for bit, what a checkpoint gets beside the weights, and every way to fail.
-#include "apps/converter.h"
-#include "apps/complete_options.h"
+#include "apps/convert/converter.h"
+#include "apps/flags/complete_options.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/run_setup.h"
+#include "apps/train/run_setup.h"
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "core/model/config.h"

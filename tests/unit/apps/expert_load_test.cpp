@@ -1,14 +1,14 @@
 // How rows were spread over experts: from the counts of a step to what a user sees of them.
-#include "apps/expert_load.h"
+#include "moe/expert_load.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "apps/metrics.h"
-#include "apps/metrics_reader.h"
-#include "apps/report_page.h"
+#include "apps/metrics/metrics.h"
+#include "apps/metrics/metrics_reader.h"
+#include "apps/report/report_page.h"
 #include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "core/base/fault.h"
 #include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/flags_table.h"
+#include "apps/flags/flags_table.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {

@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "apps/checkpoint_flags.h"
-#include "apps/flags_table.h"
+#include "apps/checkpoint/checkpoint_flags.h"
+#include "apps/flags/flags_table.h"
 #include "tests/support/error_of.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "core/base/error.h"
 #include "tests/support/test_folder.h"
 

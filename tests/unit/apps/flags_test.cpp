@@ -1,13 +1,13 @@
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "apps/flags_table.h"
-#include "apps/unknown_flags.h"
-#include "apps/version.h"
+#include "apps/flags/flags_table.h"
+#include "apps/flags/unknown_flags.h"
+#include "apps/program/version.h"
 #include "core/model/config.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"

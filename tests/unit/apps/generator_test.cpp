@@ -1,5 +1,5 @@
 // Generation by a replayed step: the tokens of eager steps, whatever varies from step to step and from call to call.
-#include "apps/generator.h"
+#include "apps/generate/generator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "core/model/config.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/error_of.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "apps/flags.h"
+#include "apps/flags/flags.h"
 #include "core/base/error.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/train_state.h"

@@ -12,8 +12,8 @@
 #include <regex>
 #include <sstream>
 
-#include "apps/flags.h"
-#include "apps/trainer.h"
+#include "apps/flags/flags.h"
+#include "apps/train/trainer.h"
 #include "core/base/error.h"
 #include "core/data/indexed_dataset.h"
 #include "tests/support/words.h"
@@ -70,7 +70,7 @@ std::string outcome_of_error(const Error& error) {
   return fmt::format("exit {}: {}", static_cast<int>(error.code()), error.what());
 }
 
-// As apps/train.cpp on one rank.
+// As apps/train/main.cpp on one rank.
 void train(const Words& arguments) {
   StopRequest stop;
   ThreadWorld(1).run([&](Communicator& world) {

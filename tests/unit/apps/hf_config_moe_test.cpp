@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/hf_config.h"
 #include "core/base/error.h"
+#include "core/hf/hf_config.h"
 #include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"

@@ -1,5 +1,5 @@
 // config.json of transformers: what it says, what is refused.
-#include "apps/hf_config.h"
+#include "core/hf/hf_config.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "apps/hf_config.h"
-#include "apps/hf_files.h"
+#include "core/hf/hf_config.h"
+#include "core/hf/hf_files.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"

@@ -1,5 +1,5 @@
 // Folders of transformers: files whole and in parts, tensors that lack or are too many, hostile files.
-#include "apps/hf_files.h"
+#include "core/hf/hf_files.h"
 
 #include <bit>
 #include <cstring>

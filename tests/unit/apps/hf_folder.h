@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/hf_names.h"
+#include "core/hf/hf_names.h"
 #include "core/model/config.h"
 
 namespace megalith::test {

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/hf_files.h"
 #include "core/base/error.h"
+#include "core/hf/hf_files.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {

@@ -1,5 +1,5 @@
 // Which tensor of transformers is which of ours.
-#include "apps/hf_names.h"
+#include "core/hf/hf_names.h"
 
 #include <gtest/gtest.h>
 

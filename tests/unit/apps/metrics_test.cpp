@@ -1,4 +1,4 @@
-#include "apps/metrics.h"
+#include "apps/metrics/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <csignal>
 #include <limits>
 
-#include "apps/metrics_reader.h"
+#include "apps/metrics/metrics_reader.h"
 #include "core/base/error.h"
 #include "core/base/fault.h"
 #include "tests/unit/apps/flags_support.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/checkpoint_flags.h"
+#include "apps/checkpoint/checkpoint_flags.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith::test {

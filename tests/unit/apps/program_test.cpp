@@ -1,5 +1,5 @@
 // What is around the work of each program: errors that become exit codes, and the time in which a run must start.
-#include "apps/program.h"
+#include "apps/program/program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <system_error>
 #include <thread>
 
-#include "apps/flags.h"
-#include "apps/start_watch.h"
+#include "apps/flags/flags.h"
+#include "apps/train/start_watch.h"
 #include "parallel/comm/mpi_runtime.h"
 
 namespace megalith {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "apps/report_chart.h"
-#include "apps/report_page.h"
+#include "apps/report/report_chart.h"
+#include "apps/report/report_page.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-#include "apps/run_length.h"
+#include "apps/config/run_length.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "apps/metrics.h"
+#include "apps/metrics/metrics.h"
 
 namespace megalith::test {
 

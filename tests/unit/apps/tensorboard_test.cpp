@@ -1,4 +1,4 @@
-#include "apps/tensorboard.h"
+#include "apps/metrics/tensorboard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <mutex>
 
-#include "apps/trainer.h"
+#include "apps/train/trainer.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/parse_run.h"
@@ -20,7 +20,7 @@ const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
 
 class TokenizerFiles : public test::InFolder {
  protected:
-  // As apps/train.cpp on so many ranks; its log, or "exit CODE: MESSAGE".
+  // As apps/train/main.cpp on so many ranks; its log, or "exit CODE: MESSAGE".
   static std::string train(const Words& flags, int ranks = 1) {
     const StopRequest stop;
     std::string failure;

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <mutex>
 
-#include "apps/expert_rows.h"
-#include "apps/forecast.h"
-#include "apps/plan_experts.h"
-#include "apps/suggest.h"
+#include "apps/cost/expert_rows.h"
+#include "apps/forecast/forecast.h"
+#include "apps/forecast/suggest.h"
+#include "apps/plan/plan_experts.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {

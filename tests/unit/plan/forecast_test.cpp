@@ -1,6 +1,6 @@
 // FLOPs and communication volumes against closed formulas and against what thread ranks count; times against hand
 // computation.
-#include "apps/forecast.h"
+#include "apps/forecast/forecast.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -10,8 +10,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "apps/printed_actions.h"
-#include "apps/step.h"
+#include "apps/run/step.h"
+#include "apps/summary/printed_actions.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
 #include "parallel/pipeline_parallel/placement.h"

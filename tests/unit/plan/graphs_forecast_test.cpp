@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "apps/forecast.h"
-#include "apps/plan_steps.h"
+#include "apps/forecast/forecast.h"
+#include "apps/planning/plan_steps.h"
+#include "apps/summary/planned_graphs.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "apps/forecast.h"
-#include "apps/offload_report.h"
-#include "apps/plan_steps.h"
+#include "apps/forecast/forecast.h"
+#include "apps/planning/plan_steps.h"
+#include "apps/summary/offload_report.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 

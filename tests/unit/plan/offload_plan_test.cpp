@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "apps/offload_report.h"
-#include "apps/plan_steps.h"
-#include "apps/printed_actions.h"
+#include "apps/planning/plan_steps.h"
+#include "apps/summary/offload_report.h"
+#include "apps/summary/printed_actions.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 

@@ -1,7 +1,7 @@
 // What the tests of plans that move activations share.
 #pragma once
 
-#include "apps/plan_steps.h"
+#include "apps/planning/plan_steps.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith::test {

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "apps/plan_steps.h"
+#include "apps/planning/plan_steps.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith::test {

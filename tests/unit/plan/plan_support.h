@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "apps/complete_options.h"
-#include "apps/flags.h"
-#include "apps/rates.h"
-#include "apps/run_setup.h"
-#include "apps/step.h"
+#include "apps/flags/complete_options.h"
+#include "apps/flags/flags.h"
+#include "apps/flags/rates.h"
+#include "apps/run/step.h"
+#include "apps/train/run_setup.h"
 #include "tests/support/words.h"
 
 namespace megalith::test {

@@ -1,4 +1,4 @@
-#include "apps/rates.h"
+#include "apps/flags/rates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

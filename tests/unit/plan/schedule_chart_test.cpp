@@ -1,4 +1,4 @@
-#include "apps/plan_page.h"
+#include "apps/plan/plan_page.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

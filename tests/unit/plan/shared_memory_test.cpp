@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "apps/plan_steps.h"
+#include "apps/planning/plan_steps.h"
 #include "parallel/mesh/mesh_sizes.h"
 #include "tests/unit/plan/plan_support.h"
 

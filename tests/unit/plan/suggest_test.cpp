@@ -1,4 +1,4 @@
-#include "apps/suggest.h"
+#include "apps/forecast/suggest.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <numeric>
 
-#include "apps/suggested_layout.h"
+#include "apps/forecast/suggested_layout.h"
 #include "core/base/error.h"
 #include "tests/unit/plan/plan_support.h"
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "apps/printed_actions.h"
-#include "apps/suggest.h"
+#include "apps/forecast/suggest.h"
+#include "apps/summary/printed_actions.h"
 #include "core/model/config.h"
 #include "tests/unit/plan/plan_support.h"
 

@@ -1,5 +1,5 @@
 // The host's memory before a run: what machines and control groups say of it, and what is refused.
-#include "apps/host_memory.h"
+#include "core/base/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/memory_checks.h"
-#include "apps/run_setup.h"
+#include "apps/planning/memory_checks.h"
+#include "apps/train/run_setup.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"

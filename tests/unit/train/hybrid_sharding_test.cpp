@@ -8,7 +8,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "apps/numerics_guard.h"
+#include "apps/train/numerics_guard.h"
 #include "core/ops/elementwise.h"
 #include "tests/unit/train/training_support.h"
 

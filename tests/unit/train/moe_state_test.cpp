@@ -5,10 +5,10 @@
 #include <cmath>
 #include <mutex>
 
-#include "apps/complete_options.h"
-#include "apps/converter.h"
-#include "apps/run_setup.h"
-#include "apps/training_checkpoint.h"
+#include "apps/checkpoint/training_checkpoint.h"
+#include "apps/convert/converter.h"
+#include "apps/flags/complete_options.h"
+#include "apps/train/run_setup.h"
 #include "core/base/file.h"
 #include "core/ops/elementwise.h"
 #include "tests/thread_ranks/thread_communicator.h"

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "apps/numerics_guard.h"
+#include "apps/train/numerics_guard.h"
 #include "core/ops/elementwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/moe_runs.h"

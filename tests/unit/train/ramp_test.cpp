@@ -10,7 +10,7 @@
 #include <iterator>
 #include <set>
 
-#include "apps/plan_steps.h"
+#include "apps/planning/plan_steps.h"
 #include "core/ops/elementwise.h"
 #include "tests/support/op_test.h"
 #include "tests/support/tier.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "apps/rank.h"
+#include "apps/run/rank.h"
 
 namespace megalith::test {
 

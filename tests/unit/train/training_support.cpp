@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "apps/own_model.h"
+#include "apps/run/own_model.h"
 #include "core/device/copy.h"
 #include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"

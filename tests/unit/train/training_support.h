@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/flags.h"
-#include "apps/trainer.h"
+#include "apps/flags/flags.h"
+#include "apps/train/trainer.h"
 #include "tests/support/test_folder.h"
 #include "tests/support/words.h"
 

@@ -1,0 +1,34 @@
+#include "apps/config/dispatcher_choice.h"
+
+#include <fmt/format.h>
+
+namespace megalith {
+
+namespace {
+
+bool prefers_flex(const Options& options) {
+  const MoeTokenDispatcher asked = options.parallel.moe_token_dispatcher_type;
+  return asked == MoeTokenDispatcher::kAuto || asked == MoeTokenDispatcher::kFlex;
+}
+
+}  // namespace
+
+MoeTokenDispatcher dispatcher_of(const Options& options) {
+  if (!prefers_flex(options)) return options.parallel.moe_token_dispatcher_type;
+  const bool reads_peers = options.train.device == DeviceType::kCuda && !options.parallel.gpus_apart;
+  return reads_peers ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll;
+}
+
+std::string said_dispatcher(const Options& options) {
+  switch (dispatcher_of(options)) {
+    case MoeTokenDispatcher::kAllGather: return "rows by allgather";
+    case MoeTokenDispatcher::kFlex: return "rows by flex";
+    default: break;
+  }
+  if (!prefers_flex(options)) return "rows by alltoall";
+  return fmt::format("rows by alltoall ({})", options.parallel.gpus_apart
+                                                  ? "flex needs GPUs that all map each other's memory"
+                                                  : "flex needs GPUs");
+}
+
+}  // namespace megalith

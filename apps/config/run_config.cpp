@@ -1,0 +1,113 @@
+#include "apps/config/run_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "apps/config/batch_ramp.h"
+#include "apps/config/options.h"
+#include "core/base/error.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+namespace {
+
+void check_step_size(const Options& options) {
+  constexpr std::int64_t kMaxStep = std::int64_t{1} << 40;
+  constexpr std::int64_t kMaxMicrobatch = std::int64_t{1} << 32;
+  const auto limit = [&](const char* flag, std::int64_t samples, std::int64_t most) {
+    if (samples <= most / options.model.seq_length) return;
+    refuse_usage(fmt::format("{} and --seq-length", flag),
+                 {.expected = fmt::format("at most {} tokens", most),
+                  .got = fmt::format("{} x {}", samples, options.model.seq_length),
+                  .remedy = "lower one of them"});
+  };
+  limit("--global-batch-size", options.train.global_batch_size, kMaxStep);
+  limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
+}
+
+// So that sums of bytes of a plan stay within 64 bits, also with hundreds of buffers a layer: no machine has so much.
+void check_memory_sums(const ModelConfig& model, std::int64_t tokens) {
+  constexpr double kMostParameters = 0x1p52, kMostActivations = 0x1p54;
+  const std::int64_t width =
+      std::max({model.hidden_size, 3 * model.ffn_hidden_size, 3 * model.num_attention_heads * model.kv_channels,
+                3 * model.moe.router_topk * model.moe.ffn_hidden_size});
+  const double of_layers = static_cast<double>(model.num_layers) * static_cast<double>(width);
+  const double activations = static_cast<double>(tokens) * (of_layers + static_cast<double>(model.padded_vocab_size));
+  const auto parameters = static_cast<double>(count_parameters(model).total);
+  const auto limit = [&](const char* flags, const char* what, double count, double most) {
+    if (count <= most) return;
+    refuse_usage(flags, {.expected = fmt::format("at most {:.0f} {}", most, what),
+                         .got = fmt::format("{:.3g}", count),
+                         .remedy = "lower one of the sizes"});
+  };
+  limit("--num-layers and the sizes of a layer", "parameters", parameters, kMostParameters);
+  limit("--global-batch-size, --seq-length and the sizes of the model", "activations of a step", activations,
+        kMostActivations);
+}
+
+std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t data_parallel_size) {
+  const std::int64_t per_microbatch = options.micro_batch_size * data_parallel_size;
+  constexpr std::int64_t kMax = 1 << 16;
+  if (options.global_batch_size / per_microbatch > kMax) {
+    refuse_usage(
+        "--global-batch-size",
+        {.expected = fmt::format("at most {} microbatches per step and rank, {} samples", kMax, kMax * per_microbatch),
+         .got = std::to_string(options.global_batch_size),
+         .remedy = "raise --micro-batch-size or the number of ranks"});
+  }
+  if (options.global_batch_size % per_microbatch == 0) return options.global_batch_size / per_microbatch;
+  const std::int64_t below = options.global_batch_size / per_microbatch * per_microbatch;
+  refuse_usage(
+      "--global-batch-size",
+      {.expected = fmt::format("a multiple of --micro-batch-size {} x {} data-parallel ranks", options.micro_batch_size,
+                               data_parallel_size),
+       .got = std::to_string(options.global_batch_size),
+       .remedy = fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch)});
+}
+
+// What shards take of a mesh.
+void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
+  const std::int64_t instances = parallel.num_distributed_optimizer_instances, ranks = mesh.dp * mesh.cp;
+  const std::int64_t copies = mesh.ep * mesh.etp > 1 ? mesh.edp : ranks;  // of experts
+  if (ranks % instances == 0 && copies % instances == 0) return;
+  std::vector<std::int64_t> fitting;
+  for (std::int64_t count = 1; count <= std::min(ranks, instances); ++count)
+    if (ranks % count == 0 && copies % count == 0) fitting.push_back(count);
+  const std::string of_experts = copies == ranks ? "" : fmt::format(" and the {} copies of each expert", copies);
+  refuse_usage(
+      "--num-distributed-optimizer-instances",
+      {.expected = fmt::format("a number that divides the {} data- and context-parallel ranks{}", ranks, of_experts),
+       .got = fmt::format("{}", instances),
+       .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
+}
+
+}  // namespace
+
+RunConfig run_config(const Options& options, int world) {
+  RunConfig config;
+  config.mesh = mesh_sizes_of(options.parallel, world);
+  check_instances(options.parallel, config.mesh);
+  config.sequences = options.train.micro_batch_size;
+  config.seq_length = options.model.seq_length;
+  check_step_size(options);
+  config.pipeline = pipeline_layout(options);
+  config.microbatches = config.evaluation_microbatches = count_microbatches(options.train, config.mesh.dp);
+  check_memory_sums(options.model, config.step_sequences() * config.rank_length());
+  return config;
+}
+
+void check_stages(const TrainingOptions& train, const RunConfig& config) {
+  const std::int64_t of_microbatch = config.sequences * config.mesh.dp;
+  check_ramp_divides(train, of_microbatch);
+  if (config.pipeline.placement.num_parts() > 1 && !train.rampup_batch_size.empty()) {
+    const std::int64_t start = train.rampup_batch_size[0], increment = train.rampup_batch_size[1];
+    for (std::int64_t batch = start; batch < train.global_batch_size; batch += increment)
+      static_cast<void>(schedule_of(config.pipeline, batch / of_microbatch));
+  }
+  static_cast<void>(config.schedule());
+}
+
+}  // namespace megalith

@@ -1,0 +1,19 @@
+// convert --from hf|native: weights of transformers to a checkpoint of train, or the other way.
+#include <cstdio>
+
+#include "apps/convert/converter.h"
+#include "apps/flags/flags.h"
+#include "apps/program/program.h"
+#include "core/base/cpu_check.h"
+#include "core/base/mapped_file.h"
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  require_cpu_baseline();
+  end_on_lost_mappings();
+  return run_program("convert", [&] {
+    const Options options = parse_options(App::kConvert, argc, argv);
+    std::printf("%s\n", convert(options).c_str());
+    return ExitCode::kOk;
+  });
+}

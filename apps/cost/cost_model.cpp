@@ -1,0 +1,106 @@
+#include "apps/cost/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/device/copy.h"
+#include "fsdp/sharded_units.h"
+
+namespace megalith {
+
+double ring_bytes(std::string_view kind, double bytes, int ranks) {
+  const double n = ranks;
+  if (ranks <= 1) return 0;
+  if (kind == "all_reduce") return 2 * (n - 1) / n * bytes;
+  if (kind == "reduce_scatter") return (n - 1) / n * bytes;
+  if (kind == "all_gather") return (n - 1) * bytes;  // counted by the rank's own part
+  return bytes;
+}
+
+double ring_bytes(const PlannedCall& call) {
+  const std::size_t bytes = call.padded > 0 ? call.padded : call.bytes;
+  return ring_bytes(call.kind, static_cast<double>(bytes), static_cast<int>(call.ranks->size()));
+}
+
+double CostModel::arithmetic_seconds(const Cost& cost) const {
+  if (cost.flops == 0) return 0;
+  switch (cost.work) {
+    case Work::kMemory: return 0;
+    case Work::kMatrixProduct: return cost.flops / rates_.gemm_rate(std::cbrt(cost.flops / 2));
+    case Work::kAttentionForward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).forward;
+    case Work::kAttentionBackward: return cost.flops / rates_.attention_rate(heads_.width, heads_.length).backward;
+  }
+  return 0;
+}
+
+double CostModel::link_seconds(const Access& op, bool to_host) const {
+  const Rates::Copies copies = rates_.copies(ranks_);
+  const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
+  return rates_.kernel_seconds + bytes / (to_host ? copies.to_host : copies.from_host);
+}
+
+double CostModel::seconds(const Access& op, bool in_graph) const {
+  const auto of_name = [&op](const auto& known, double other) {
+    const auto found = known.find(op.name());
+    return found != known.end() ? found->second : other;
+  };
+  const Cost cost = op.cost();
+  if (op.name() == kCopyToHost || op.name() == kCopyFromHost) return link_seconds(op, op.name() == kCopyToHost);
+  const double kernel = in_graph ? rates_.graph_kernel_seconds : rates_.kernel_seconds;
+  const double start = of_name(rates_.starts, rates_.start_seconds);
+  const double speed = cost.work == Work::kMemory ? of_name(rates_.kernels, rates_.memory) : rates_.memory;
+  double work = arithmetic_seconds(cost) + cost.bytes / speed;
+  if (cost.work == Work::kMatrixProduct) work = std::max(work, static_cast<double>(op.moved_bytes()) / speed);
+  return kernel + (start + work);
+}
+
+int CostModel::hosts_of(const std::vector<int>& ranks) const {
+  int hosts = 0, last = -1;
+  for (const int rank : ranks) {
+    const int host = rank / rates_.host_ranks;
+    if (host != last) ++hosts;
+    last = host;
+  }
+  return hosts;
+}
+
+Rates::Link CostModel::link(const std::vector<int>& ranks) const {
+  const int hosts = hosts_of(ranks);
+  if (hosts <= 1) return rates_.host;
+  // As many rings as ranks of the group share a host, each of which leaves it by a link of its own.
+  const double each = static_cast<double>(ranks.size()) / hosts;
+  return {.bandwidth = std::min(rates_.host.bandwidth, each * rates_.network.bandwidth),
+          .latency = rates_.host.latency + rates_.network.latency * std::log2(static_cast<double>(hosts))};
+}
+
+double CostModel::exchange_seconds(const PlannedCall& call) const {
+  const double hosts = hosts_of(*call.ranks), ranks = static_cast<double>(call.ranks->size());
+  const Rates::Link& within = call.padded > 0 || hosts > 1 ? rates_.host : rates_.peer;
+  const double bytes = ring_bytes(call), away = (ranks - ranks / hosts) / (ranks - 1);  // share for other hosts
+  const double latency = within.latency + rates_.network.latency * std::log2(hosts);
+  const double packed = call.padded > 0 ? 4 * bytes / rates_.memory : 0;  // read and written, before and behind
+  return latency + packed + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
+}
+
+double CostModel::seconds(const PlannedCall& call, bool beside) const {
+  if (call.kind == ExchangeRows::kName) return exchange_seconds(call);
+  const Rates::Link by = link(*call.ranks);
+  return by.latency + ring_bytes(call) / (beside ? std::min(by.bandwidth, rates_.busy) : by.bandwidth);
+}
+
+CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call) const {
+  if (!is_within_host(call)) return {.link = seconds(call, true)};
+  const double link = rates_.peer.latency + ring_bytes(call) / rates_.units;
+  if (call.kind != ReduceScatter::kName) return {.link = link};
+  // All parts are read, and the shard is read and written.
+  const double bytes = static_cast<double>(call.bytes) * (1 + 2 / static_cast<double>(call.ranks->size()));
+  const double sum = bytes / rates_.memory, rounds = std::ceil(ring_bytes(call) / (kSumRoom / 2.0));
+  return {.link = link, .sum = sum, .behind = sum / std::max(rounds, 1.0)};
+}
+
+double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {
+  const Rates::Link by = link(from < to ? std::vector<int>{from, to} : std::vector<int>{to, from});
+  return by.latency + static_cast<double>(bytes) / by.bandwidth;
+}
+
+}  // namespace megalith

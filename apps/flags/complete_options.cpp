@@ -1,0 +1,38 @@
+#include "apps/flags/complete_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "apps/flags/flags.h"
+#include "core/base/error.h"
+#include "core/model/config.h"
+#include "parallel/mesh/mesh_sizes.h"
+
+namespace megalith {
+
+RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world) {
+  ModelConfig& model = options.model;
+  if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
+      options.data.tokenizer_type != TokenizerType::kNull) {
+    refuse_usage("--vocab-size", {.expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
+                                  .got = std::to_string(model.vocab_size),
+                                  .remedy = "leave it out: the tokenizer says it"});
+  }
+  model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
+  resolve(model);
+  validate(model);
+  if (options.train.global_batch_size == 0)
+    options.train.global_batch_size = options.train.micro_batch_size * mesh_sizes_of(options.parallel, world).dp;
+  const RunConfig config = run_config(options, world);
+  check_stages(options.train, config);
+  // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
+  const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
+  model.vocab_size -= added;
+  update_effective(options);
+  model.vocab_size += added;
+  return config;
+}
+
+}  // namespace megalith

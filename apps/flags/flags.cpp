@@ -1,0 +1,406 @@
+#include "apps/flags/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+
+#include "apps/flags/flags_own.h"
+#include "apps/flags/flags_source.h"
+#include "apps/flags/flags_table.h"
+#include "apps/flags/unknown_flags.h"
+#include "apps/program/version.h"
+#include "core/base/edit_distance.h"
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/standard_files.h"
+#include "core/base/text.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+namespace {
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// Does the file's type suit? A text is not a number, even where it reads like one.
+bool has_type(const RawValue& value, ValueKind kind) {
+  if (value.type == RawType::kArgument) return true;
+  switch (kind) {
+    case ValueKind::kToggle: return value.type == RawType::kBoolean;
+    case ValueKind::kInteger: return value.type == RawType::kInteger;
+    case ValueKind::kReal: return value.type == RawType::kReal || value.type == RawType::kInteger;
+    case ValueKind::kText:
+    case ValueKind::kChoice: return value.type == RawType::kText;
+    case ValueKind::kReals: return value.type == RawType::kArray || has_type(value, ValueKind::kReal);
+    case ValueKind::kIntegers: return value.type == RawType::kArray;
+    case ValueKind::kList: return value.type == RawType::kArray || value.type == RawType::kText;
+  }
+  return false;
+}
+
+// Options while they are filled.
+struct State {
+  explicit State(OwnOptions own) : declared(std::move(own)) { check_own_defaults(declared); }
+  State(const State&) = delete;  // the table points into it
+  State& operator=(const State&) = delete;
+
+  const OwnOptions declared;
+  Options options = fresh();
+  Requests requests;
+  std::vector<RawValue> given;  // on the command line
+  std::vector<Flag> table = make_table(options, requests);
+  const std::vector<std::string> defaults = values();  // in the order of the table
+
+  std::vector<std::string> values() const {
+    std::vector<std::string> texts;
+    for (const Flag& flag : table) texts.push_back(flag.binding.get());
+    return texts;
+  }
+
+  Options fresh() const {
+    Options fresh;
+    fresh.own = declared;
+    return fresh;
+  }
+
+  void clear() {
+    options = fresh();
+    requests = Requests();
+    given.clear();
+    for (Flag& flag : table) flag.origin = "default";
+  }
+};
+
+// What to do about a wrong value: the choice that was meant, or where all of them stand.
+std::string remedy_for(const Flag& flag, const RawValue& value) {
+  const auto in_lower_case = [](std::string text) {
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  };
+  constexpr std::size_t kLongest = 64;
+  for (const std::string& choice : flag.binding.choices) {
+    if (value.items.size() != 1 || value.items[0].size() > kLongest) break;
+    if (3 * edit_distance(in_lower_case(value.items[0]), in_lower_case(choice)) <= choice.size()) {
+      return "did you mean " + choice + "?";
+    }
+  }
+  return "see --help";
+}
+
+// The flag that a value is for; a file gives neither those of the program nor arguments without a flag.
+std::vector<Flag>::iterator flag_of(State& state, const RawValue& value) {
+  const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
+  return std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
+    return is_named(flag, name) && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
+  });
+}
+
+void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& values) {
+  std::vector<std::string> names;
+  for (const Flag& flag : state.table) {
+    if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
+  }
+  std::vector<UnknownFlag> unknown;
+  for (const RawValue& value : values) {
+    if (flag_of(state, value) == state.table.end()) unknown.push_back(unknown_key(value.name, prefix_of(value), names));
+  }
+  if (!unknown.empty()) refuse_unknown(name_of(app), unknown, "the keys are the names of the flags, see --help");
+}
+
+void apply(State& state, const RawValue& value) {
+  const auto found = flag_of(state, value);
+  if (!set_value(found->binding, value)) {
+    refuse_usage(prefix_of(value) + value.name,
+                 {.expected = found->binding.expected, .got = shown(value), .remedy = remedy_for(*found, value)});
+  }
+  found->origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
+}
+
+// Two keys of one file may differ in dashes, underscores, table or synonym and still be the same flag.
+void apply_file(State& state, const std::vector<RawValue>& values) {
+  std::map<std::string_view, const RawValue*> seen;
+  for (const RawValue& value : values) {
+    apply(state, value);
+    const auto [earlier, is_new] = seen.emplace(flag_of(state, value)->name, &value);
+    if (!is_new) {
+      refuse_usage(prefix_of(value) + value.name,
+                   {.expected = "one value",
+                    .got = fmt::format("a second one, the first is in line {}", earlier->second->line),
+                    .remedy = "dashes, underscores and tables make no difference: remove one"});
+    }
+  }
+}
+
+void apply_files(State& state, App app, const std::vector<std::vector<RawValue>>& files) {
+  std::vector<RawValue> all;
+  for (const std::vector<RawValue>& values : files) all.insert(all.end(), values.begin(), values.end());
+  refuse_unknown_keys(state, app, all);
+  for (const std::vector<RawValue>& values : files) apply_file(state, values);
+}
+
+// A contradiction names its flags; those that a file gave are shown with their line.
+void check_with_origins(const State& state, App app) {
+  try {
+    check(app, state.options);
+  } catch (const Error& error) {
+    std::string text = error.what();
+    const std::string subject = text.substr(0, text.find(": ")) + " ";
+    for (const Flag& flag : state.table) {
+      const std::string name = fmt::format("--{} ", flag.name);
+      if (flag.origin.find(':') != std::string::npos && subject.find(name) != std::string::npos)
+        text += fmt::format("; {}is in {}", name, flag.origin);
+    }
+    throw Error(error.code(), text);
+  }
+}
+
+void complete(State& state, App app) {
+  const std::vector<std::string> before = state.values();
+  resolve(state.options);
+  const std::vector<std::string> after = state.values();
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    Flag& flag = state.table[i];
+    // A flag may set the field of another.
+    if (after[i] != before[i] || (flag.origin == "default" && after[i] != state.defaults[i])) flag.origin = "derived";
+  }
+  for (const Flag& flag : state.table) {
+    if (!takes(flag, app) || flag.group == FlagGroup::kProgram) continue;
+    state.options.effective.push_back({.group = std::string(title_of(flag.group)),
+                                       .name = std::string(flag.name),
+                                       .value = flag.binding.get(),
+                                       .origin = flag.origin,
+                                       .on_load = on_load(flag)});
+  }
+  check_with_origins(state, app);
+}
+
+constexpr const char* kCheckpointConfig = "configuration of the checkpoint";
+
+std::string toml_of(const std::map<std::string, std::string>& config) {
+  std::string text;
+  for (const auto& [name, value] : config) text += fmt::format("{} = {}\n", name, value);
+  return text;
+}
+
+// Does --use-checkpoint-args take it? Of experts what the model is, not how it is trained, as losses of routers.
+bool comes_from_checkpoint(const Flag& flag) {
+  return flag.group == FlagGroup::kModel || flag.group == FlagGroup::kOwn || on_load(flag) == OnLoad::kTokenizer ||
+         (flag.group == FlagGroup::kMoe && on_load(flag) != OnLoad::kNoted);
+}
+
+// Over what files say, under the command line. Returns what of the files it replaces:
+// "--rotary-base 500000 (10000 in run.toml:3), ...".
+std::string apply_checkpoint(State& state, App app, const std::map<std::string, std::string>& config) {
+  std::map<std::string, std::string> taken;
+  std::vector<std::pair<std::string, std::string>> before;  // values and their origins
+  for (const Flag& flag : state.table) {
+    before.emplace_back(flag.binding.get(), flag.origin);
+    const auto found = config.find(std::string(flag.name));
+    if (found != config.end() && comes_from_checkpoint(flag)) taken.insert(*found);
+  }
+  apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
+  for (Flag& flag : state.table) {
+    if (taken.contains(std::string(flag.name))) flag.origin = "checkpoint";
+  }
+  for (const RawValue& value : state.given) apply(state, value);
+  std::string replaced;
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    const Flag& flag = state.table[i];
+    const auto& [old, origin] = before[i];
+    if (flag.origin != "checkpoint" || origin == "default" || flag.binding.get() == old) continue;
+    replaced +=
+        fmt::format("{}--{} {} ({} in {})", replaced.empty() ? "" : ", ", flag.name, flag.binding.get(), old, origin);
+  }
+  return replaced;
+}
+
+// A longer sequence than that of the checkpoint asks nothing of positions that have no table.
+void fit_positions(State& state) {
+  ModelConfig& model = state.options.model;
+  if (model.position_embedding_type == PositionEmbedding::kLearnedAbsolute) return;
+  const auto flag = std::ranges::find(state.table, "max-position-embeddings", &Flag::name);
+  if (flag->origin == "checkpoint" && model.max_position_embeddings < model.seq_length)
+    model.max_position_embeddings = 0;
+}
+
+// Of the model and its tokenizer.
+bool is_of_model(const Flag& flag) {
+  const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe ||
+                      flag.group == FlagGroup::kOwn || flag.group == FlagGroup::kData;
+  return counts && takes(flag, App::kPlan);
+}
+
+void arm(const Requests& requests, int rank) {
+  if (requests.faults.empty()) return;
+  if (!requests.allow_faults) {
+    refuse_usage("--fault", {.expected = "--allow-faults with it",
+                             .got = "--fault alone",
+                             .remedy = "it makes the program fail on purpose, for tests"});
+  }
+  std::vector<FaultRequest> faults;
+  for (const std::string& text : requests.faults) faults.push_back(parse_fault(text));
+  if (requests.fault_rank == -1 || requests.fault_rank == rank) arm_faults(std::move(faults));
+}
+
+}  // namespace
+
+std::string shown(const RawValue& value) {
+  const bool is_plain =
+      value.type == RawType::kBoolean || value.type == RawType::kInteger || value.type == RawType::kReal;
+  if (is_plain) return value.items[0];
+  std::string out;
+  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + escaped_short(item);
+  return value.type == RawType::kArray || value.items.size() > 1 ? "[" + out + "]" : out;
+}
+
+bool set_value(const Binding& binding, const RawValue& value) {
+  return has_type(value, binding.kind) && binding.set(value.items);
+}
+
+struct FlagParser::Table {
+  Table(App app, OwnOptions own) : state(std::move(own)), command_line(app, state.table) {}
+
+  State state;
+  CommandLine command_line;
+};
+
+FlagParser::FlagParser(App app, OwnOptions own) : app_(app), table_(std::make_unique<Table>(app, std::move(own))) {}
+FlagParser::~FlagParser() = default;
+
+Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
+  State& state = table_->state;
+  state.clear();
+  apply_files(state, app_, {read_config_text(toml, file)});
+  complete(state, app_);
+  return std::move(state.options);
+}
+
+Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank, OwnOptions own) {
+  return FlagParser(app, std::move(own)).parse(arguments, rank);
+}
+
+Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
+  Parsed parsed = read(arguments, rank);
+  return parsed.print.empty() ? finish() : parsed;
+}
+
+Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
+  const std::set<std::string> kFirst = {"config", "help", "version", "fault", "fault-rank", "allow-faults"};
+  State& state = table_->state;
+  state.clear();
+  state.given = table_->command_line.read(arguments);
+  for (const RawValue& value : state.given) {
+    if (kFirst.contains(value.name)) apply(state, value);
+  }
+  if (state.requests.help) return {.options = {}, .print = help_text(app_, state.declared)};
+  if (state.requests.version) return {.options = {}, .print = version_line(name_of(app_)) + "\n"};
+  const std::vector<std::string>& faults = state.requests.faults;
+  if (std::find(faults.begin(), faults.end(), "list") != faults.end()) return {.options = {}, .print = fault_list()};
+  arm(state.requests, rank);
+  std::vector<std::vector<RawValue>> files;
+  for (const std::string& path : state.requests.config) files.push_back(read_config_file(path));
+  apply_files(state, app_, files);
+  for (const RawValue& value : state.given) apply(state, value);
+  Parsed parsed;
+  parsed.options.checkpoint = state.options.checkpoint;
+  parsed.options.parallel = state.options.parallel;
+  parsed.options.train = state.options.train;
+  return parsed;
+}
+
+Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) {
+  State& state = table_->state;
+  std::string replaced;
+  if (checkpoint != nullptr) {
+    try {
+      replaced = apply_checkpoint(state, app_, *checkpoint);
+    } catch (const Error& error) {
+      throw Error(ExitCode::kFormat, error.what());
+    }
+    fit_positions(state);
+  }
+  complete(state, app_);
+  std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
+  return {.options = std::move(state.options), .replaced = std::move(replaced), .print = std::move(print)};
+}
+
+Options parse_options(App app, int argc, char** argv, OwnOptions own) {
+  Parsed parsed = parse_flags(app, std::vector<std::string>(argv + std::min(argc, 1), argv + argc), 0, std::move(own));
+  if (parsed.print.empty()) return std::move(parsed.options);
+  std::fputs(parsed.print.c_str(), stdout);
+  check_standard_output();
+  std::exit(static_cast<int>(ExitCode::kOk));
+}
+
+void update_effective(Options& options) {
+  Requests requests;
+  const std::vector<Flag> table = make_table(options, requests);
+  for (ConfigEntry& entry : options.effective) {
+    std::string value = std::ranges::find(table, entry.name, &Flag::name)->binding.get();
+    if (value != entry.value) entry.origin = "derived";
+    entry.value = std::move(value);
+  }
+}
+
+std::map<std::string, std::string> config_of(const Options& options) {
+  std::map<std::string, std::string> config;
+  for (const ConfigEntry& entry : options.effective) config[entry.name] = entry.value;
+  return config;
+}
+
+std::map<std::string, std::string> model_config_of(Options options) {
+  Requests requests;
+  std::map<std::string, std::string> config;
+  for (const Flag& flag : make_table(options, requests)) {
+    if (is_of_model(flag)) config[std::string(flag.name)] = flag.binding.get();
+  }
+  return config;
+}
+
+std::string print_model_config(Options options) {
+  Requests requests;
+  std::string text, group;
+  for (const Flag& flag : make_table(options, requests)) {
+    const std::string value = flag.binding.get();
+    if (!is_of_model(flag) || value == "\"\"" || value == "[]") continue;
+    if (flag.group == FlagGroup::kMoe && options.model.moe.num_experts == 0) continue;
+    if (title_of(flag.group) != group) text += fmt::format("\n[{}]\n", title_of(flag.group));
+    group = title_of(flag.group);
+    text += fmt::format("{} = {}\n", flag.name, value);
+  }
+  return text;
+}
+
+Options options_from_config(App app, const std::map<std::string, std::string>& config, OwnOptions own) {
+  State state(std::move(own));
+  std::map<std::string, std::string> taken = config;
+  for (const char* of_a_run : {"device", "profile", "cuda-graph-modules", "fsdp-reduce-grads"}) taken.erase(of_a_run);
+  for (const auto& [name, value] : taken) {
+    if (std::ranges::find(state.table, name, &Flag::name) == state.table.end()) {
+      refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),
+                    "it was saved by another version of this program: load it with that version");
+    }
+  }
+  try {
+    apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
+    // A checkpoint has every flag's value, without origins.
+    const std::vector<std::string> values = state.values();
+    for (std::size_t i = 0; i < state.table.size(); ++i) {
+      if (values[i] == state.defaults[i]) state.table[i].origin = "default";
+    }
+    complete(state, app);
+  } catch (const Error& error) {
+    throw Error(ExitCode::kFormat, error.what());
+  }
+  return std::move(state.options);
+}
+
+}  // namespace megalith

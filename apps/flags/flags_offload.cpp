@@ -1,0 +1,191 @@
+#include "apps/flags/flags_offload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "apps/config/layer_offload.h"
+#include "apps/config/pipeline_options.h"
+#include "apps/flags/flags_binding.h"
+#include "apps/flags/flags_companion.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kMany = 1'000'000'000'000;
+constexpr unsigned kShaped = static_cast<unsigned>(App::kTrain) | static_cast<unsigned>(App::kPlan);
+constexpr const char* kFlag = "--offload-modules";
+
+std::vector<std::string_view> kind_names() {
+  std::vector<std::string_view> names;
+  for (int kind = 0; kind < static_cast<int>(SlotKind::kOther); ++kind)
+    names.push_back(name_of(static_cast<SlotKind>(kind)));
+  return names;
+}
+
+// KIND, KIND:LAYER or KIND:FIRST-LAST.
+bool has_form(std::string_view word) {
+  const std::size_t colon = std::min(word.find(':'), word.size());
+  const std::string_view name = word.substr(0, colon);
+  if (name != kFusedGroupMlp && !slot_kind_of(name)) return false;
+  if (colon == word.size()) return true;
+  const std::string_view range = word.substr(colon + 1);
+  const std::size_t dash = std::min(range.find('-'), range.size());
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.size() <= 7 && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return is_number(range.substr(0, dash)) && (dash == range.size() || is_number(range.substr(dash + 1)));
+}
+
+void check_form(const Options& options) {
+  const std::vector<std::string>& words = options.offload.offload_modules;
+  const std::int64_t layers = options.num_layers();
+  for (const std::string& word : words) {
+    if (word == kAutoOffload) {
+      if (words.size() > 1)
+        refuse_usage(kFlag, {.expected = "auto alone",
+                             .got = fmt::format("{}", fmt::join(words, " ")),
+                             .remedy = "remove auto, which chooses by itself, or the other names"});
+      continue;
+    }
+    if (!has_form(word)) {
+      std::vector<std::string_view> names = kind_names();
+      names.push_back(kFusedGroupMlp);
+      names.push_back(kAutoOffload);
+      refuse_usage(kFlag, {.expected = alternatives(names),
+                           .got = escaped_short(word),
+                           .remedy = "layers follow a colon: core_attn:3 or core_attn:0-10"});
+    }
+    const std::vector<OffloadModule> modules = offload_modules_of(word, layers);
+    if (modules[0].first > modules[0].last || modules[0].last >= layers)
+      refuse_usage(kFlag, {.expected = fmt::format("layers from 0 to {}, the first before the last", layers - 1),
+                           .got = word,
+                           .remedy = "--num-layers says how many there are"});
+  }
+}
+
+// What flag has the layers' kind recomputed.
+std::string recomputing_flag(const Options& options) {
+  return options.train.recompute_granularity == RecomputeGranularity::kFull ? "--recompute-granularity full"
+                                                                            : "--recompute-modules";
+}
+
+void check_kinds(const Options& options) {
+  const PipelineLayout pipeline = pipeline_layout(options);
+  std::vector<GptPart> parts;
+  for (int stage = 0; stage < pipeline.placement.num_stages; ++stage) {
+    for (const GptPart& part : pipeline.parts_of(stage)) parts.push_back(part);
+  }
+  const LayerKinds kinds(options, parts);
+  const auto has = [&](const OffloadModule& module, KindState state) {
+    for (std::int64_t layer = module.first; layer <= module.last; ++layer) {
+      if (kinds.of(layer, module.kind) == state) return true;
+    }
+    return false;
+  };
+  const auto has_own = [&](const OffloadModule& module) {
+    std::int64_t layer = module.first;
+    while (layer <= module.last && !kinds.has_own(layer)) ++layer;
+    return layer <= module.last;
+  };
+  const auto kept_of = [&](OffloadModule module) {
+    std::vector<std::string_view> kept;
+    for (int kind = 0; kind < static_cast<int>(SlotKind::kOther); ++kind) {
+      module.kind = static_cast<SlotKind>(kind);
+      if (has(module, KindState::kKept)) kept.push_back(name_of(module.kind));
+    }
+    return alternatives(kept);
+  };
+  for (const std::string& word : options.offload.offload_modules) {
+    for (const OffloadModule& module : offload_modules_of(word, options.num_layers())) {
+      if (has(module, KindState::kKept)) continue;
+      const std::string name(name_of(module.kind));
+      if (has(module, KindState::kRecomputed)) {
+        refuse_usage(fmt::format("{} and {}", kFlag, recomputing_flag(options)),
+                     {.expected = fmt::format("kinds that are kept: {}", kept_of(module)),
+                      .got = fmt::format("{}, of which nothing {}, as it is recomputed",
+                                         word == name ? name : fmt::format("{} in {}", name, word),
+                                         module.kind == SlotKind::kOwn ? "that moves is kept" : "is kept"),
+                      .remedy = "leave it out of one of the two"});
+      }
+      if (has_own(module)) continue;  // which may keep it: a recording will tell
+      OffloadModule everywhere = module;
+      everywhere.first = 0;
+      everywhere.last = options.num_layers() - 1;
+      refuse_usage(kFlag,
+                   {.expected = fmt::format("kinds that these layers have: {}", kept_of(module)),
+                    .got = word == name ? name : fmt::format("{} in {}", name, word),
+                    .remedy = module.kind == SlotKind::kLayerInput
+                                  ? "layer_input is what --recompute-granularity full keeps of its layers"
+                              : module.kind == SlotKind::kOwn ? "own is what a layer of your own keeps (apps/own.cpp)"
+                              : has(everywhere, KindState::kKept) ? "choose among them, or other layers"
+                                                                  : "choose among them"});
+    }
+  }
+}
+
+// By a user, whatever the value is: on the command line, in a file, or with a checkpoint.
+bool is_given(const Options& options, std::string_view flag) {
+  const auto entry = std::ranges::find(options.effective, flag, &ConfigEntry::name);
+  return entry != options.effective.end() && entry->origin != "default" && entry->origin != "derived";
+}
+
+}  // namespace
+
+// clang-format off
+void add_offload(std::vector<Flag>& t, OffloadOptions& o) {
+  using enum FlagGroup;
+  t.insert(t.end(), {
+    {"fine-grained-activation-offloading", kMemory, kShaped, "", toggle(&o.fine_grained_activation_offloading), "move the activations of --offload-modules to host memory behind forward and back before backward", ""},
+    {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides behind compute by the forecast of --rates", "none"},
+    {"activation-offload-fraction", kMemory, kShaped, "X", real(&o.activation_offload_fraction, {0, 1}), "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay", ""},
+    {"offload-mb-per-layer", kMemory, kShaped, "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}), "most of a layer and microbatch that is moved; 0: no limit", ""},
+    {"offload-distance", kMemory, kShaped, "LAYERS", integer(&o.offload_distance, {-1, 100}), "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1", ""},
+    {"offload-slowdown", kMemory, kShaped, "X", real(&o.offload_slowdown, {0, 100}), "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more memory. Buffers whose copies take longer stay", ""},
+    {"min-offload-bytes", kMemory, kShaped, "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay", ""},
+    {"min-offloaded-tensor-size", kMemory, kShaped, "N", integer(&o.min_offloaded_tensor_size, {0, kMany}), "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: --min-offload-bytes says", ""},
+  });
+}
+// clang-format on
+
+void check_offload(const Options& options) {
+  const OffloadOptions& offload = options.offload;
+  const bool asks = offload.fine_grained_activation_offloading;
+  for (const std::string_view name :
+       {"offload-modules", "activation-offload-fraction", "offload-mb-per-layer", "offload-distance",
+        "offload-slowdown", "min-offload-bytes", "min-offloaded-tensor-size"}) {
+    if (asks || !is_given(options, name)) continue;
+    const std::string flag = fmt::format("--{}", name);
+    refuse_usage(fmt::format("{} and --fine-grained-activation-offloading", flag),
+                 {.expected = fmt::format("{} only with --fine-grained-activation-offloading", flag),
+                  .got = fmt::format("{} alone", flag),
+                  .remedy = fmt::format("use --fine-grained-activation-offloading, or remove {}", flag)});
+  }
+  if (!asks) return;
+  const bool is_auto = std::ranges::find(offload.offload_modules, "auto") != offload.offload_modules.end();
+  if (is_given(options, "offload-slowdown") &&
+      (options.forecast.rates.empty() || (offload.offload_distance >= 0 && !is_auto)))
+    refuse_usage("--offload-slowdown", {.expected = "--rates, by which it is kept, and no --offload-distance",
+                                        .got = options.forecast.rates.empty() ? "no --rates" : "--offload-distance",
+                                        .remedy = "add --rates FILE, or remove --offload-slowdown"});
+  if (offload.offload_modules.empty())
+    refuse_usage(kFlag, {.expected = fmt::format("names of what to move: {}", alternatives(kind_names())),
+                         .got = "none",
+                         .remedy = "such as --offload-modules core_attn attn_proj"});
+  not_both(is_given(options, "min-offload-bytes") && offload.min_offloaded_tensor_size != 0, "--min-offload-bytes",
+           "--min-offloaded-tensor-size");
+  check_form(options);
+  if (!offloads_by_forecast(options)) return check_kinds(options);
+  if (options.forecast.rates.empty())
+    refuse_usage("--offload-modules auto and --rates",
+                 {.expected = "--rates with auto, which goes by the forecast",
+                  .got = "auto alone",
+                  .remedy = "name the machine's rates, such as configs/rates/h200.toml"});
+}
+
+}  // namespace megalith

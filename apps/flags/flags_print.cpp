@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "apps/flags/flags_table.h"
+#include "apps/flags/unknown_flags.h"
+#include "apps/program/version.h"
+#include "core/base/error.h"
+#include "core/base/take_part.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kIndent = 46;
+constexpr std::size_t kWidth = 110;
+
+// Words of `text` from column kIndent on, the first line continuing `line`.
+std::string wrapped(std::string line, std::string_view text) {
+  std::string out;
+  if (line.size() + 2 > kIndent) {
+    out = line + "\n";
+    line.clear();
+  }
+  line.resize(kIndent, ' ');
+  while (!text.empty()) {
+    const std::string_view word = take_part(text, ' ');
+    if (line.size() + word.size() > kWidth) {
+      line.erase(line.find_last_not_of(' ') + 1);
+      out += line + "\n";
+      line.assign(kIndent, ' ');
+    }
+    line.append(word).append(" ");
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return out + line + "\n";
+}
+
+// "[default 128; 1 to 16777216]"
+std::string facts(const Flag& flag) {
+  std::string value = flag.binding.get();
+  if (value.size() > 1 && value.front() == '"') value = value.substr(1, value.size() - 2);
+  std::string out;
+  if (flag.binding.kind == ValueKind::kToggle) {
+    out = "default off";
+  } else if (!flag.shown.empty()) {
+    out = flag.shown == "required" || flag.shown.ends_with("is required") ? std::string(flag.shown)
+                                                                          : "default " + std::string(flag.shown);
+  } else {
+    out = "default " + value;
+  }
+  if (!flag.binding.range.empty()) out += "; " + flag.binding.range;
+  return "[" + out + "]";
+}
+
+std::string usage(App app) {
+  switch (app) {
+    case App::kTrain: return "Usage: mpirun -np N train --config FILE.toml [flags]\nTrains or evaluates a GPT.\n";
+    case App::kGenerate: return "Usage: generate --load DIR [--prompt TEXT] [flags]\nContinues a text.\n";
+    case App::kPlan:
+      return "Usage: plan --config FILE.toml [--world-size RANKS] [flags]\n"
+             "Forecasts layout, memory and work of a run without running it.\n";
+    case App::kReport:
+      return "Usage: report METRICS.jsonl... [--output FILE]\nDraws the metrics of one or more runs as an HTML page.\n";
+    case App::kConvert:
+      return "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
+             "Converts weights of Hugging Face transformers to a checkpoint, or back.\n";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view name_of(App app) {
+  constexpr std::array<std::string_view, kApps.size()> kNames = {"train", "generate", "plan", "report", "convert"};
+  return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
+}
+
+std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
+  const std::string* nearest = likely_meant(name, names);
+  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
+}
+
+std::string help_text(App app, const OwnOptions& own) {
+  Options options;
+  options.own = own;
+  Requests requests;
+  std::string out = usage(app);
+  const FlagGroup* last = nullptr;
+  const std::vector<Flag> table = make_table(options, requests);
+  for (const Flag& flag : table) {
+    if (!takes(flag, app)) continue;
+    if (last == nullptr || *last != flag.group) {
+      std::string title(title_of(flag.group));
+      title[0] = static_cast<char>(title[0] - 'a' + 'A');
+      out += "\n" + title + ":\n";
+    }
+    last = &flag.group;
+    std::string left =
+        flag.positional ? fmt::format("  {}", flag.unit) : fmt::format("  --{} {}", flag.name, flag.unit);
+    if (flag.unit.empty()) left.pop_back();
+    const bool plain = flag.group == FlagGroup::kProgram;
+    out += wrapped(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag)));
+  }
+  return out + "\n" + exit_codes_text();
+}
+
+std::string print_config(App app, const Options& options) {
+  std::string out = "# " + version_line(name_of(app)) + ": effective configuration\n";
+  std::string group;
+  for (const ConfigEntry& entry : options.effective) {
+    if (entry.group != group) out += "\n[" + entry.group + "]\n";
+    group = entry.group;
+    // A default is a comment: what reads the file back would take it for given.
+    const bool is_default = entry.origin == "default";
+    const std::string assignment = fmt::format("{}{} = {}", is_default ? "# " : "", entry.name, entry.value);
+    out += fmt::format("{:<47} # {}\n", assignment, entry.origin);
+  }
+  return out;
+}
+
+}  // namespace megalith

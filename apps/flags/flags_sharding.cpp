@@ -1,0 +1,144 @@
+#include "apps/flags/flags_sharding.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "apps/flags/flags_companion.h"
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+std::string flag_value(ShardingStrategy strategy) {
+  return std::array{"auto", "no_shard", "optim", "optim_grads",
+                    "optim_grads_params"}[static_cast<std::size_t>(strategy)];
+}
+
+// What messages say of the strategies, of which experts may have one of their own.
+struct Said {
+  std::string got, weights, gradients;
+};
+Said said_of(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const std::string flag = "--data-parallel-sharding-strategy ";
+  const std::string of_experts = "--expert-data-parallel-sharding-strategy";
+  Said said{.got = flag + flag_value(parallel.sharding()),
+            .weights = flag + "optim_grads_params",
+            .gradients = flag + "optim_grads_params or optim_grads"};
+  if (options.moe().num_experts == 0) return said;
+  if (parallel.expert_sharding() != parallel.sharding())
+    said.got += fmt::format(" and {} {}", of_experts, flag_value(parallel.expert_sharding()));
+  if (parallel.sharding() == ShardingStrategy::kNoShard) return said;  // then experts are not sharded either
+  for (std::string* needs : {&said.weights, &said.gradients}) *needs += ", or the same of " + of_experts;
+  return said;
+}
+
+void check_slot_grads(const Options& options, const Said& said) {
+  const GradientDType dtype = options.train.megatron_fsdp_grad_comm_dtype;
+  if (dtype == GradientDType::kAuto) return;
+  const std::string flag =
+      fmt::format("--megatron-fsdp-grad-comm-dtype {}", dtype == GradientDType::kBf16 ? "bf16" : "fp32");
+  only_with(options.parallel.most_sharding() >= ShardingStrategy::kOptimGrads || options.forecast.suggest,
+            {.flag = flag, .needs = said.gradients, .got = said.got});
+  only_with(options.parallel.fsdp_reduce_grads == GradientReduction::kEach,
+            {.flag = flag, .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
+  if (dtype == GradientDType::kBf16) {
+    only_with(options.params_dtype() == DType::kBf16, {.flag = flag, .needs = "--bf16"});
+  } else {
+    not_both(options.train.grad_reduce_in_bf16, "--grad-reduce-in-bf16", flag);
+    only_with(options.train.main_grads_dtype == DType::kFp32,
+              {.flag = flag, .needs = "--main-grads-dtype fp32", .got = "--main-grads-dtype bf16"});
+  }
+}
+
+void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
+  const ParallelOptions defaults;
+  const ShardingStrategy most = parallel.most_sharding();
+  const bool shards_weights = most == ShardingStrategy::kOptimGradsParams;
+  const bool shards_gradients = most >= ShardingStrategy::kOptimGrads;
+  const bool has_gradient_slots = parallel.fsdp_gradient_slots != defaults.fsdp_gradient_slots;
+  for (const auto& [is_set, flag] :
+       {std::pair{parallel.fsdp_unit_slots != defaults.fsdp_unit_slots, "--fsdp-unit-slots"},
+        {has_gradient_slots, "--fsdp-gradient-slots"}})
+    only_with(shards_gradients || !is_set, {.flag = flag, .needs = said.gradients, .got = said.got});
+  only_with(parallel.fsdp_reduce_grads == GradientReduction::kEach || !has_gradient_slots,
+            {.flag = "--fsdp-gradient-slots", .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
+  for (const auto& [is_set, flag] :
+       {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
+        {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},
+        {parallel.outer_dp_sharding_strategy != defaults.outer_dp_sharding_strategy,
+         "--outer-dp-sharding-strategy optim"}})
+    only_with(shards_weights || !is_set, {.flag = flag, .needs = said.weights, .got = said.got});
+  only_with(parallel.sharding() == ShardingStrategy::kOptimGradsParams ||
+                parallel.fsdp_embedding_and_head == defaults.fsdp_embedding_and_head,
+            {.flag = "--fsdp-embedding-and-head",
+             .needs = "--data-parallel-sharding-strategy optim_grads_params",
+             .got = said.got});
+  if (shards_weights && parallel.fsdp_prefetch >= parallel.fsdp_unit_slots) {
+    refuse_usage("--fsdp-prefetch and --fsdp-unit-slots",
+                 {.expected = "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use has a slot too",
+                  .got = fmt::format("--fsdp-prefetch {} and --fsdp-unit-slots {}", parallel.fsdp_prefetch,
+                                     parallel.fsdp_unit_slots),
+                  .remedy = fmt::format("use --fsdp-unit-slots {} or --fsdp-prefetch {}", parallel.fsdp_prefetch + 1,
+                                        parallel.fsdp_unit_slots - 1)});
+  }
+}
+
+// Shares of gradients are added to in each microbatch, of experts and of the rest.
+void check_reduction(const ParallelOptions& parallel, const Said& said) {
+  const bool keeps_shares = parallel.sharding() == ShardingStrategy::kOptimGrads ||
+                            parallel.expert_sharding() == ShardingStrategy::kOptimGrads;
+  if (parallel.fsdp_reduce_grads != GradientReduction::kLast || !keeps_shares) return;
+  refuse_usage("--fsdp-reduce-grads last and optim_grads",
+               {.expected = "optim or optim_grads_params for experts and for all else, as with optim_grads a rank has "
+                            "no room for whole gradients",
+                .got = said.got,
+                .remedy = "use optim in place of optim_grads, or remove --fsdp-reduce-grads last"});
+}
+
+void check_sharding_of_experts(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  only_with(parallel.expert_data_parallel_sharding_strategy == ShardingStrategy::kAuto || options.moe().num_experts > 0,
+            {.flag = "--expert-data-parallel-sharding-strategy", .needs = "--num-experts"});
+  const bool of_experts = parallel.expert_sharding() != ShardingStrategy::kNoShard;
+  if (of_experts == parallel.shards_optimizer()) return;
+  refuse_usage("--expert-data-parallel-sharding-strategy and --data-parallel-sharding-strategy",
+               {.expected = "both no_shard, or neither",
+                .got = of_experts ? "no_shard for what is not experts" : "no_shard for experts",
+                .remedy = "use optim for these, which shares out main parameters and moments and costs no more"});
+}
+
+}  // namespace
+
+void check_sharding(const Options& options) {
+  const ParallelOptions& parallel = options.parallel;
+  not_both(parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard,
+           "--use-distributed-optimizer", "--data-parallel-sharding-strategy no_shard",
+           "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim");
+  const Said said = said_of(options);
+  // --use-distributed-optimizer does not go with another strategy that is given.
+  const bool is_given = parallel.data_parallel_sharding_strategy != ShardingStrategy::kAuto;
+  const std::string needs = is_given ? "--data-parallel-sharding-strategy optim" : "--use-distributed-optimizer";
+  const std::string got = is_given ? said.got : "";
+  only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
+            {.flag = "--overlap-param-gather", .needs = needs, .got = got});
+  only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
+            {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
+  if (options.moe().num_experts > 0) check_reduction(parallel, said);
+  check_sharded_units(parallel, said);
+  check_slot_grads(options, said);
+  only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
+            {.flag = "--num-distributed-optimizer-instances",
+             .needs = needs,
+             .got = is_given ? got : "nothing that is sharded"});
+  only_with(parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard ||
+                parallel.num_distributed_optimizer_instances > 1,
+            {.flag = "--outer-dp-sharding-strategy optim",
+             .needs = "--num-distributed-optimizer-instances above 1",
+             .got = "--num-distributed-optimizer-instances 1"});
+  check_sharding_of_experts(options);
+}
+
+}  // namespace megalith

@@ -1,0 +1,58 @@
+// Where values come from: the command line and TOML. For the files of apps/flags* only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/flags/flags_table.h"
+
+namespace megalith {
+
+enum class RawType { kArgument, kBoolean, kInteger, kReal, kText, kArray };
+
+// A value as it was written. `name` is as written too: a key of a file may have underscores for dashes.
+struct RawValue {
+  std::string name;
+  RawType type = RawType::kArgument;
+  std::vector<std::string> items;
+  std::string file;  // empty: the command line
+  std::uint32_t line = 0;
+  std::uint32_t column = 0;
+};
+
+// "run.toml:3:1: " and so on for a message; "--" for the command line.
+std::string prefix_of(const RawValue& value);
+
+// As messages show it.
+std::string shown(const RawValue& value);
+
+// False, with the field unchanged, where the value has another type or is not valid.
+bool set_value(const Binding& binding, const RawValue& value);
+
+// Values in the order of the lines. Fails with kFileIo or kUsage: over 1 MiB, nested deeper than 32, not TOML.
+std::vector<RawValue> read_config_file(const std::string& path);
+std::vector<RawValue> read_config_text(std::string_view text, const std::string& file);
+
+// Reads command lines of a program; its parser, which takes long to build, serves for any number of them.
+class CommandLine {
+ public:
+  CommandLine(App app, const std::vector<Flag>& table);  // which outlives it
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // Fails with kUsage for a flag that is unknown or lacks its value.
+  std::vector<RawValue> read(const std::vector<std::string>& arguments);
+
+ private:
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
+};
+
+// "did you mean NAME?" for a likely misspelling among `names`, otherwise `fallback`.
+std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback);
+
+}  // namespace megalith

@@ -1,0 +1,192 @@
+#include "apps/flags/unknown_flags.h"
+
+#include <algorithm>
+#include <string>
+
+namespace megalith {
+
+namespace {
+
+struct Names {
+  std::string_view note;
+  std::string_view names;  // between blanks; one that ends in a dash stands for all that begin with it
+};
+
+// Of Megatron-LM from 2020 to August 2026, and of its preprocess_data; those of deeper trees by their first word.
+constexpr Names kNames[] = {
+    {"attention is always one fused kernel whose softmax is fp32: leave it out",
+     "use-flash-attn attention-backend attention-softmax-in-fp32 flash-attention-version"},
+    {"there is one implementation, fused where that is faster: leave it out",
+     "use-mcore-models use-legacy-models transformer-impl no-masked-softmax-fusion no-bias-gelu-fusion "
+     "no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm "
+     "no-gradient-accumulation-fusion no-gradient-reduce-div-fusion no-query-key-layer-scaling "
+     "cross-entropy-loss-fusion cross-entropy-fusion-impl disable-jit-fuser use-te-activation-func DDP-impl "
+     "use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp"},
+    {"--main-grads-dtype fp32 is the default: leave it out", "accumulate-allreduce-grads-in-fp32 fp32-allreduce"},
+    {"main parameters are always fp32: leave it out", "main-params-dtype megatron-fsdp-main-params-dtype"},
+    {"--main-grads-dtype, --exp-avg-dtype and --exp-avg-sq-dtype act without it: leave it out",
+     "use-precision-aware-optimizer"},
+    {"use --bf16", "fp16"},
+    {"bf16 and fp32 need no loss scale: leave it out",
+     "loss-scale initial-loss-scale min-loss-scale loss-scale-window hysteresis"},
+    {"it follows from --device: leave it out", "distributed-backend pipeline-model-parallel-comm-backend"},
+    {"mpirun tells ranks apart: leave it out", "local-rank lazy-mpu-init disable-gloo-process-groups"},
+    {"use --position-embedding-type", "use-rotary-position-embeddings no-position-embedding"},
+    {"use --norm-epsilon", "layernorm-epsilon"},
+    {"use --num-layers", "encoder-num-layers decoder-num-layers"},
+    {"use --seq-length", "encoder-seq-length decoder-seq-length"},
+    {"use --num-query-groups 1", "multi-query-attention"},
+    {"use --activation-func gelu_tanh, the default", "openai-gelu"},
+    {"use --micro-batch-size", "batch-size"},
+    {"use --tensor-model-parallel-size", "model-parallel-size"},
+    {"use --lr-warmup-iters or --lr-warmup-fraction", "warmup"},
+    {"use --recompute-granularity selective", "recompute-activations"},
+    {"use --recompute-granularity full", "checkpoint-activations"},
+    {"use --recompute-num-layers", "checkpoint-num-layers"},
+    {"use --ddp-bucket-size", "ddp-num-buckets"},
+    {"use --fine-grained-activation-offloading with --offload-modules", "cpu-offloading cpu-offloading-"},
+    {"each copy is waited for on its own, a layer later: leave it out",
+     "fine-grained-offloading-max-inflight-offloads"},
+    {"copies start as soon as their slot is written: leave it out", "delay-offload-until-cuda-graph"},
+    {"use --activation-offload-fraction or layers, as in --offload-modules act:0-10",
+     "delta-offload-bytes-across-pp-ranks"},
+    {"use --cuda-graph-impl local", "enable-cuda-graph external-cuda-graph"},
+    {"use --data-parallel-sharding-strategy optim_grads_params", "use-custom-fsdp use-torch-fsdp2"},
+    {"use --main-grads-dtype", "megatron-fsdp-main-grads-dtype"},
+    {"a unit is a layer: leave it out", "suggested-communication-unit-size"},
+    {"buffers are planned before the first step and used again: leave it out", "fsdp-db-use-persist-buf-on-alloc-fail"},
+    {"use --check-weight-hash-interval", "check-weight-hash-across-dp-replicas-interval"},
+    {"use --config with a TOML file", "yaml-cfg"},
+    {"use --load with --finetune", "pretrained-checkpoint"},
+    {"use --keep-last", "save-retain-interval"},
+    {"use --trace", "use-pytorch-profiler timing-log-level timing-log-option"},
+    {"there is one format of checkpoints, whole and written by all ranks: leave it out",
+     "ckpt-format use-dist-ckpt dist-ckpt-format auto-detect-ckpt-format ckpt-fully-parallel-save "
+     "no-ckpt-fully-parallel-save ckpt-fully-parallel-load ckpt-assume-constant-structure dist-ckpt-strictness "
+     "dist-ckpt-optim-fully-reshardable"},
+    {"random numbers follow from --seed and the step, whatever the layout: leave it out",
+     "no-load-rng no-save-rng data-parallel-random-init use-cpu-initialization te-rng-tracker"},
+    {"SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP and SIGXCPU always save and end the run: leave it out",
+     "exit-signal-handler"},
+    {"--load without a checkpoint ends the run, unless --save names the same folder: leave it out",
+     "exit-on-missing-checkpoint"},
+    {"a step with NaN or Inf always changes nothing, --max-skipped-steps bounds them: leave it out",
+     "no-check-for-nan-in-loss-and-grad"},
+    {"data are mapped and need no workers and no cache: leave it out",
+     "num-workers data-cache-path data-impl mmap-warmup no-mmap-bin-files "
+     "no-create-attention-mask-in-dataloader num-dataset-builder-threads"},
+    {"samples always come in the order of single: leave it out", "dataloader-type"},
+    {"use --data-path with --split", "train-data-path valid-data-path test-data-path"},
+    {"use --vocab-size and --make-vocab-size-divisible-by", "padded-vocab-size"},
+    {"use --make-vocab-size-divisible-by 1", "no-pad-vocab-size disable-pad-vocab-size"},
+    {"checkpoints are always verified: leave it out", "verify-integrity"},
+    {"the flags of the schedule always win over the checkpoint's: leave it out",
+     "override-opt-param-scheduler override-lr-scheduler"},
+    {"no code of a tokenizer is executed: leave it out", "trust-remote-code"},
+    {"memory is planned before the first step: leave it out",
+     "empty-unused-memory-level manual-gc manual-gc-interval no-manual-gc-eval disable-manual-gc-eval"},
+    {"--tensorboard-dir and --metrics-jsonl have every step, with memory by owner: leave it out",
+     "tensorboard-log-interval tensorboard-queue-size log-timers-to-tensorboard log-memory-to-tensorboard "
+     "log-world-size-to-tensorboard log-batch-size-to-tensorboard log-loss-scale-to-tensorboard "
+     "log-validation-ppl-to-tensorboard log-memory-interval log-device-memory-used"},
+    {"nothing is sent anywhere: leave it out", "no-one-logger enable-one-logger"},
+    {"--tp-comm-overlap alone lets communication and GEMMs overlap: leave it out",
+     "no-async-tensor-model-parallel-allreduce"},
+    {"one thread prepares: leave it out", "workers partitions find-optimal-num-workers workers-to-check"},
+    {"documents keep their text and order: leave it out", "keep-newlines keep-sequential-samples"},
+    {"",
+     "app-tag- apply- async-ckpt- batch-invariant- bert- biencoder- block- check-for- ckpt-convert- ckpt-fully- "
+     "ckpt-pg- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
+     "dist-ckpt- dsa- enable- encoder- error-injection- exit-signal- fault-injector- fim- "
+     "flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
+     "high-priority- hybrid- ict- img- "
+     "indexer- inference- inprocess- keep-fp8- kitchen- langrl- linear- lion- logits- mamba- megatron-fsdp-use- mhc- "
+     "moe-apply- moe-deepep- moe-enable- moe-extended- moe-flex- moe-hybridep- moe-input- moe-latent- "
+     "moe-layer-recompute moe-ncclep- moe-pad-experts- moe-paged- moe-per-layer- moe-permute- moe-router-force-biased "
+     "moe-router-fusion moe-router-padding- moe-router-topk-limited-devices "
+     "moe-upcycling- moe-use- "
+     "mlp-chunks- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
+     "no-use- non-persistent- null-tokenizer- one-logger- optimizer- otel- pytorch- qk-clip- relative-attention- "
+     "replication- retriever- retro- rl- sft- straggler- tokenizer-hf- use-grouped- use-torch- vision- wandb- yarn- "
+     "activation-func-clamp-value adlr-autoresume adlr-autoresume-interval "
+     "allow-ambiguous-pad-tokens async-indexer async-strategy attention-output-gate cache-mla-latents "
+     "calc-ft-timeouts calculate-per-token-loss chat-template ckpt-drop-redundant-extra-state classes-fraction "
+     "config-logger-dir create-all-gather-group data-args-path "
+     "data-per-class-fraction ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
+     "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "
+     "cuda-graph-retain-backward-graph cuda-graph-share-io-buffers cuda-graph-use-single-mempool "
+     "decode-only-cuda-graphs decrease-batch-size-if-needed defer-embedding-wgrad-compute "
+     "delay-param-gather "
+     "disable-align-grad-reduce disable-bf16-reduced-precision-matmul disable-chunked-prefill "
+     "disable-ckpt-load-validate-sharding-integrity disable-clone-scatter-output-in-embedding disable-fp8-wgrad "
+     "disable-log-loss-scale-to-tensorboard disable-mamba-mem-eff-path disable-msc disable-save-tokenizer-assets "
+     "disable-straggler-on-startup disable-strict-fsdp-dtensor-load disable-symmetric-registration "
+     "disable-tokenizer-sentencepiece-ignore-extra-whitespaces disable-use-tokenizer-model-from-checkpoint-args "
+     "distrib-optim-fully-reshardable-mem-efficient distribute-checkpointed-activations distribute-saved-activations "
+     "distributed-timeout-seconds-after-init dump-param-to-param-group-map embedding-init-method-std embedding-path "
+     "end-weight-decay eod-mask-loss ep-overlap-early-attn-memory-release eval-global-batch-size "
+     "eval-micro-batch-size evidence-data-path exit-signal experimental-attention-variant "
+     "faiss-use-gpu fake-process-group first-last-layers-bf16 flash-decode fp16-lm-cross-entropy "
+     "fp32-residual-connection freeze-all-layers ft-num-warmup-iters full-validation fused-residual-rmsnorm "
+     "glu-linear-offset gpu-sniff-test-interval head-lr-mult hierarchical-context-parallel-sizes "
+     "init-method-xavier-uniform init-model-with-meta-device is-hybrid-model iter-per-epoch iterations-to-skip "
+     "kv-lora-rank lang legacy-tokenizer load-main-params-from-ckpt log-energy log-max-attention-logit "
+     "log-num-zeros-in-grad log-params-norm log-progress log-straggler logging-level mask-factor mask-prob mask-type "
+     "max-documents max-seqlen-per-dp-cp-rank max-tokens-to-oom max-training-rank memory-snapshot-path "
+     "microbatch-group-size-per-virtual-pipeline-stage mid-level-dataset-surplus min-scale "
+     "mla-down-proj-fusion mrope-section mscale multi-latent-attention multiple-validation-sets "
+     "no-barrier-with-level-1-timing no-ckpt-load-validate-sharding-integrity no-clone-scatter-output-in-embedding "
+     "no-data-sharding no-delay-grad-reduce no-fp8-wgrad no-initialization no-overlap-p2p-communication no-rope-freq "
+     "no-scatter-gather-tensors-in-pipeline no-strict-fsdp-dtensor-load "
+     "no-tokenizer-sentencepiece-ignore-extra-whitespaces no-weight-decay-cond-type "
+     "no-yarn-correction-range-round-to-int num-channels num-classes "
+     "num-layers-at-end-in-bf16 num-layers-at-start-in-bf16 num-speculative-tokens num-unique-layers nvtx-ranges "
+     "object-storage-cache-path onnx-safe output-bert-embeddings output-logit-dtype "
+     "overlap-cpu-optimizer-d2h-h2d overlap-dispatch-backward-with-experts-wgrad overlap-moe-expert-parallel-comm "
+     "overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step override-ckpt-iteration "
+     "param-sharing-style patch-dim per-dataset-sequences-path per-split-data-args-path perform-rl-step "
+     "persistent-save-interval phase-transition-iterations pipeline-model-parallel-split-rank q-lora-rank qk-clip "
+     "qk-head-dim qk-l2-norm qk-pos-emb-head-dim query-in-block-prob quick-geglu "
+     "record-memory-history record-shapes refit-method renormalize-blend-weights replication rerun-mode "
+     "reset-attention-mask reset-position-ids result-rejected-tracker-filename reuse-grad-buf-for-mxfp8-param-ag "
+     "rope-type rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor "
+     "run-workload-inspector-server s3-cache-path sample-rate save-activations-interval save-dgrads-interval "
+     "save-params-interval save-tokens-per-expert-interval save-wgrads-interval sft sgd-momentum sharp-enabled-group "
+     "short-seq-prob softmax-type spec split-sentences squared-relu standalone-embedding-stage start-eval-at-iter "
+     "start-weight-decay step-batch-size-schedule swin-backbone-type "
+     "symmetric-ar-type te-precision-config-file tensor-parallel-num-weight-shards test-mode "
+     "tiktoken-num-special-tokens titles-data-path tokenizer-metadata tokenizer-sentencepiece-legacy "
+     "tokenizer-special-tokens torch-fsdp2-no-reshard-after-forward tp-comm-bootstrap-backend tp-comm-overlap-cfg "
+     "tp-comm-overlap-rs-dgrad train-sync-interval use-checkpoint-lr-scheduler use-checkpoint-opt-param-scheduler "
+     "use-fused-weighted-squared-relu use-gigatoken use-kitchen-attention use-legacy-static-engine "
+     "use-mp-args-from-checkpoint-args use-mup use-nccl-ub use-one-sent-docs "
+     "use-persistent-ckpt-worker use-ring-exchange-p2p use-same-sampling-seed-across-dp-ranks use-sharp "
+     "use-tp-pp-dp-mapping v-head-dim validation-set-names vocab-extra-ids "
+     "weight-decay-incr-style wgrad-deferral-limit window-attn-skip-freq window-size"},
+};
+
+bool stands_for(std::string_view entry, std::string_view name) {
+  return entry.ends_with('-') ? name.starts_with(entry) : name == entry;
+}
+
+bool contains(std::string_view names, std::string_view name) {
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(' '), names.size());
+    if (stands_for(names.substr(0, end), name)) return true;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<std::string_view> note_on_megatron_flag(std::string_view name) {
+  std::string dashed(name);
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  for (const Names& entry : kNames) {
+    if (contains(entry.names, dashed)) return entry.note;
+  }
+  return std::nullopt;
+}
+
+}  // namespace megalith

@@ -1,0 +1,368 @@
+#include "apps/forecast/suggest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "apps/flags/flags.h"
+#include "apps/forecast/suggested_layout.h"
+#include "core/base/error.h"
+#include "core/base/side_by_side.h"
+#include "core/base/take_part.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
+
+// Layouts kept beside those to be listed, should whole forecasts of some tell that they do not fit.
+constexpr std::size_t kSpare = 3;
+
+// Recomputation costs time, so less of it comes first.
+constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
+                                   RecomputeGranularity::kFull};
+
+constexpr const char* kSlower = "slower than those listed";
+constexpr const char* kTooSlow = "slower than those listed, by the time of a few of their layers";
+constexpr const char* kDoesNotDivide = "heads, width, layers, experts or batch do not divide";
+constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
+
+std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d <= std::min(number, most); ++d)
+    if (number % d == 0) divisors.push_back(d);
+  return divisors;
+}
+
+// Flags that --suggest chooses, all but --micro-batch-size.
+bool is_of_layout(const ConfigEntry& entry) {
+  constexpr std::array<std::string_view, 12> kOthers = {"world-size",
+                                                        "moe-token-dispatcher-type",
+                                                        "moe-expert-rank-capacity-factor",
+                                                        "loss-chunk-size",
+                                                        "fine-grained-activation-offloading",
+                                                        "offload-modules",
+                                                        "activation-offload-fraction",
+                                                        "offload-mb-per-layer",
+                                                        "offload-distance",
+                                                        "offload-slowdown",
+                                                        "min-offload-bytes",
+                                                        "min-offloaded-tensor-size"};
+  return (entry.group == "parallel" || entry.group == "memory") &&
+         std::ranges::find(kOthers, entry.name) == kOthers.end();
+}
+
+// The flags that make these options of those that `effective` still describes.
+std::vector<std::string> flags_of(Options options) {
+  const std::vector<ConfigEntry> before = options.effective;
+  update_effective(options);
+  std::vector<std::string> flags;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    std::string value = options.effective[i].value;
+    const bool is_chosen = is_of_layout(before[i]) && value != before[i].value;
+    if (!is_chosen && before[i].name != "micro-batch-size") continue;
+    flags.push_back("--" + before[i].name);
+    if (value == "true") continue;
+    std::erase_if(value, [](char c) { return std::string_view("[\",]").find(c) != std::string_view::npos; });
+    for (std::string_view rest = value; !rest.empty();) flags.emplace_back(take_part(rest, ' '));
+  }
+  return flags;
+}
+
+// Do the flags fit together, as those of a command line must?
+bool is_legal(const Options& options, int world) {
+  try {
+    check(App::kPlan, options);
+    check_stages(options.train, run_config(options, world));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    return false;
+  }
+}
+
+class Search {
+ public:
+  Search(const Options& options, int world, const SuggestSpec& spec)
+      : options_(options),
+        world_(world),
+        spec_(spec),
+        most_(spec.count + kSpare),
+        bounds_(options, world, *spec.rates) {}
+
+  Suggestions run() {
+    const std::vector<Candidate> all = candidates();
+    for (auto next = all.begin(); next != all.end();) {
+      std::vector<std::future<Outcome>> work;
+      const double bound = this->bound();
+      for (; next != all.end() && work.size() < kForecastsTogether; ++next) {
+        ++found_.tried;
+        if (next->least_seconds == std::numeric_limits<double>::infinity()) {
+          ++found_.dropped[kTooLarge];
+        } else if (next->least_seconds >= bound) {
+          ++found_.dropped[kTooSlow];
+        } else {
+          work.push_back(
+              std::async(std::launch::async, [this, layout = next->layout, bound] { return look_at(layout, bound); }));
+        }
+      }
+      for (std::future<Outcome>& outcome : work) take(outcome.get());
+    }
+    finish();
+    return std::move(found_);
+  }
+
+ private:
+  struct Candidate {
+    SuggestedLayout layout;
+    double least_seconds = 0;  // that a step takes, whatever overlaps
+  };
+  struct Found {
+    Suggestion listed;
+    SuggestedLayout layout;
+    RecomputeGranularity recompute = RecomputeGranularity::kNone;
+    bool whole = false;  // the forecast is of all microbatches
+  };
+  struct Outcome {  // of one layout
+    std::vector<Found> found;
+    std::vector<const char*> dropped;  // a reason each
+    bool tried_overlap = false;
+  };
+
+  // The ones first that may be the fastest. Those are dropped whose flags do not fit together, or that are too large
+  // without activations.
+  std::vector<Candidate> candidates() {
+    std::vector<Candidate> all;
+    const std::int64_t experts = options_.model.moe.num_experts;
+    const std::int64_t most_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
+    for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
+      for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
+        for (const std::int64_t ep : divisors_of(world_ / pp, most_ep))
+          add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
+      }
+    }
+    side_by_side(all.size(), kForecastsTogether,
+                 [&](std::size_t i) { all[i].least_seconds = least_seconds(all[i].layout); });
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.least_seconds < b.least_seconds; });
+    return all;
+  }
+
+  // With as little recomputation as may fit; infinity where nothing does. With what overlaps no more fits.
+  double least_seconds(SuggestedLayout layout) {
+    for (const RecomputeGranularity recompute : kLessFirst) {
+      if (!may_fit(layout, recompute)) continue;
+      const double seconds = bounds_.seconds(layout, recompute);
+      layout.overlaps = can_overlap(options_.model, layout);
+      return std::min(seconds, bounds_.seconds(layout, recompute));
+    }
+    return std::numeric_limits<double>::infinity();
+  }
+  bool may_fit(const SuggestedLayout& layout, RecomputeGranularity recompute) {
+    return bounds_.memory(layout, recompute) <= static_cast<double>(spec_.most_memory);
+  }
+
+  // Of these sizes.
+  void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
+    const bool asks_for_slots = options_.train.megatron_fsdp_grad_comm_dtype != GradientDType::kAuto;
+    for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
+      layout.micro_batch_size = micro;
+      for (const ShardingStrategy sharding : {ShardingStrategy::kOptim, ShardingStrategy::kNoShard,
+                                              ShardingStrategy::kOptimGrads, ShardingStrategy::kOptimGradsParams}) {
+        if (sharding != ShardingStrategy::kNoShard && !has_replicas(options_.model, world_, layout)) continue;
+        layout.sharding = sharding;
+        const bool each_microbatch = sharding != ShardingStrategy::kNoShard && sharding != ShardingStrategy::kOptim;
+        if (each_microbatch ? !asks_for_slots && !asks_for_memory(layout) : asks_for_slots) continue;
+        const auto add = [&](std::int64_t chunks, bool zero_bubble) {
+          layout.chunks = chunks;
+          layout.zero_bubble = zero_bubble;
+          for (SuggestedLayout one = layout; const std::int64_t instances : instances_of(layout)) {
+            one.instances = instances;
+            add_if_legal(all, one);
+          }
+        };
+        add(1, false);
+        if (layout.pp == 1) continue;
+        add(1, true);
+        for (std::int64_t chunks = 2; chunks * layout.pp <= options_.model.num_layers && chunks <= 8; chunks *= 2)
+          add(chunks, false);
+      }
+    }
+  }
+
+  // One, and where replicas are on several hosts one of each host, so that only sums of shares cross the network.
+  std::vector<std::int64_t> instances_of(const SuggestedLayout& layout) const {
+    const std::int64_t ranks = world_ / layout.pp, of_host = spec_.rates->host_ranks;
+    if (layout.sharding == ShardingStrategy::kNoShard || ranks <= of_host || ranks % of_host != 0) return {1};
+    return {1, ranks / of_host};
+  }
+
+  void add_if_legal(std::vector<Candidate>& all, const SuggestedLayout& layout) {
+    const std::int64_t step = world_ / (layout.tp * layout.pp) * layout.micro_batch_size;
+    if (options_.train.global_batch_size % step != 0 ||
+        !is_legal(with_layout(options_, layout, RecomputeGranularity::kNone), world_)) {
+      ++found_.tried;
+      ++found_.dropped[kDoesNotDivide];
+    } else if (bounds_.states(layout) > static_cast<double>(spec_.most_memory)) {
+      ++found_.tried;
+      ++found_.dropped[kTooLarge];
+    } else {
+      all.push_back({.layout = layout});
+    }
+  }
+
+  // Sharded weights are gathered, and sharded gradients reduced, in each microbatch: worth a look where shards of the
+  // optimizer's state leave less than half of the memory to activations.
+  bool asks_for_memory(SuggestedLayout layout) const {
+    layout.sharding = ShardingStrategy::kOptim;
+    return 2 * bounds_.states(layout) > static_cast<double>(spec_.most_memory);
+  }
+
+  // With what overlaps too, if that may bring the layout among the best: it hides the tensor-parallel collectives at
+  // most, and takes more memory. `bound`: of a step's seconds.
+  Outcome look_at(SuggestedLayout layout, double bound) {
+    Outcome outcome;
+    const std::optional<Forecast> plain = try_recomputing(layout, bound, outcome);
+    if (!can_overlap(options_.model, layout)) return outcome;
+    if (plain ? seconds_hidden(*plain) >= bound : outcome.dropped.back() == kTooLarge) return outcome;
+    layout.overlaps = true;
+    outcome.tried_overlap = true;
+    try_recomputing(layout, bound, outcome);
+    return outcome;
+  }
+
+  // A step's, were all tensor-parallel collectives hidden.
+  static double seconds_hidden(const Forecast& plain) {
+    double left = 0;  // share of the stages' work that is no such collective
+    for (const StageForecast& stage : plain.stages) {
+      const double busy = plain.simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
+      const auto volume = stage.work.volumes.find("tp");
+      const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
+      left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
+    }
+    return left * plain.step->seconds;
+  }
+
+  // Nothing where what fits is too slow, or nothing fits.
+  std::optional<Forecast> try_recomputing(const SuggestedLayout& layout, double bound, Outcome& outcome) {
+    for (const RecomputeGranularity recompute : kLessFirst) {
+      if (!may_fit(layout, recompute)) continue;
+      if (bounds_.seconds(layout, recompute) >= bound) {
+        outcome.dropped.push_back(kTooSlow);
+        return std::nullopt;
+      }
+      const Options options = with_layout(options_, layout, recompute);
+      Forecast forecast = this->forecast(options, /*whole=*/false);
+      if (!forecast.step) continue;
+      if (forecast.step->seconds < bound) {
+        outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step},
+                                 .layout = layout,
+                                 .recompute = recompute,
+                                 .whole = layout.pp == 1});
+      } else {
+        outcome.dropped.push_back(kSlower);
+      }
+      return forecast;
+    }
+    outcome.dropped.push_back(kTooLarge);
+    return std::nullopt;
+  }
+
+  Forecast forecast(const Options& options, bool whole) const {
+    ForecastSpec spec{.rates = spec_.rates, .one_of_alike = true, .most_memory = spec_.most_memory};
+    if (!whole) spec.most_recorded = 0;
+    return make_forecast(options, world_, spec);
+  }
+
+  // Of a schedule that was recorded in part: the arena's layout may need a little more with all microbatches.
+  Outcome look_again(const Found& part) const {
+    Outcome outcome;
+    for (const RecomputeGranularity recompute : kLessFirst) {
+      if (recompute < part.recompute) continue;
+      const Options options = with_layout(options_, part.layout, recompute);
+      const Forecast forecast = this->forecast(options, /*whole=*/true);
+      if (!forecast.step) continue;
+      outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step}, .whole = true});
+      return outcome;
+    }
+    outcome.dropped.push_back(kTooLarge);
+    return outcome;
+  }
+
+  // What a step must be faster than to be listed, or to be looked at again in place of one that is not.
+  double bound() const {
+    return best_.size() < most_ ? std::numeric_limits<double>::infinity() : best_.back().listed.step.seconds;
+  }
+
+  void take(Outcome outcome) {
+    found_.tried += outcome.tried_overlap ? 1 : 0;
+    for (const char* reason : outcome.dropped) ++found_.dropped[reason];
+    for (Found& found : outcome.found) list(std::move(found));
+  }
+
+  void list(Found found) {
+    const auto place =
+        std::upper_bound(best_.begin(), best_.end(), found.listed.step.seconds,
+                         [](double seconds, const Found& other) { return seconds < other.listed.step.seconds; });
+    best_.insert(place, std::move(found));
+    if (best_.size() <= most_) return;
+    best_.pop_back();
+    ++found_.dropped[kSlower];
+  }
+
+  // Whole forecasts of those that are to be listed.
+  void finish() {
+    const auto in_part = [](const Found& found) { return !found.whole; };
+    while (true) {
+      const auto end = best_.begin() + static_cast<std::ptrdiff_t>(std::min(best_.size(), spec_.count));
+      std::vector<std::future<Outcome>> work;
+      for (auto next = std::find_if(best_.begin(), end, in_part); next != end && work.size() < kForecastsTogether;
+           next = std::find_if(next + 1, end, in_part))
+        work.push_back(std::async(std::launch::async, [this, part = *next] { return look_again(part); }));
+      if (work.empty()) break;
+      std::size_t left = work.size();
+      std::erase_if(best_, [&](const Found& found) { return in_part(found) && left > 0 && left-- > 0; });
+      for (std::future<Outcome>& outcome : work) take(outcome.get());
+    }
+    for (Found& found : best_) {
+      if (found_.best.size() < spec_.count) {
+        found_.best.push_back(std::move(found.listed));
+      } else {
+        ++found_.dropped[kSlower];
+      }
+    }
+  }
+
+  const Options& options_;
+  int world_;
+  SuggestSpec spec_;
+  std::size_t most_;  // that are kept until all have been looked at
+  LayoutBounds bounds_;
+  std::vector<Found> best_;  // the fastest first
+  Suggestions found_;
+};
+
+}  // namespace
+
+void refuse_layout_flags(const Options& options) {
+  for (const ConfigEntry& entry : options.effective) {
+    if (!is_of_layout(entry) || entry.origin == "default" || entry.origin == "derived") continue;
+    refuse_usage(fmt::format("--suggest and --{}", entry.name),
+                 {.expected = "no layout flags: --suggest looks for the layout",
+                  .got = fmt::format("--{} ({})", entry.name, entry.origin),
+                  .remedy = "remove it"});
+  }
+}
+
+Suggestions suggest_layouts(const Options& options, int world, const SuggestSpec& spec) {
+  return Search(options, world, spec).run();
+}
+
+}  // namespace megalith

@@ -1,0 +1,59 @@
+// One of the layouts that --suggest weighs, and the least that it takes.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "apps/config/options.h"
+#include "apps/flags/rates.h"
+#include "apps/forecast/layer_costs.h"
+
+namespace megalith {
+
+struct SuggestedLayout {
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t ep = 1;
+  std::int64_t chunks = 1;
+  bool zero_bubble = false;
+  std::int64_t micro_batch_size = 1;
+  ShardingStrategy sharding = ShardingStrategy::kNoShard;
+  std::int64_t instances = 1;  // groups of neighbouring replicas, each of which shares all of it out
+  bool overlaps = false;       // tensor-parallel collectives with products
+};
+
+// Whether ranks hold copies of anything, as tensor-parallel ones may of experts.
+bool has_replicas(const ModelConfig& model, std::int64_t world, const SuggestedLayout& layout);
+// Whether tensor-parallel collectives can run beside products.
+bool can_overlap(const ModelConfig& model, const SuggestedLayout& layout);
+Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGranularity recompute);
+
+// Lower bounds of what a layout takes, without recording it: by the costs of a few of its layers, which pipelines,
+// schedules and sharding leave as they are. `options` and `rates` outlive it. Threads may ask at once.
+class LayoutBounds {
+ public:
+  LayoutBounds(const Options& options, int world, const Rates& rates)
+      : options_(options), world_(world), rates_(rates) {}
+
+  double seconds(const SuggestedLayout& layout, RecomputeGranularity recompute);
+  // Bytes of weights, gradients, main parameters and moments alone, without slots of units.
+  double states(const SuggestedLayout& layout) const;
+  double memory(const SuggestedLayout& layout, RecomputeGranularity recompute);  // bytes, with activations
+
+ private:
+  LayerCosts costs(const SuggestedLayout& layout, RecomputeGranularity recompute);
+  double unit_seconds(const SuggestedLayout& layout) const;
+  double microbatches(const SuggestedLayout& layout) const;
+
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, std::int64_t, RecomputeGranularity>;
+  const Options& options_;
+  int world_;
+  const Rates& rates_;
+  std::mutex mutex_;
+  std::map<Key, std::shared_future<LayerCosts>> costs_;  // guarded by mutex_
+};
+
+}  // namespace megalith

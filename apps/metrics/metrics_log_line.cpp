@@ -1,0 +1,205 @@
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+
+#include "apps/metrics/metrics.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBarWidth = 30;
+constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
+
+// fmt prints NaN in capitals with E; the rest of the program writes it small.
+std::string scientific(double value) {
+  return std::isfinite(value) ? fmt::format("{:.6E}", value) : fmt::format("{}", std::abs(value));
+}
+
+std::string local_time() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
+
+std::string rate(double tokens_per_second) {
+  return fmt::format("{:.{}f}", tokens_per_second, tokens_per_second < 100 ? 1 : 0);
+}
+
+struct Peak {
+  std::string_view name;  // a part of the device's
+  double tflops;
+};
+
+// The first whose name fits; the slower variants of a chip stand before it.
+constexpr Peak kPeaks[] = {
+    {"H200 NVL", 835}, {"H100 NVL", 835}, {"H100 PCIe", 756}, {"GH200", 989}, {"H200", 989},
+    {"H100", 989},     {"B200", 2250},    {"A100", 312},      {"L40S", 362},  {"A40", 150},
+};
+
+}  // namespace
+
+std::string with_unit(double value) {
+  if (value >= 1e12) return fmt::format("{:.2f} T", value * 1e-12);
+  if (value >= 1e9) return fmt::format("{:.2f} B", value * 1e-9);
+  if (value >= 1e6) return fmt::format("{:.2f} M", value * 1e-6);
+  if (value >= 1e3) return fmt::format("{:.1f} k", value * 1e-3);
+  return fmt::format("{:.0f}", value);
+}
+
+std::string duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::clamp(std::round(seconds), 0.0, 1e11));
+  const std::int64_t minutes = total / 60, hours = minutes / 60, days = hours / 24;
+  if (days > 0) return fmt::format("{}d {:02}h", days, hours % 24);
+  if (hours > 0) return fmt::format("{}h {:02}m", hours, minutes % 60);
+  if (minutes > 0) return fmt::format("{}m {:02}s", minutes, total % 60);
+  return fmt::format("{}s", total);
+}
+
+double bf16_peak_tflops(std::string_view device) {
+  if (device.find(" MIG ") != std::string_view::npos) return 0;  // a part of one
+  for (const auto& [name, tflops] : kPeaks) {
+    if (device.find(name) != std::string_view::npos) return tflops;
+  }
+  return 0;
+}
+
+double peak_tflops_of(const Options& options, std::string_view device) {
+  if (options.logging.peak_tflops > 0) return options.logging.peak_tflops;
+  return options.params_dtype() == DType::kBf16 ? bf16_peak_tflops(device) : 0;
+}
+
+std::string format_log_line(const LogLine& line, std::string_view time) {
+  std::string out =
+      fmt::format(" [{}] iteration {}/ {} | consumed samples: {} | elapsed time per iteration (ms): {:.1f} |", time,
+                  line.iteration, line.train_iters, line.consumed_samples, line.step_ms);
+  if (line.tflops_per_device) {  // a CPU has less than one
+    const int digits = *line.tflops_per_device < 10 ? 3 : 1;
+    out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.{}f} |", *line.tflops_per_device, digits);
+  }
+  out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} |", scientific(line.learning_rate),
+                     line.global_batch_size, scientific(line.lm_loss));
+  if (line.load_balancing_loss) out += fmt::format(" load_balancing_loss: {} |", scientific(*line.load_balancing_loss));
+  if (line.z_loss) out += fmt::format(" z_loss: {} |", scientific(*line.z_loss));
+  out += fmt::format(" grad norm: {:.3f} |", std::abs(line.grad_norm));  // no -nan
+  out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
+                     line.nan_iterations);
+  // Fields that Megatron's line does not have come last.
+  if (line.worst_load) {
+    const ExpertLoad& load = *line.worst_load;
+    out += fmt::format(" expert load max/mean: {:.2f}, min/mean: {:.2f}, entropy: {:.3f}", load.max_over_mean(),
+                       load.min_over_mean(), load.entropy);
+    if (load.rank_max_over_mean) out += fmt::format(", by rank max/mean: {:.2f}", *load.rank_max_over_mean);
+    out += fmt::format(" (layer {}) | dropped rows: {} |", load.layer, line.dropped_rows);
+  }
+  out += fmt::format(" tokens/s: {} |", rate(line.tokens_per_second));
+  if (line.ranks > 1) out += fmt::format(" tokens/s/GPU: {} |", rate(line.tokens_per_second / line.ranks));
+  if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
+  out += fmt::format(" ETA: {} |", duration(line.seconds_left));
+  return out;
+}
+
+std::string format_progress(const StepMetrics& metrics, double seconds_left) {
+  const double steps = static_cast<double>(metrics.train_iters);
+  const double share = steps > 0 ? static_cast<double>(metrics.iteration) / steps : 1.0;
+  const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
+  std::string bar(static_cast<std::size_t>(filled), '=');
+  if (filled < kBarWidth) bar += '>';
+  bar.resize(kBarWidth, ' ');
+  const std::string total = fmt::format("{}", metrics.train_iters);
+  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {} tokens/s | {} left", bar, metrics.iteration, total.size(),
+                     total, metrics.lm_loss, with_unit(metrics.tokens_per_second), duration(seconds_left));
+}
+
+StepLog::StepLog(const LoggingOptions& logging, const Run& run)
+    : logging_(logging), run_(run), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+StepLog::~StepLog() {
+  if (is_drawn_) std::fputs("\n", stderr);
+}
+
+void StepLog::step(const StepMetrics& metrics) {
+  const bool is_finite = std::isfinite(metrics.lm_loss);
+  ++window_.steps;
+  window_.skipped += metrics.skipped ? 1 : 0;
+  window_.nan += is_finite ? 0 : 1;
+  window_.ms_sum += metrics.step_ms;
+  window_.tflop_sum += metrics.tflops_per_device * metrics.step_ms;
+  window_.token_sum += metrics.tokens_per_second * metrics.step_ms;
+  if (is_finite) {
+    window_.loss_sum += static_cast<double>(metrics.lm_loss);
+    ++window_.losses;
+  }
+  estimate(metrics);
+  if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == metrics.train_iters) {
+    const auto steps = static_cast<double>(window_.steps);
+    LogLine line{.iteration = metrics.iteration,
+                 .train_iters = metrics.train_iters,
+                 .consumed_samples = metrics.consumed_samples,
+                 .step_ms = window_.ms_sum / steps,
+                 .tflops_per_device = {},
+                 .learning_rate = metrics.learning_rate,
+                 .global_batch_size = metrics.global_batch_size,
+                 .lm_loss = window_.losses > 0 ? window_.loss_sum / static_cast<double>(window_.losses) : std::nan(""),
+                 .load_balancing_loss = metrics.load_balancing_loss,
+                 .z_loss = metrics.z_loss,
+                 .grad_norm = static_cast<double>(metrics.grad_norm),
+                 .skipped_iterations = window_.skipped,
+                 .nan_iterations = window_.nan,
+                 .tokens_per_second = window_.token_sum / window_.ms_sum,
+                 .ranks = run_.ranks,
+                 .mfu = {},
+                 .seconds_left = seconds_left_};
+    if (const ExpertLoad* const worst = worst_load(metrics.experts)) line.worst_load = *worst;
+    for (const ExpertLoad& load : metrics.experts) line.dropped_rows += load.dropped;
+    const double tflops = window_.tflop_sum / window_.ms_sum;
+    if (logging_.log_throughput) line.tflops_per_device = tflops;
+    if (run_.peak_tflops > 0) line.mfu = tflops / run_.peak_tflops;
+    print(format_log_line(line, local_time()));
+    window_ = {};
+  }
+  is_first_ = false;
+  if (is_terminal_) draw(metrics);
+}
+
+// By the clock since the first step, so that evaluations and saves between steps count.
+void StepLog::estimate(const StepMetrics& metrics) {
+  if (is_first_) first_ = {metrics.iteration, Clock::now()};
+  const std::int64_t steps = metrics.iteration - first_.iteration;
+  const double seconds =
+      steps > 0 ? std::chrono::duration<double>(Clock::now() - first_.end).count() / static_cast<double>(steps)
+                : metrics.step_ms * 1e-3;
+  seconds_left_ = static_cast<double>(metrics.train_iters - metrics.iteration) * seconds;
+}
+
+void StepLog::evaluation(std::string_view split, std::int64_t iteration, double loss) {
+  print(fmt::format(" {} loss at iteration {} | lm loss value: {} | lm loss PPL: {} |", split, iteration,
+                    scientific(loss), scientific(std::exp(loss))));
+}
+
+void StepLog::print(const std::string& line) {
+  erase();
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void StepLog::draw(const StepMetrics& metrics) {
+  const Clock::time_point now = Clock::now();
+  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < metrics.train_iters) return;
+  last_drawn_ = now;
+  is_drawn_ = true;
+  std::fputs(("\r\033[K" + format_progress(metrics, seconds_left_)).c_str(), stderr);
+  std::fflush(stderr);
+}
+
+void StepLog::erase() {
+  if (!is_drawn_) return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  is_drawn_ = false;
+}
+
+}  // namespace megalith

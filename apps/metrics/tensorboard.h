@@ -1,0 +1,62 @@
+// Event files for TensorBoard (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate, batch size,
+// gradient norm, time, throughput and memory, and validation losses. Of each layer of experts, in the steps of the log
+// line alone, what ExpertLoad has ("moe/load_max_layer_3"). Of activations on the host, also where copies were timed,
+// what StepMetrics::Offload has, of times the longest ("offload/copy_out_seconds"). The main ones also by consumed
+// samples ("lm loss vs samples"), in a second file in the folder "by-samples", a run of its own to TensorBoard, since
+// all tags of a folder share one step number. Rank 0 only.
+//
+// A run's files begin with a session start, at which TensorBoard drops the points of earlier files from that step on:
+// those that a killed run wrote after its last checkpoint do not appear twice.
+//
+// Format: TensorFlow records, each an Event message in protocol buffers' wire format, by hand: five fields need no
+// library.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "apps/metrics/append_log.h"
+#include "apps/metrics/metrics.h"
+
+namespace megalith {
+
+// CRC-32C (Castagnoli) of RFC 3720, as crc32c("123456789") = 0xe3069283.
+std::uint32_t crc32c(std::string_view bytes);
+// u64 length, masked CRC of it, payload, masked CRC of that; little endian.
+std::string tensorboard_record(std::string_view payload);
+// The Event of one scalar, without the record around it. `wall_time` in seconds since 1970.
+std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_view tag, float value);
+
+// The Event that starts a session: what other files of the folder have at this step and later counts no more.
+std::string tensorboard_session_start(double wall_time, std::int64_t step);
+
+// Where a run begins: what was done before it.
+struct TensorBoardStart {
+  std::int64_t iteration = 0;
+  std::int64_t consumed_samples = 0;
+};
+
+class TensorBoardLog {
+ public:
+  // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each; without `start` they add to what is
+  // there and start no session. `log_interval`: steps between those of the log line. Fails with kFileIo; what cannot be
+  // written later is tried again at each step.
+  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start, std::int64_t log_interval = 1);
+  TensorBoardLog(const TensorBoardLog&) = delete;
+  TensorBoardLog& operator=(const TensorBoardLog&) = delete;
+
+  void write(const StepMetrics& metrics);
+  void write(const EvaluationMetrics& metrics);
+
+ private:
+  struct Records;  // of one step
+
+  AppendLog steps_;
+  AppendLog samples_;
+  std::int64_t log_interval_;
+  bool is_first_ = true;
+};
+
+}  // namespace megalith

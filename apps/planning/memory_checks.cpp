@@ -1,0 +1,125 @@
+#include "apps/planning/memory_checks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/config/layer_offload.h"
+#include "core/base/counted.h"
+#include "core/base/error.h"
+#include "core/device/cuda_device.h"
+#include "parallel/comm/on_all_ranks.h"
+
+namespace megalith {
+
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::vector<std::string> hosts_of(Communicator& world) { return world.host_all_gather(host_name()); }
+
+double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+}  // namespace
+
+std::size_t ranks_of_host(Communicator& world) {
+  const std::vector<std::string> hosts = hosts_of(world);
+  return static_cast<std::size_t>(std::ranges::count(hosts, hosts[static_cast<std::size_t>(world.rank())]));
+}
+
+std::size_t least_share_of_host(Communicator& world, std::size_t available) {
+  std::size_t least = 0;
+  for (const std::size_t share : world.host_gather(share_of_rank(available, ranks_of_host(world)))) {
+    if (share > 0) least = least == 0 ? share : std::min(least, share);
+  }
+  return least;
+}
+
+void take_host_share(Options& options, Communicator& world, std::size_t available) {
+  if (offloads_by_forecast(options)) options.offload.host_share = least_share_of_host(world, available);
+  options.offload.host_is_device = options.train.device == DeviceType::kCpu;
+}
+
+void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator& world, std::size_t available) {
+  const std::vector<std::string> hosts = hosts_of(world);
+  const std::vector<std::size_t> wanted = world.host_gather(plans.host.peak_bytes + staging);
+  const std::string& own = hosts[static_cast<std::size_t>(world.rank())];
+  std::size_t bytes = 0, ranks = 0, largest = 0;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r] != own || wanted[r] == 0) continue;
+    bytes += wanted[r];
+    ++ranks;
+    if (hosts[largest] != own || wanted[r] > wanted[largest]) largest = r;
+  }
+  on_all_ranks(world, [&] {
+    if (bytes == 0 || available == 0 || bytes <= available) return;
+    const bool moves = plans.host.peak_bytes > 0;
+    const char* const what = !moves         ? "copies of checkpoints"
+                             : staging == 0 ? "kept activations"
+                                            : "kept activations and copies of checkpoints";
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = fmt::format("{}: memory of host {}", moves ? "--offload-modules" : "--async-save", own),
+          .expected = fmt::format("at most the {:.2f} GiB that it can give", gib(available)),
+          .got = fmt::format("a forecast of {:.2f} GiB for {} of {}, {:.2f} of rank {}", gib(bytes), what,
+                             counted(ranks, "rank"), gib(wanted[largest]), largest),
+          .remedy = moves
+                        ? "name fewer kinds or layers, or lower --activation-offload-fraction or --offload-mb-per-layer"
+                        : "save without --async-save",
+          .show_place = false});
+  });
+}
+
+RankGpu gpu_of_rank(Communicator& world) {
+  RankGpu gpu;
+  on_all_ranks(world,
+               [&] { gpu = {.name = fmt::format("{} of {}", cuda_bus_id(), host_name()), .memory = cuda_memory()}; });
+  return gpu;
+}
+
+GpuUse use_of_gpu(std::size_t planned, const std::string& gpu, Communicator& world) {
+  const std::vector<std::string> gpus = world.host_all_gather(gpu);
+  const std::vector<std::size_t> bytes = world.host_gather(planned);
+  GpuUse use;
+  for (std::size_t r = 0; r < gpus.size(); ++r) {
+    if (gpus[r] != gpu) continue;
+    ++use.ranks;
+    use.bytes += bytes[r];
+  }
+  return use;
+}
+
+void check_gpu_memory(const MemoryUse& planned, const RankGpu& gpu, Communicator& world) {
+  const GpuUse use = use_of_gpu(planned.total(), gpu.name, world);
+  on_all_ranks(world, [&] {
+    if (use.bytes <= gpu.memory.free) return;
+    constexpr std::size_t kShown = 4;
+    const auto owners = planned.owners();
+    std::string list;
+    for (const auto& [bytes, owner] : std::span(owners).first(kShown))
+      if (bytes > 0) list += fmt::format("{}{} {:.2f}", list.empty() ? "" : ", ", owner, gib(bytes));
+    const bool shared = use.ranks > 1;
+    fail({.code = ExitCode::kOutOfMemory,
+          .subject = shared ? fmt::format("memory of GPU {}", gpu.name) : "memory of the GPU",
+          .expected =
+              fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(gpu.memory.free), gib(gpu.memory.total)),
+          .got = fmt::format("a forecast of {:.2f} GiB{} ({})", gib(use.bytes),
+                             shared ? fmt::format(" for the {} ranks that share it, {:.2f} of this one", use.ranks,
+                                                  gib(planned.total()))
+                                    : "",
+                             list),
+          .remedy = "lower --micro-batch-size, add --recompute-granularity full, --loss-chunk-size or bf16 optimizer "
+                    "state (--exp-avg-dtype), or use more ranks with --data-parallel-sharding-strategy "
+                    "optim_grads_params (and --fsdp-embedding-and-head sharded) or --tensor-model-parallel-size",
+          .show_place = false});
+  });
+}
+
+}  // namespace megalith

@@ -1,0 +1,109 @@
+#include "apps/prepare/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <vector>
+
+#include "apps/program/program.h"
+#include "core/base/counted.h"
+#include "core/base/cpu_check.h"
+#include "core/base/error.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/mapped_file.h"
+#include "core/base/output_file.h"
+#include "core/base/seconds_since.h"
+#include "core/data/indexed_dataset.h"
+
+namespace megalith {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What would otherwise come out after hours: inputs that cannot be read, a folder that is not there.
+void check_paths(const PrepareOptions& options) {
+  for (const std::string& input : options.inputs) {
+    check_document_file(input);
+    for (const char* end : {".bin", ".idx", ".tokenizer"})
+      require_other_file({"--output-prefix", options.output_prefix + end}, {"--input", input});
+  }
+  const std::string folder = std::filesystem::path(options.output_prefix).parent_path().string();
+  const FaultScope scope("prepare.output");
+  if (!folder.empty()) Directory::create(folder).check_writable();
+}
+
+}  // namespace
+
+void prepare(const PrepareOptions& options) {
+  check_paths(options);
+  constexpr double kSecondsBetweenReports = 5.0;
+  const Clock::time_point start = Clock::now();
+  double next_report = kSecondsBetweenReports;
+  IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(options.tokenizer.vocab_size()),
+                              options.tokenizer.identity());
+  std::vector<std::int32_t> ids;
+  std::int64_t text_bytes = 0;
+  BadLines bad(options.max_bad_lines);
+  for (const std::string& input : options.inputs) {
+    std::int64_t in_file = 0;
+    const auto add = [&](std::string_view document) {
+      ++in_file;
+      ids.clear();
+      try {
+        options.tokenizer.encode(document, ids);
+      } catch (const Error& error) {
+        if (holds_json_lines(input)) throw;  // whose place is the line
+        throw Error(error.code(), fmt::format("{}: document {}: {}", input, in_file, error.what()));
+      }
+      if (ids.empty()) return;
+      if (options.append_eod) ids.push_back(options.tokenizer.eod());
+      writer.add_document(ids);
+      text_bytes += static_cast<std::int64_t>(document.size());
+      if (seconds_since(start) > next_report) {
+        next_report = seconds_since(start) + kSecondsBetweenReports;
+        log_info(fmt::format("{}, {:.1f} MB of text so far", counted(writer.num_documents(), "document"),
+                             static_cast<double>(text_bytes) * 1e-6));
+      }
+    };
+    for_each_document(input, options.documents, add, &bad);
+  }
+  if (bad.skipped() > 0)
+    log_warning(fmt::format("{} skipped (--max-bad-lines {}), the first: {}", counted(bad.skipped(), "bad line"),
+                            options.max_bad_lines, bad.first()));
+  if (writer.num_documents() == 0) {
+    refuse_format(options.inputs.size() == 1 ? options.inputs[0] : "--input", "at least one document", "no text",
+                  "check the files, and --document-start or --document-separator");
+  }
+  writer.commit();
+  const double seconds = std::max(seconds_since(start), 1e-6);
+  fmt::print(
+      "{0}.bin, {0}.idx: {1}, {2} ({3}) from {4} with {5:.2f} MB of text in {6:.2f} s, "
+      "{7:.1f} MB/s\n",
+      options.output_prefix, counted(writer.num_documents(), "document"), counted(writer.num_tokens(), "token"),
+      options.tokenizer.identity(), counted(options.inputs.size(), "file"), static_cast<double>(text_bytes) * 1e-6,
+      seconds, static_cast<double>(text_bytes) * 1e-6 / seconds);
+}
+
+}  // namespace megalith
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  require_cpu_baseline();
+  end_on_lost_mappings();
+  return run_program("prepare", [&] {
+    const PrepareCommand command = parse_prepare_command({argv + 1, argv + argc});
+    if (!command.print.empty()) {
+      fmt::print("{}\n", command.print);
+    } else if (command.inspect) {
+      inspect(command.inspect_options);
+    } else {
+      prepare(command.prepare_options);
+    }
+    return ExitCode::kOk;
+  });
+}

@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "apps/prepare/prepare.h"
+#include "core/base/counted.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/text.h"
+#include "core/base/utf8.h"
+#include "core/data/dataset.h"
+#include "core/data/indexed_dataset.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kShownTokens = 200;
+
+// In double quotes, on one line.
+std::string escaped(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        } else {
+          out += c;
+        }
+    }
+  }
+  return out + "\"";
+}
+
+void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::int64_t document) {
+  std::vector<std::int32_t> shown;
+  std::int64_t tokens = 0;
+  std::int32_t last = -1;
+  for (std::int64_t s = data.document_begin(document); s < data.document_begin(document + 1); ++s) {
+    const std::int64_t length = data.sequence_length(s);
+    const auto before = static_cast<std::int64_t>(shown.size());
+    const std::int64_t part = std::min(length, kShownTokens - before);
+    shown.resize(static_cast<std::size_t>(before + part));
+    data.read(s, 0, std::span(shown).subspan(static_cast<std::size_t>(before)));
+    if (length > 0) data.read(s, length - 1, std::span(&last, 1));
+    tokens += length;
+  }
+  std::string text = tokenizer.decode(shown);
+  if (std::cmp_less(shown.size(), tokens)) text = Utf8Stream().push(text);  // without a character that is cut
+  fmt::print("  document {}: {}{}: {}{}\n", document, counted(tokens, "token"),
+             last == tokenizer.eod() ? ", the last is EOD" : "", escaped(text),
+             std::cmp_less(shown.size(), tokens) ? " ..." : "");
+}
+
+void show_counts(const std::string& prefix, const InspectOptions& options) {
+  const IndexedDataset data = IndexedDataset::open(prefix);
+  fmt::print("{}: {}, {}, {} of type {} ({})\n", prefix, counted(data.num_documents(), "document"),
+             counted(data.num_sequences(), "sequence"), counted(data.num_tokens(), "token"),
+             to_string(data.token_type()), counted(data.num_tokens() * token_bytes(data.token_type()), "byte"));
+  if (data.num_sequences() > 0) {
+    std::int32_t shortest = std::numeric_limits<std::int32_t>::max();
+    std::int32_t longest = 0;
+    for (std::int64_t s = 0; s < data.num_sequences(); ++s) {
+      shortest = std::min(shortest, data.sequence_length(s));
+      longest = std::max(longest, data.sequence_length(s));
+    }
+    fmt::print("  tokens per sequence: {} to {}, {:.1f} on average\n", shortest, longest,
+               static_cast<double>(data.num_tokens()) / static_cast<double>(data.num_sequences()));
+  }
+  for (std::int64_t document = 0; document < std::min(options.documents, data.num_documents()); ++document) {
+    show_document(data, options.tokenizer, document);
+  }
+}
+
+void show_samples(const InspectOptions& options) {
+  const std::int64_t train_samples = options.train_samples > 0 ? options.train_samples : options.samples;
+  if (options.samples > train_samples) {
+    refuse_usage("--samples", {.expected = fmt::format("at most the {} samples of the run", train_samples),
+                               .got = std::to_string(options.samples),
+                               .remedy = "lower it, or raise --train-samples"});
+  }
+  // Whether the model has all the ids is for train to say.
+  const Datasets datasets = build_datasets({.data_path = options.data_path,
+                                            .split = options.split,
+                                            .seed = options.seed,
+                                            .seq_length = options.seq_length,
+                                            .vocab_size = std::numeric_limits<std::int32_t>::max(),
+                                            .num_samples = {.train = train_samples}});
+  for (const std::string& note : datasets.notes) log_info(note);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.seq_length + 1));
+  for (std::int64_t k = 0; k < options.samples; ++k) {
+    datasets.train.sample(k, tokens);
+    fmt::print("[{}]\n", fmt::join(tokens, ", "));
+  }
+}
+
+}  // namespace
+
+void inspect(const InspectOptions& options) {
+  if (options.samples > 0) {
+    show_samples(options);
+  } else {
+    for (const std::string& prefix : prefixes_of(options.data_path)) show_counts(prefix, options);
+  }
+}
+
+}  // namespace megalith

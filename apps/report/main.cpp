@@ -1,0 +1,21 @@
+// report METRICS.jsonl... --output report.html: one or more runs of train --metrics-jsonl as a page to look at.
+#include <cstdio>
+
+#include "apps/flags/flags.h"
+#include "apps/metrics/metrics_reader.h"
+#include "apps/program/program.h"
+#include "apps/report/report_page.h"
+#include "core/base/cpu_check.h"
+
+int main(int argc, char** argv) {
+  using namespace megalith;
+  require_cpu_baseline();
+  return run_program("report", [&] {
+    const Options options = parse_options(App::kReport, argc, argv);
+    std::vector<MetricsRun> runs;
+    for (const std::string& path : options.report.inputs) runs.push_back(read_metrics(path));
+    write_report(options.report.output, report_page(runs));
+    std::printf("%s\n", options.report.output.c_str());
+    return ExitCode::kOk;
+  });
+}

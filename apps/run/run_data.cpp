@@ -1,0 +1,60 @@
+#include "apps/run/run_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/counted.h"
+#include "core/base/parse_number.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+DataStart data_start(const TrainState& state) {
+  return {.at = {.steps = state.step, .samples = state.consumed_samples}, .order_samples = state.data_order_samples};
+}
+
+std::int64_t data_order_of(const TrainState& checkpoint) {
+  if (checkpoint.data_order_samples > 0 || checkpoint.step == 0) return checkpoint.data_order_samples;
+  const auto number = [&](const char* flag) {
+    const auto found = checkpoint.config.find(flag);
+    return found == checkpoint.config.end() ? 0 : parse_number<std::int64_t>(found->second).value_or(0);
+  };
+  std::int64_t samples = 0;
+  const bool fits = !__builtin_mul_overflow(number("train-iters"), number("global-batch-size"), &samples);
+  return fits && samples > 0 && samples <= kMaxSamples ? samples : 0;
+}
+
+void build_data(RunData& data, const DataRequest& request) {
+  if (data.built_for == request.start) return;
+  const Options& options = request.options;
+  const TrainingOptions& train = options.train;
+  const DataStart& start = request.start;
+  const std::int64_t needed = train.skip_train ? 0 : samples_to_train(train, start.at);
+  data.order_samples = std::max(needed, start.order_samples);
+  data.sets = build_datasets({.data_path = options.data.data_path,
+                              .split = options.data.split,
+                              .seed = train.seed,
+                              .seq_length = options.model.seq_length,
+                              .vocab_size = request.tokenizer.vocab_size(),
+                              .tokenizer = request.tokenizer.identity(),
+                              .mock = options.data.mock_data,
+                              .num_samples = {.train = needed, .valid = samples_to_evaluate(train)},
+                              .order_samples = start.order_samples});  // nothing reads the test split
+  data.built_for = start;
+  data.notes = data.sets.notes;
+  data.warning.clear();
+  if (train.skip_train || start.order_samples == 0 || needed == start.order_samples) return;
+  if (needed < start.order_samples) {
+    data.notes.push_back(fmt::format("training data keep their order, which was built for {}; the run ends after {}",
+                                     counted(start.order_samples, "sample"), needed));
+  } else if (!data.sets.train.keeps_order_of(start.order_samples)) {
+    data.warning = fmt::format(
+        "training data change their order after sample {}: it was built for {}, and the run now ends after {}, which "
+        "takes other epochs. All epochs are shuffled again, as in Megatron-LM, so what was read may come again early; "
+        "to keep the order, end the run after {} or fewer",
+        start.at.samples, counted(start.order_samples, "sample"), needed, counted(start.order_samples, "sample"));
+  }
+}
+
+}  // namespace megalith

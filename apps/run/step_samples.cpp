@@ -1,0 +1,105 @@
+#include "apps/run/step_samples.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "apps/config/batch_ramp.h"
+#include "apps/config/options.h"
+#include "core/base/counted.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/data/sampler.h"
+
+namespace megalith {
+
+StepSamples::StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data)
+    : options_(options), config_(config), mesh_(mesh), data_(data) {}
+
+std::int64_t StepSamples::microbatches_after(std::int64_t consumed_samples) const {
+  return batch_after(options_.train, consumed_samples) / (config_.sequences * config_.mesh.dp);
+}
+
+StepInput StepSamples::read(const Dataset& dataset, const Place& place, std::vector<std::int32_t>& tokens) const {
+  const std::int64_t length = config_.seq_length + 1;
+  StepInput input;
+  tokens.resize(static_cast<std::size_t>(place.microbatches * config_.sequences * length));
+  std::size_t at = 0;
+  for (std::int64_t m = 0; m < place.microbatches; ++m) {
+    const SampleRange range = microbatch_samples({.consumed_samples = place.consumed_samples,
+                                                  .microbatch = m,
+                                                  .micro_batch_size = config_.sequences,
+                                                  .data_parallel_size = mesh_.sizes().dp,
+                                                  .data_parallel_rank = mesh_.coordinates().dp});
+    input.first_samples.push_back(range.begin);
+    for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+      // Only an evaluation gets past the last sample, see read_training.
+      dataset.sample(sample % dataset.size(), std::span(tokens).subspan(at, static_cast<std::size_t>(length)));
+      at += static_cast<std::size_t>(length);
+    }
+  }
+  input.tokens = tokens;
+  return input;
+}
+
+// What was trained on is not read again because data end: the sizes of data sets follow from samples_to_train.
+StepInput StepSamples::read_training(const RunProgress& before, std::vector<std::int32_t>& tokens) const {
+  const std::int64_t end = before.samples + batch_after(options_.train, before.samples);
+  if (end > data_.train.size()) {
+    refuse_usage("--data-path",
+                 {.expected = fmt::format("{} for step {}", counted(end, "training sample"), before.steps + 1),
+                  .got = std::to_string(data_.train.size()),
+                  .remedy = "train for fewer steps, or give each prefix a weight to read several epochs"});
+  }
+  StepInput input = read(
+      data_.train, {.consumed_samples = before.samples, .microbatches = microbatches_after(before.samples)}, tokens);
+  input.iteration = before.steps + 1;
+  input.learning_rate = static_cast<float>(learning_rate(options_.train.schedule, before));
+  return input;
+}
+
+void StepSamples::read_next(const TrainState& state) {
+  next_ = read_training({.steps = state.step, .samples = state.consumed_samples}, next_tokens_);
+}
+
+void StepSamples::read_ahead(const TrainState& state) {
+  try {
+    read_next(state);
+  } catch (const Error&) {
+    error_ = std::current_exception();
+  }
+}
+
+StepInput StepSamples::again(const RunProgress& before) { return read_training(before, tokens_); }
+
+StepInput StepSamples::validation(std::int64_t consumed_samples, std::int64_t iteration) {
+  const std::int64_t size = data_.valid.size(), end = consumed_samples + options_.train.global_batch_size;
+  if (mesh_.rank() == 0 && end > size && !std::exchange(told_of_wrap_, true))
+    log_info(
+        fmt::format("evaluations have read all {} and begin with the first again", counted(size, "validation sample")));
+  StepInput input = read(
+      data_.valid, {.consumed_samples = consumed_samples, .microbatches = config_.evaluation_microbatches}, tokens_);
+  input.iteration = iteration;
+  return input;
+}
+
+void StepSamples::check_files() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  if (start < next_check_) return;
+  try {
+    data_.train.check_unchanged();
+    data_.valid.check_unchanged();
+  } catch (const Error&) {
+    error_ = std::current_exception();
+  }
+  constexpr int kShare = 100;  // of the time at most one part, also for many files of a slow file system
+  next_check_ = Clock::now() + kShare * (Clock::now() - start);
+}
+
+void StepSamples::rethrow() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace megalith

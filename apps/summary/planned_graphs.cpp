@@ -1,0 +1,91 @@
+#include "apps/summary/planned_graphs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "apps/config/options.h"
+#include "core/base/counted.h"
+#include "core/base/error.h"
+#include "core/layers/segment.h"
+
+namespace megalith {
+
+namespace {
+
+// Is the module of --cuda-graph-modules in one of the graphs?
+bool hold(const StepGraphs& graphs, std::string_view module) {
+  for (const auto& [name, kind] : {std::pair<std::string_view, SegmentModule>{"attn", SegmentModule::kAttention},
+                                   {"mlp", SegmentModule::kMlp},
+                                   {"moe_router", SegmentModule::kMoeRouter},
+                                   {"moe_preprocess", SegmentModule::kMoeDispatch},
+                                   {"moe", SegmentModule::kMoe},
+                                   {"own", SegmentModule::kOwn}}) {
+    if (name == module) return (graphs.modules >> static_cast<unsigned>(kind) & 1) != 0;
+  }
+  return graphs.graphs > 0;  // layer
+}
+
+std::string said_capture(const TrainingOptions& train) {
+  return fmt::format("captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}",
+                     counted(train.cuda_graph_warmup_steps, "warm-up step"),
+                     train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
+}
+
+}  // namespace
+
+void check_captured_modules(const TrainingOptions& train, const std::vector<StepGraphs>& ranks) {
+  if (train.cuda_graph_impl == CudaGraphImpl::kNone || train.skip_train) return;
+  for (const std::string& module : train.cuda_graph_modules) {
+    // Where each rank has all experts, no rows are dispatched.
+    const std::string_view needed = module == "moe_preprocess" ? "moe_router" : std::string_view(module);
+    if (std::ranges::any_of(ranks, [&](const StepGraphs& rank) { return hold(rank, needed); })) continue;
+    refuse_usage("--cuda-graph-modules",
+                 {.expected = "modules that run apart in a layer of some rank",
+                  .got = module + ", which none captures",
+                  .remedy = module == "layer" ? "use --cuda-graph-impl none"
+                                              : fmt::format("leave out {}, or use layer, which also holds layers "
+                                                            "that are recomputed whole",
+                                                            module)});
+  }
+}
+
+std::string said_graphs(const TrainingOptions& train, const std::vector<StepGraphs>& ranks) {
+  if (train.cuda_graph_impl == CudaGraphImpl::kNone || train.skip_train || ranks.empty()) return "";
+  std::vector<std::string> modules;
+  for (const std::string& module : train.cuda_graph_modules) {
+    const auto holding = std::ranges::count_if(ranks, [&](const StepGraphs& rank) { return hold(rank, module); });
+    modules.push_back(
+        holding == std::ssize(ranks) ? module : fmt::format("{} on {} of {} ranks", module, holding, ranks.size()));
+  }
+  const auto [least, most] = std::ranges::minmax(ranks, {}, &StepGraphs::graphs);
+  return fmt::format("{}; {}{} a rank, {}", fmt::join(modules, ", "),
+                     least.graphs == most.graphs ? "" : fmt::format("{} to ", least.graphs),
+                     counted(most.graphs, "graph"), said_capture(train));
+}
+
+std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose) {
+  if (graphs.graphs == 0) return "";
+  std::vector<std::string> modules;
+  std::ranges::copy_if(train.cuda_graph_modules, std::back_inserter(modules),
+                       [&](const std::string& module) { return hold(graphs, module); });
+  std::string text = fmt::format("graphs per rank{}\n  {:<25} {}, {}\n", whose, "of", fmt::join(modules, " and "),
+                                 said_capture(train));
+  const auto add = [&text](const char* name, std::int64_t count) {
+    text += fmt::format("  {:<25} {:>12}\n", name, count);
+  };
+  add("captured", graphs.graphs);
+  add("ops in them", graphs.captured_ops);
+  add(train.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
+  text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
+                      static_cast<double>(graphs.bytes()) / (1 << 20));
+  add("replays a step", graphs.replays);
+  add("ops a step outside", graphs.eager_ops);
+  return text;
+}
+
+}  // namespace megalith

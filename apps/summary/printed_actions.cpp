@@ -1,0 +1,54 @@
+#include "apps/summary/printed_actions.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "apps/config/layer_offload.h"
+#include "apps/planning/offload_choice.h"
+#include "apps/planning/plan_steps.h"
+#include "apps/run/step.h"
+#include "apps/summary/offload_report.h"
+#include "apps/summary/planned_graphs.h"
+
+namespace megalith {
+
+namespace {
+
+// What the actions of slots are about.
+std::string printed_slots(const std::vector<OffloadSlot>& slots) {
+  std::string text;
+  for (std::size_t item = 0; item < slots.size(); ++item)
+    text +=
+        fmt::format("slot {}: chunk {}, {}, {} bytes\n", item, slots[item].chunk, slots[item].name, slots[item].bytes);
+  return text;
+}
+
+}  // namespace
+
+std::string printed_actions(const Options& options, const RunConfig& config) {
+  const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
+  const RunConfig few = with_few_microbatches(config);
+  std::string text;
+  for (int stage = 0; stage < stages; ++stage) {
+    const int first_rank = stage * (world / stages);
+    PlanCommunicator ranks("world", {.rank = first_rank, .size = world});
+    const Mesh mesh = Mesh::create(ranks, config.mesh);
+    Timeline timeline;
+    StepPlans plans;
+    if (offloads(options)) plans = record_step(options, few, first_rank, {.most_microbatches = few.microbatches}).plans;
+    const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, plans.offload.points);
+    const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
+    if (stages > 1) text += fmt::format("stage {}\n", stage);
+    const std::vector<Action> actions = step_actions(rank).train;
+    const RunPlan runs = graph_runs(rank, actions);
+    text += printed_offload(plans, whose);
+    if (rank.offload) text += printed_slots(rank.offload->points.slots);
+    text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
+    if (runs.graphs == 0) continue;
+    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options.train, whose);
+  }
+  return text;
+}
+
+}  // namespace megalith

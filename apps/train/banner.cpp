@@ -1,0 +1,210 @@
+#include "apps/train/banner.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <string_view>
+
+#include "apps/config/batch_ramp.h"
+#include "apps/config/dispatcher_choice.h"
+#include "apps/metrics/metrics.h"
+#include "apps/program/version.h"
+#include "apps/run/own_model.h"
+#include "apps/run/step_plan.h"
+#include "apps/summary/offload_report.h"
+#include "apps/summary/planned_graphs.h"
+#include "apps/summary/sharding_words.h"
+#include "core/base/counted.h"
+#include "core/base/text.h"
+#include "core/device/cuda_device.h"
+#include "core/model/config.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::size_t kMostNames = 4;
+
+// The first few of a long list.
+std::string listed(const std::vector<std::string>& names) {
+  const std::size_t shown = names.size() > kMostNames ? kMostNames - 1 : names.size();
+  std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+std::string said_ranks(const std::vector<RankFacts>& ranks) {
+  std::vector<std::string> hosts, devices;  // in the order of the ranks
+  std::map<std::string, int> ranks_of;
+  for (const RankFacts& rank : ranks) {
+    if (++ranks_of[rank.host] == 1) hosts.push_back(rank.host);
+    if (std::find(devices.begin(), devices.end(), rank.device) == devices.end()) devices.push_back(rank.device);
+  }
+  for (std::string& host : hosts) {
+    if (ranks_of.size() > 1) host += fmt::format(": {}", ranks_of[host]);
+  }
+  const std::string where = hosts.size() == 1 ? hosts[0] : fmt::format("{} hosts ({})", hosts.size(), listed(hosts));
+  return fmt::format("{} on {}, {}", ranks.size(), where, listed(devices));
+}
+
+std::string said_layout(const Options& options, const RunConfig& config) {
+  const MeshSizes& mesh = config.mesh;
+  const PipelineLayout& pipeline = config.pipeline;
+  std::string text = fmt::format("tp {} x cp {} x dp {} x pp {}", mesh.tp, mesh.cp, mesh.dp, mesh.pp);
+  if (pipeline.placement.num_parts() > 1) text += fmt::format(", schedule {}", name_of(pipeline.kind));
+  if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
+  if (options.parallel.sequence_parallel) text += ", sequence parallel";
+  const ShardingStrategy sharding = options.parallel.sharding(), of_experts = options.parallel.expert_sharding();
+  const std::int64_t ranks = sharers(options, mesh);
+  if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", said_sharding(sharding, ranks));
+  if (sharding == ShardingStrategy::kOptimGradsParams && ranks > 1) text += fmt::format(" ({})", said_ends(options));
+  if (of_experts != sharding)
+    text += fmt::format(", experts: {}", said_sharding(of_experts, sharers_of_experts(options, mesh)));
+  if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
+    text += fmt::format(
+        " in {} instances{}", instances,
+        options.parallel.outer_dp_sharding_strategy == OuterSharding::kOptim ? " that share out the optimizer" : "");
+  return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
+                            counted(config.sequences, "sequence"));
+}
+
+std::string said_model(const Options& options) {
+  const ModelConfig& model = options.model;
+  const std::int64_t parameters = count_parameters(options).total;
+  std::string text =
+      fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
+                  counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));
+  if (model.num_query_groups != model.num_attention_heads)
+    text += fmt::format(" in {}", counted(model.num_query_groups, "group"));
+  return text +
+         fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32") +
+         (options.train.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
+}
+
+// Of a batch that grows.
+std::string said_ramp(const Options& options) {
+  if (options.train.rampup_batch_size.empty()) return "";
+  const std::int64_t first = batch_after(options.train, 0), last = options.train.rampup_batch_size[2];
+  return fmt::format(", from {} on over {} (--rampup-batch-size),", first * options.model.seq_length,
+                     counted(last, "sample"));
+}
+
+std::string said_tokens(const Options& options) {
+  const TrainingOptions& train = options.train;
+  const std::int64_t step = train.global_batch_size * options.model.seq_length;
+  std::vector<std::string> prefixes;
+  if (!options.data.mock_data) {
+    for (const std::string& prefix : prefixes_of(options.data.data_path)) prefixes.push_back(escaped_short(prefix));
+  }
+  const RunEnd end = end_of_run(train, {});
+  const double all = static_cast<double>(end.at.samples) * static_cast<double>(options.model.seq_length);
+  return fmt::format(
+      "{} a step{} in sequences of {}, {}, from {}", step, said_ramp(options), options.model.seq_length,
+      train.skip_train ? "evaluation alone" : fmt::format("{} in {}", with_unit(all), counted(end.at.steps, "step")),
+      prefixes.empty() ? "--mock-data" : listed(prefixes));
+}
+
+std::string said_experts(const Options& options, const RunConfig& config) {
+  const MoeConfig& moe = options.model.moe;
+  if (moe.num_experts == 0) return "";
+  const ParameterCount count = count_parameters(options);
+  std::string text = fmt::format("{} of {} a token, {} active parameters, ", moe.router_topk, moe.num_experts,
+                                 with_unit(static_cast<double>(count.active())));
+  text += moe.use_transformer_engine_op_fuser ? "fused grouped products" : "grouped products";
+  if (!moe.grouped_gemm) text += " (as with --moe-grouped-gemm)";
+  if (moe.expert_capacity_factor != 0)
+    text += fmt::format("; no rows beyond {} x the mean of a rank's microbatch", moe.expert_capacity_factor);
+  if (moe.pad_expert_input_to_capacity) text += "; none are padded, as no result would be another";
+  const MeshSizes& mesh = config.mesh;
+  if (mesh.etp * mesh.ep > 1)
+    text += fmt::format("; shared out over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep,
+                        counted(mesh.edp, "copy", "copies"), said_dispatcher(options));
+  if (mesh.tp > 1 && options.is_default("expert-tensor-parallel-size"))
+    text +=
+        "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows "
+        "(Megatron-LM's default is the tensor-parallel size)";
+  if (options.parallel.moe_shared_expert_overlap && mesh.etp * mesh.ep == 1)
+    text += "; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others";
+  return text;
+}
+
+std::string said_memory(const std::vector<RankFacts>& ranks) {
+  const auto most = std::max_element(ranks.begin(), ranks.end(),
+                                     [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
+  return fmt::format("{}rank {} takes {:.2f} MiB by forecast: {}", ranks.size() > 1 ? "at most, " : "",
+                     most - ranks.begin(), static_cast<double>(most->bytes) / (1 << 20), most->owners);
+}
+
+// Of each stage's first rank.
+std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stages) {
+  std::string text;
+  for (std::size_t stage = 0; stage < static_cast<std::size_t>(stages); ++stage) {
+    const RankFacts& first = ranks[stage * ranks.size() / static_cast<std::size_t>(stages)];
+    if (first.offload.empty()) continue;
+    const std::string whose = stages > 1 ? fmt::format("stage {}: ", stage) : "";
+    text += fmt::format("  {:<8}{}{}\n", "offload", whose, first.offload);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string device_name(const Options& options) {
+  return options.train.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";
+}
+
+std::string said_owners(const MemoryUse& use) {
+  constexpr double kShown = 0.005;
+  std::string text;
+  for (const auto& [bytes, name] : use.owners()) {
+    const double mib = static_cast<double>(bytes) / (1 << 20);
+    if (mib >= kShown) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", name, mib);
+  }
+  return text;
+}
+
+std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks) {
+  std::vector<StepGraphs> graphs;
+  for (const RankFacts& rank : ranks) graphs.push_back(rank.graphs);
+  std::string text = version_line("train") + "\n";
+  for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
+                                    {"layout", said_layout(options, config)},
+                                    {"model", said_model(options)},
+                                    {"experts", said_experts(options, config)},
+                                    {"tokens", said_tokens(options)},
+                                    {"graphs", said_graphs(options.train, graphs)},
+                                    {"memory", said_memory(ranks)}}) {
+    if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
+  }
+  return text + said_offloads(ranks, config.mesh.pp);
+}
+
+void print_banner(const RunSetup& setup, Communicator& world) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  const MemoryUse use = memory_use(setup.plans);
+  const std::vector<std::string> hosts = world.host_all_gather(host);
+  const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
+  const std::vector<std::size_t> bytes = world.host_gather(use.total());
+  const std::vector<std::string> owners = world.host_all_gather(said_owners(use));
+  const std::vector<std::string> offloads = world.host_all_gather(said_offload(setup.plans));
+  const std::vector<StepGraphs> graphs = world.host_gather(setup.plans.graphs);
+  std::vector<RankFacts> ranks;
+  for (std::size_t r = 0; r < hosts.size(); ++r)
+    ranks.push_back({.host = hosts[r],
+                     .device = devices[r],
+                     .bytes = bytes[r],
+                     .owners = owners[r],
+                     .offload = offloads[r],
+                     .graphs = graphs[r]});
+  if (world.rank() != 0) return;
+  std::fputs(banner_text(setup.options, setup.config, ranks).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace megalith

@@ -1,0 +1,210 @@
+#include "apps/train/run_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/config/dispatcher_choice.h"
+#include "apps/run/own_model.h"
+#include "apps/train/banner.h"
+#include "core/base/host_memory.h"
+#include "core/base/log.h"
+#include "core/base/output_file.h"
+#include "core/device/cuda_memory.h"
+#include "core/optim/lr_schedule.h"
+
+namespace megalith {
+
+namespace {
+
+// Of tokens where all arrive there is always as much as is needed, which says nothing.
+std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& needed, bool all_arrive,
+                                     std::int64_t regrows) {
+  if (room.rows == 0) return std::nullopt;
+  const auto share = [](std::int64_t used, std::int64_t of) {
+    return static_cast<double>(used) / static_cast<double>(of);
+  };
+  const double rows = share(needed.rows, room.rows);
+  return ExpertRoomUse{.used = all_arrive ? rows : std::max(share(needed.arrived, room.arrived), rows),
+                       .regrows = regrows};
+}
+
+bool is_timed(const std::vector<OffloadMeasured>& ranks) { return std::ranges::any_of(ranks, &OffloadMeasured::timed); }
+
+std::optional<StepMetrics::Offload> offload_of(const std::vector<OffloadMeasured>& ranks, std::size_t stages) {
+  if (std::ranges::all_of(ranks, [](const OffloadMeasured& rank) { return rank.slots == 0; })) return std::nullopt;
+  StepMetrics::Offload sums;
+  double driver = 0;
+  bool driver_tells = true;
+  for (const OffloadMeasured& rank : ranks) {
+    sums.slots += rank.slots;
+    sums.bytes_out += rank.bytes_out;
+    sums.bytes_back += rank.bytes_back;
+    sums.host_bytes += rank.host_bytes;
+    sums.saving_bytes += static_cast<std::int64_t>(rank.saving.theory);
+    sums.saved_bytes += static_cast<std::int64_t>(rank.saving.realised);
+    driver += std::max(0.0, rank.driver_saving);
+    driver_tells &= rank.slots == 0 || rank.driver_saving >= 0;
+  }
+  if (!is_timed(ranks)) return sums;
+  if (driver_tells) sums.saved_driver_bytes = static_cast<std::int64_t>(driver);
+  for (const OffloadMeasured& stage : worst_of_stages(ranks, stages)) {
+    const auto saved = static_cast<std::int64_t>(stage.driver_saving);
+    sums.stages.push_back({.slots = stage.slots,
+                           .bytes_out = stage.bytes_out,
+                           .bytes_back = stage.bytes_back,
+                           .copy_out_ms = 1e3 * stage.times.out,
+                           .copy_back_ms = 1e3 * stage.times.back,
+                           .wait_out_ms = 1e3 * stage.times.waited_out,
+                           .wait_back_ms = 1e3 * stage.times.waited_back,
+                           .step_ms = 1e3 * stage.step_seconds,
+                           .saving_bytes = static_cast<std::int64_t>(stage.saving.theory),
+                           .saved_bytes = static_cast<std::int64_t>(stage.saving.realised),
+                           .saved_driver_bytes = saved < 0 ? std::nullopt : std::optional(saved)});
+  }
+  return sums;
+}
+
+void tell(const std::vector<OffloadMeasured>& ranks, std::size_t stages, std::int64_t iteration) {
+  if (!is_timed(ranks)) return;
+  const std::vector<OffloadMeasured> worst = worst_of_stages(ranks, stages);
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
+    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(worst[stage])));
+  }
+}
+
+}  // namespace
+
+RunLog::RunLog(const RunSetup& setup, int rank, int world)
+    : setup_(setup), flops_per_token_(flops_per_token(setup.options)), world_(world), writes_(rank == 0) {}
+
+void RunLog::open(const TrainState& state) {
+  if (!writes_) return;
+  most_planned_ = memory_use(setup_.plans).total();
+  const Options& options = setup_.options;
+  const LoggingOptions& logging = options.logging;
+  log_ = std::make_unique<StepLog>(
+      logging, StepLog::Run{.ranks = world_, .peak_tflops = peak_tflops_of(options, device_name(options))});
+  if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
+  if (!logging.metrics_jsonl.empty())
+    metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);
+  if (logging.tensorboard_dir.empty()) return;
+  // An evaluation alone does not take the place of steps.
+  const TensorBoardStart start{.iteration = state.step, .consumed_samples = state.consumed_samples};
+  tensorboard_ = std::make_unique<TensorBoardLog>(
+      logging.tensorboard_dir, options.train.skip_train ? std::nullopt : std::optional(start), logging.log_interval);
+}
+
+void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& facts) {
+  if (!writes_) return;
+  const TrainingOptions& train = setup_.options.train;
+  const double tokens = static_cast<double>(setup_.config.step_tokens());
+  const std::optional<double>& stall = facts.checkpoint_stall;
+  const auto stages = static_cast<std::size_t>(setup_.config.mesh.pp);
+  const StepMetrics metrics{
+      .iteration = result.iteration,
+      .train_iters = train.train_iters,
+      .consumed_samples = facts.before.samples + facts.batch,
+      .global_batch_size = facts.batch,
+      .lm_loss = result.loss,
+      .load_balancing_loss = result.load_balancing_loss,
+      .z_loss = result.router_z_loss,
+      .grad_norm = result.grad_norm,
+      .learning_rate = learning_rate(train.schedule, facts.before),
+      .tokens_per_second = tokens / result.seconds,
+      .tflops_per_device = flops_per_token_ * tokens / result.seconds / world_ * 1e-12,
+      .step_ms = result.seconds * 1e3,
+      .enqueue_ms = result.enqueue_seconds * 1e3,
+      .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),
+      .validation_loss = facts.validation_loss,
+      .skipped = result.skipped,
+      .skipped_steps = facts.skipped_steps,
+      .memory_bytes = memory_by_owner(rank),
+      .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
+      .experts = result.expert_loads,
+      .expert_room = room_of(setup_.plans.room, result.room_needed,
+                             dispatcher_of(setup_.options) == MoeTokenDispatcher::kAllGather, facts.regrows),
+      .offload = offload_of(facts.offload, stages)};
+  if (metrics_) metrics_->write(metrics);
+  if (tensorboard_) tensorboard_->write(metrics);
+  log_->step(metrics);
+  tell(facts.offload, stages, result.iteration);
+  if (const std::string problem = said_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
+    log_warning(problem);
+}
+
+void RunLog::evaluation(const TrainState& state, double loss, bool alone) {
+  if (!writes_) return;
+  log_->evaluation("validation", state.step, loss);
+  if (!alone) return;
+  const EvaluationMetrics metrics{
+      .iteration = state.step, .consumed_samples = state.consumed_samples, .validation_loss = loss};
+  if (metrics_) metrics_->write(metrics);
+  if (tensorboard_) tensorboard_->write(metrics);
+}
+
+void RunLog::graphs(const std::vector<GraphedRunner::Stats>& ranks) const {
+  if (!writes_) return;
+  const auto spread = [&](const auto member) {
+    const auto [least, most] = std::ranges::minmax(ranks, {}, member);
+    return least.*member == most.*member ? fmt::to_string(most.*member)
+                                         : fmt::format("{} to {}", least.*member, most.*member);
+  };
+  const auto most = [&](const auto member) { return std::ranges::max(ranks, {}, member).*member; };
+  using Stats = GraphedRunner::Stats;
+  log_info(fmt::format("graphs | captured: {} of {} ops, {} nodes{} | memory: {:.2f} MiB | capture: {:.2f} s",
+                       spread(&Stats::graphs), spread(&Stats::ops), spread(&Stats::nodes),
+                       ranks.size() > 1 ? " a rank" : "", static_cast<double>(most(&Stats::device_bytes)) / (1 << 20),
+                       most(&Stats::capture_seconds)));
+}
+
+void RunLog::no_graphs() const {
+  if (!writes_) return;
+  const Options& options = setup_.options;
+  log_warning(fmt::format("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps {}{}",
+                          options.train.cuda_graph_warmup_steps,
+                          options.logging.trace.empty() ? "" : " and outside of the window of --trace"));
+}
+
+void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
+  if (!writes_) return;
+  const MemoryPool& pool = rank.memory.pool;
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::string text = "memory (MiB)";
+  for (const auto& [owner, bytes] : memory_by_owner(rank))
+    if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
+  const std::size_t planned = std::max(most_planned_, memory_use(setup_.plans).total());
+  const std::size_t measured = pool.peak_allocated_bytes();
+  text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
+                      mib(rank.memory.arena.touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),
+                      mib(planned), mib(pool.reserved_bytes()));
+  if (rank.offload) text += fmt::format(" | host, activations: {:.2f}", mib(rank.offload->host.block_bytes()));
+  if (checkpoint_staging > 0) text += fmt::format(" | host, checkpoint staging: {:.2f}", mib(checkpoint_staging));
+  const std::size_t resident = resident_bytes();
+  if (setup_.options.train.device == DeviceType::kCpu) {
+    text += fmt::format(" | process: {:.2f}, of it programs, host copies and data: {:.2f}", mib(resident),
+                        mib(resident - std::min(resident, measured)));
+  }
+  if (setup_.options.train.device == DeviceType::kCuda) {
+    const CudaMemory device = cuda_memory();
+    const std::size_t used = device.total - device.free;
+    text += fmt::format(" | device: {:.2f} in use, of it contexts, kernels and libraries: {:.2f} | process: {:.2f}",
+                        mib(used), mib(used - std::min(used, pool.reserved_bytes())), mib(resident));
+  }
+  log_info(text);
+}
+
+std::vector<std::pair<std::string, std::int64_t>> RunLog::memory_by_owner(const Rank& rank) const {
+  const MemoryUse use = memory_use(setup_.plans);
+  CategoryBytes persistent = rank.memory.pool.allocated_by_category();
+  persistent[static_cast<std::size_t>(MemoryCategory::kActivations)] -= use.arena;
+  std::vector<std::pair<std::string, std::int64_t>> owners;
+  for (const auto& [owner, bytes] : bytes_by_owner(persistent, use))
+    owners.emplace_back(owner, static_cast<std::int64_t>(bytes));
+  if (rank.graphs) owners.emplace_back("graphs", static_cast<std::int64_t>(rank.graphs->stats().device_bytes));
+  return owners;
+}
+
+}  // namespace megalith

@@ -1,0 +1,128 @@
+// What changes the plan of a step's memory between two steps: rows of experts that had no room, whose step or
+// evaluation is done again with more, and the next stage of --rampup-batch-size. What is in that memory between two
+// steps has no value, and weights stay where they are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/cost/expert_rows.h"
+#include "apps/planning/memory_checks.h"
+#include "apps/planning/plan_steps.h"
+#include "apps/train/trainer.h"
+#include "core/base/counted.h"
+#include "core/base/log.h"
+#include "core/base/seconds_since.h"
+
+namespace megalith {
+
+namespace {
+
+double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+}  // namespace
+
+bool Trainer::lacks_room(const ExpertRoom& needed) const {
+  const ExpertRoom& room = setup_.plans.room;
+  return needed.arrived > room.arrived || needed.rows > room.rows;
+}
+
+// Tokens that did not arrive have no rows, and layers behind saw other tokens than they will: what was needed may be
+// more, loss and gradients mean nothing, and it may take more than once.
+StepResult Trainer::with_room(const StepResult& lacked) {
+  const auto start = std::chrono::steady_clock::now();
+  StepResult result = lacked;
+  while (result.lacks_room) {
+    make_room(result.room_needed, fmt::format("step {}", result.iteration));
+    step_->train_again();
+    result = step_->read_result();
+  }
+  result.seconds = lacked.seconds + seconds_since(start);
+  return result;
+}
+
+// What the next steps are planned for. The same on all ranks.
+struct Trainer::NewPlan {
+  std::int64_t microbatches;
+  double capacity_factor;
+  std::string reason;    // why
+  std::string expected;  // what there must be memory for
+};
+
+// Between two steps, on all ranks: the step's memory is planned, given back and taken again, and graphs are dropped.
+void Trainer::plan_again(const NewPlan& next) {
+  const std::size_t bytes = setup_.plans.block_bytes();
+  Options options = setup_.options;
+  options.parallel.moe_expert_rank_capacity_factor = next.capacity_factor;
+  RunConfig config = setup_.config;
+  config.microbatches = next.microbatches;
+  StepPlans plans;
+  on_all_ranks(world_, [&] { plans = plan_steps(options, config, world_.rank(), setup_.plans.offload); });
+  step_->give_back();
+  world_.host_barrier();  // what the other ranks of this host had is free too when it is asked what there is
+  setup_.plans = std::move(plans);
+  setup_.config = config;
+  step_->set_microbatches(config.microbatches);
+  on_all_ranks(world_, [&] {
+    try {
+      check_host_memory(setup_.plans, 0, world_, setup_.host_bytes());
+      rank_->memory.arena.use(setup_.plans.largest());
+      if (rank_->offload) rank_->offload->host.use(setup_.plans.host);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kOutOfMemory) throw;
+      fail({.code = ExitCode::kOutOfMemory,
+            .subject = fmt::format("{}; there is no memory for {:.2f} MiB in place of {:.2f}", next.reason,
+                                   mib(setup_.plans.block_bytes()), mib(bytes)),
+            .expected = next.expected,
+            .got = error.what(),
+            .show_place = false});
+    }
+  });
+  if (rank_->layers.dispatcher) rank_->layers.dispatcher->set_capacity_factor(next.capacity_factor);
+  step_->use(setup_.plans);
+}
+
+// `needed` is the same on all ranks.
+void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
+  const ExpertRoom had = setup_.plans.room;
+  const double factor = setup_.plans.capacity_factor;
+  const std::size_t bytes = setup_.plans.block_bytes();
+  const double wanted = larger_factor(expert_rows(options(), setup_.config)->sizes, needed, factor);
+  const std::string reason = fmt::format(
+      "{} needed room on a rank for at least {} tokens and {} rows of its experts, and had it for {} and {}", what,
+      needed.arrived, needed.rows, had.arrived, had.rows);
+  plan_again(
+      {.microbatches = setup_.config.microbatches,
+       .capacity_factor = wanted,
+       .reason = reason,
+       .expected = fmt::format("room for --moe-expert-rank-capacity-factor {:.3f}, up from {:.3f}", wanted, factor)});
+  ++progress_.regrows;
+  if (!is_main()) return;
+  log_info(
+      fmt::format("{}; it is done again with {} and {}: --moe-expert-rank-capacity-factor {:.3f} in place of "
+                  "{:.3f}, {:.2f} MiB of a step in place of {:.2f}",
+                  reason, setup_.plans.room.arrived, setup_.plans.room.rows, wanted, factor,
+                  mib(setup_.plans.block_bytes()), mib(bytes)));
+}
+
+// A step that was skipped is explained with the microbatches that it had.
+void Trainer::enter_stage() {
+  const std::int64_t microbatches = samples_->microbatches_after(state_.consumed_samples);
+  const std::int64_t had = setup_.config.microbatches;
+  if (microbatches == had) return;
+  while (step_->pending() > 0) finish_step(false);
+  explain_skip();
+  const std::int64_t batch = batch_after(options().train, state_.consumed_samples);
+  const std::string reason =
+      fmt::format("step {}: batches of {} from here on (--rampup-batch-size)", state_.step + 1, batch);
+  plan_again({.microbatches = microbatches,
+              .capacity_factor = setup_.plans.capacity_factor,
+              .reason = reason,
+              .expected = fmt::format("room for {} a step, {} before",
+                                      counted(microbatches, "microbatch", "microbatches"), had)});
+  if (!is_main()) return;
+  log_info(fmt::format("{}: {} a step on each rank, {:.2f} MiB of it", reason,
+                       counted(microbatches, "microbatch", "microbatches"), mib(setup_.plans.block_bytes())));
+}
+
+}  // namespace megalith
