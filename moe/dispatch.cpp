@@ -1,7 +1,7 @@
 #include "moe/dispatch.h"
 
-#include "core/ops/rank_rows.h"
-#include "core/ops/route_rows.h"
+#include "moe/ops/rank_rows.h"
+#include "moe/ops/route_rows.h"
 #include "moe/routed.h"
 
 namespace megalith {

@@ -8,8 +8,8 @@
 #pragma once
 
 #include "core/layers/segment.h"
-#include "core/ops/grouped_gemm.h"
 #include "moe/dispatcher.h"
+#include "moe/ops/grouped_gemm.h"
 
 namespace megalith {
 

@@ -2,8 +2,8 @@
 
 #include "core/layers/row_sums.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/rank_rows.h"
-#include "core/ops/route_rows.h"
+#include "moe/ops/rank_rows.h"
+#include "moe/ops/route_rows.h"
 #include "moe/routed.h"
 
 namespace megalith {

@@ -7,9 +7,9 @@
 #include "core/layers/linear.h"
 #include "core/layers/row_sums.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/expert_bias.h"
-#include "core/ops/expert_capacity.h"
-#include "core/ops/rank_rows.h"
+#include "moe/ops/expert_bias.h"
+#include "moe/ops/expert_capacity.h"
+#include "moe/ops/rank_rows.h"
 #include "moe/random_logits.h"
 #include "moe/routed.h"
 
@@ -166,7 +166,7 @@ void Router::set_loads(const Context& ctx, const Microbatch& mb, Stash& stash, s
 }
 
 // A loss of the mean over microbatches is a sum over tokens, as StepSum::kLoss is: times N, over what the loss of N
-// tokens would be (core/ops/router.h).
+// tokens would be (moe/ops/router.h).
 Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const Tensor& d_weight, Stash& stash) const {
   const Tensor &choice = stash.at(kChoice, "chosen experts"), &weight = stash.at(kWeight, "weights of experts");
   const Tensor logits = stash.has(kLogits) ? stash[kLogits] : Tensor{};

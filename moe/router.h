@@ -1,6 +1,6 @@
 // (hidden, residual) -> what experts need, or the dispatch to other ranks' experts (moe/routed.h):
 //   r = residual + hidden;  n = norm(r);  logits = n W^T in fp32;  choices and their weights;  the order of the rows
-// Shazeer et al. 2017, arXiv:1701.06538; forms and losses: core/ops/router.h. Losses are summed in the backward pass,
+// Shazeer et al. 2017, arXiv:1701.06538; forms and losses: moe/ops/router.h. Losses are summed in the backward pass,
 // where their gradients are, so that a recomputed forward counts them once. A bf16 model's gradient of the logits is
 // rounded to bf16 for its two products.
 // The loss over the global batch counts as Megatron-LM's global_aux_loss does: of microbatch m the rows of microbatches
@@ -15,8 +15,8 @@
 #include <functional>
 
 #include "core/layers/norm.h"
-#include "core/ops/router.h"
 #include "moe/dispatcher.h"
+#include "moe/ops/router.h"
 
 namespace megalith {
 
@@ -40,8 +40,8 @@ class Router : public Segment {
     double capacity_factor = 0;     // rows of an expert over the mean, at most, on this rank; 0: any number
     bool drops_last = false;        // those that come last, not those of the lowest weight
     std::int64_t expert_layer = 0;  // number among the layers of experts: its place in a microbatch's sums and counts
-    bool expert_bias = false;    // for the choice, with kSigmoid; whom counts of rows update (core/ops/expert_bias.h)
-    bool random_logits = false;  // in place of its own, as --moe-router-force-load-balancing has them
+    bool expert_bias = false;       // for the choice, with kSigmoid; whom counts of rows update (moe/ops/expert_bias.h)
+    bool random_logits = false;     // in place of its own, as --moe-router-force-load-balancing has them
     TensorSplit split = {};
     // Over the ranks that share the sequences of a microbatch (tp and cp), and over these and their replicas; empty
     // where this rank is the only one.

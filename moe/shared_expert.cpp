@@ -2,9 +2,9 @@
 
 #include "core/ops/activation.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/grouped_gemm.h"
-#include "core/ops/route_rows.h"
-#include "core/ops/router.h"
+#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/route_rows.h"
+#include "moe/ops/router.h"
 
 namespace megalith {
 

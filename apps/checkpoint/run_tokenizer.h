@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/config/options.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 #include "parallel/checkpoint/checkpoint.h"
 
 namespace megalith {

@@ -118,7 +118,7 @@ struct DataOptions {
   std::string split = "969,30,1";      // train, validation, test
   bool mock_data = false;
   TokenizerType tokenizer_type = TokenizerType::kByte;
-  std::string vocab_file;  // this and the next five: as TokenizerOptions of core/data/tokenizer.h
+  std::string vocab_file;  // this and the next five: as TokenizerOptions of core/tokenizer/tokenizer.h
   std::string merge_file;
   std::string tokenizer_model;
   std::string tiktoken_pattern;

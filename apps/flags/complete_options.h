@@ -3,7 +3,7 @@
 
 #include "apps/config/options.h"
 #include "apps/config/run_config.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 
 namespace megalith {
 

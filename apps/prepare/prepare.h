@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/data/document_reader.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 
 namespace megalith {
 

@@ -10,7 +10,7 @@
 #include "apps/config/run_length.h"
 #include "core/checkpoint/train_state.h"
 #include "core/data/dataset.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 
 namespace megalith {
 

@@ -2,7 +2,7 @@
 #include "apps/run/step.h"
 #include "core/device/copy.h"
 #include "core/ops/elementwise.h"
-#include "core/ops/expert_bias.h"
+#include "moe/ops/expert_bias.h"
 
 namespace megalith {
 

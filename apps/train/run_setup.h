@@ -13,7 +13,7 @@
 #include "apps/run/run_data.h"
 #include "apps/run/step_plan.h"
 #include "core/base/host_memory.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 
 namespace megalith {
 

@@ -17,9 +17,9 @@
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/strict_json.h"
-#include "core/data/model_folder.h"
 #include "core/model/config.h"
 #include "core/tensor/bf16.h"
+#include "core/tokenizer/model_folder.h"
 
 namespace megalith {
 

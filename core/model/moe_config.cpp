@@ -17,7 +17,7 @@ namespace megalith {
 
 namespace {
 
-// As the router's ops have them (core/ops/router.h, route_rows.h).
+// As the router's ops have them (moe/ops/router.h, route_rows.h).
 constexpr std::int64_t kMostExperts = 1024, kMostChoices = 16, kMostGroups = 32;
 constexpr std::int64_t kMostFfn = std::int64_t{1} << 22, kMostRows = std::int64_t{1} << 26;
 constexpr std::size_t kMostLayers = 10'000;

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/utf8.h"
-#include "core/data/bpe_files.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/bpe_files.h"
+#include "core/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -9,9 +9,9 @@
 #include "core/device/arena.h"
 #include "core/device/stream.h"
 #include "core/device/timeline.h"
-#include "core/ops/grouped_gemm.h"
-#include "core/ops/route_rows.h"
-#include "core/ops/router.h"
+#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/route_rows.h"
+#include "moe/ops/router.h"
 
 namespace megalith::test {
 

@@ -9,19 +9,13 @@
 #include "core/ops/dropout.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/embedding.h"
-#include "core/ops/expert_bias.h"
-#include "core/ops/expert_capacity.h"
 #include "core/ops/fill_normal.h"
 #include "core/ops/gemm.h"
 #include "core/ops/gemm_algorithms_cuda.h"
 #include "core/ops/grad_norm.h"
-#include "core/ops/grouped_gemm.h"
 #include "core/ops/norm.h"
-#include "core/ops/rank_rows.h"
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
-#include "core/ops/route_rows.h"
-#include "core/ops/router.h"
 #include "core/ops/sampling.h"
 #include "core/ops/vocab_cross_entropy.h"
 
@@ -55,38 +49,14 @@ void run(CudaStream&, const AddPieces&) { refuse_cuda(); }
 void run(CudaStream&, const GradNormFinalize&) { refuse_cuda(); }
 void run(CudaStream&, const WriteStepParameters&) { refuse_cuda(); }
 void run(CudaStream&, const WriteMicrobatchParameters&) { refuse_cuda(); }
-void run(CudaStream&, const GroupedGemm&) { refuse_cuda(); }
-void run(CudaStream&, const GroupedGemmWgrad&) { refuse_cuda(); }
-void run(CudaStream&, const GroupedGemmSwiglu&) { refuse_cuda(); }
-void run(CudaStream&, const GroupedGemmSwigluBackward&) { refuse_cuda(); }
-void run(CudaStream&, const RoutedSwigluForward&) { refuse_cuda(); }
-void run(CudaStream&, const RoutedSwigluBackward&) { refuse_cuda(); }
 void run(CudaStream&, const RmsNormForward&) { refuse_cuda(); }
 void run(CudaStream&, const RmsNormBackward&) { refuse_cuda(); }
 void run(CudaStream&, const LayerNormForward&) { refuse_cuda(); }
 void run(CudaStream&, const LayerNormBackward&) { refuse_cuda(); }
-void run(CudaStream&, const ChosenRanks&) { refuse_cuda(); }
-void run(CudaStream&, const ArrivedRows&) { refuse_cuda(); }
-void run(CudaStream&, const UnpermuteGroups&) { refuse_cuda(); }
-void run(CudaStream&, const SumReturnedWeights&) { refuse_cuda(); }
-void run(CudaStream&, const RecordRoom&) { refuse_cuda(); }
-void run(CudaStream&, const CountSentRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceRows&) { refuse_cuda(); }
 void run(CudaStream&, const ReduceToScalar&) { refuse_cuda(); }
 void run(CudaStream&, const Rope&) { refuse_cuda(); }
 void run(CudaStream&, const CountNan&) { refuse_cuda(); }
-void run(CudaStream&, const CountExpertRows&) { refuse_cuda(); }
-void run(CudaStream&, const UpdateExpertBias&) { refuse_cuda(); }
-void run(CudaStream&, const LimitExpertRows&) { refuse_cuda(); }
-void run(CudaStream&, const ExpertOffsets&) { refuse_cuda(); }
-void run(CudaStream&, const PermuteRows&) { refuse_cuda(); }
-void run(CudaStream&, const UnpermuteRows&) { refuse_cuda(); }
-void run(CudaStream&, const PermuteWeights&) { refuse_cuda(); }
-void run(CudaStream&, const UnpermuteWeightGradients&) { refuse_cuda(); }
-void run(CudaStream&, const RouterTopk&) { refuse_cuda(); }
-void run(CudaStream&, const RouterTopkBackward&) { refuse_cuda(); }
-void run(CudaStream&, const RelativeLoads&) { refuse_cuda(); }
-void run(CudaStream&, const RouterLosses&) { refuse_cuda(); }
 void run(CudaStream&, const Sample&) { refuse_cuda(); }
 void run(CudaStream&, const NextPosition&) { refuse_cuda(); }
 void run(CudaStream&, const VocabMax&) { refuse_cuda(); }

@@ -10,9 +10,9 @@
 #include <map>
 #include <random>
 
-#include "core/data/added_token_finder.h"
-#include "core/data/bpe_files.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/added_token_finder.h"
+#include "core/tokenizer/bpe_files.h"
+#include "core/tokenizer/tokenizer.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

@@ -1,12 +1,12 @@
 // Byte-level BPE against the ids of the Hugging Face and tiktoken libraries, of tests/golden/tokenizer.
-#include "core/data/bpe_files.h"
+#include "core/tokenizer/bpe_files.h"
 
 #include <fmt/format.h>
 
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/data/indexed_dataset.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

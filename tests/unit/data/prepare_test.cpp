@@ -8,7 +8,7 @@
 
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

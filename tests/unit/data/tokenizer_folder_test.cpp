@@ -2,8 +2,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/data/model_folder.h"
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/model_folder.h"
+#include "core/tokenizer/tokenizer.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-#include "core/data/tokenizer.h"
+#include "core/tokenizer/tokenizer.h"
 
 #include "tests/unit/data/data_files.h"
 

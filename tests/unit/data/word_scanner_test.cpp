@@ -1,10 +1,10 @@
 // Against the words that Python's regex cuts by the same expressions, of tests/golden/tokenizer.
-#include "core/data/word_scanner.h"
+#include "core/tokenizer/word_scanner.h"
 
 #include <nlohmann/json.hpp>
 
 #include "core/base/utf8.h"
-#include "core/data/nfc.h"
+#include "core/tokenizer/nfc.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {

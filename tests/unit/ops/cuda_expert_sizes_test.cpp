@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "core/device/host_arena.h"
-#include "core/ops/grouped_gemm.h"
-#include "core/ops/rank_rows.h"
-#include "core/ops/route_rows.h"
-#include "core/ops/router.h"
+#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/rank_rows.h"
+#include "moe/ops/route_rows.h"
+#include "moe/ops/router.h"
 #include "tests/support/device_tasks.h"
 #include "tests/unit/ops/cuda_sizes.h"
 

@@ -1,4 +1,4 @@
-#include "core/ops/expert_bias.h"
+#include "moe/ops/expert_bias.h"
 
 #include "tests/support/op_test.h"
 

@@ -1,4 +1,4 @@
-#include "core/ops/expert_capacity.h"
+#include "moe/ops/expert_capacity.h"
 
 #include <algorithm>
 #include <cmath>

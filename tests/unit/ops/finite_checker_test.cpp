@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/ops/elementwise.h"
-#include "core/ops/grouped_gemm.h"
 #include "core/tensor/bf16.h"
+#include "moe/ops/grouped_gemm.h"
 
 namespace megalith {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm.h"
 
 #include <utility>
 

@@ -4,7 +4,7 @@
 
 #include "core/device/hazard_checker.h"
 #include "core/device/stream.h"
-#include "core/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm.h"
 
 namespace megalith::test {
 namespace {

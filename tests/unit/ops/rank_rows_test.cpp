@@ -1,4 +1,4 @@
-#include "core/ops/rank_rows.h"
+#include "moe/ops/rank_rows.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "core/ops/route_rows.h"
+#include "moe/ops/route_rows.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/ops/elementwise.h"
-#include "core/ops/route_rows.h"
+#include "moe/ops/route_rows.h"
 #include "tests/reference/grouped_gemm.h"
 #include "tests/support/replays.h"
 

@@ -1,7 +1,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm.h"
 #include "tests/reference/activation.h"
 #include "tests/support/central_difference.h"
 #include "tests/unit/ops/routed_rows.h"

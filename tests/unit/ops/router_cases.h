@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/ops/router.h"
+#include "moe/ops/router.h"
 #include "tests/reference/router.h"
 #include "tests/support/op_test.h"
 

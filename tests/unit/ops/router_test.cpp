@@ -1,4 +1,4 @@
-#include "core/ops/router.h"
+#include "moe/ops/router.h"
 
 #include <cmath>
 #include <limits>

@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "core/ops/elementwise.h"
-#include "core/ops/rank_rows.h"
-#include "core/ops/route_rows.h"
+#include "moe/ops/rank_rows.h"
+#include "moe/ops/route_rows.h"
 #include "tests/support/replays.h"
 #include "tests/unit/ops/rank_rows.h"
 

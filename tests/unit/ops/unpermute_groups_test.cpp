@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "core/ops/rank_rows.h"
+#include "moe/ops/rank_rows.h"
 #include "tests/unit/ops/rank_rows.h"
 
 namespace megalith::test {

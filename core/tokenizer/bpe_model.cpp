@@ -1,0 +1,300 @@
+#include "core/tokenizer/bpe_model.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
+
+#include "core/base/error.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::uint64_t kNoPair = std::numeric_limits<std::uint64_t>::max();
+constexpr std::int32_t kNoRank = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kShortWord = 64;  // bytes up to which looking through all pairs beats a heap
+constexpr std::size_t kMaxLongWord = std::numeric_limits<std::uint32_t>::max();
+
+std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
+  return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+}
+
+constexpr std::uint64_t mix(std::uint64_t key) {
+  key *= 0x9e3779b97f4a7c15u;  // 2^64 over the golden ratio, as Knuth's multiplicative hashing
+  return key ^ key >> 32;
+}
+
+// Everything that ids depend on.
+std::string identity_of(const BpeVocabulary& vocabulary, std::int64_t vocab_size) {
+  std::string all = fmt::format("{} {:d} {:d} {:d} {} ", to_string(vocabulary.pattern), vocabulary.nfc,
+                                vocabulary.prefix_space, vocabulary.whole_words, vocabulary.eod);
+  auto tokens = vocabulary.tokens;
+  std::ranges::sort(tokens, {}, &std::pair<std::string, std::int32_t>::second);
+  for (const auto& [bytes, id] : tokens) all += fmt::format("{} {}:{} ", id, bytes.size(), bytes);
+  for (const auto& merge : vocabulary.merges) {
+    all += fmt::format("{}: {}+{}={} ", merge.rank, merge.left, merge.right, merge.merged);
+  }
+  for (const AddedToken& token : vocabulary.added) {
+    all += fmt::format("{} {:d} {}:{} ", token.id, token.normalized, token.text.size(), token.text);
+  }
+  return fmt::format("bpe-{}-{}-{:016x}", to_string(vocabulary.pattern), vocab_size,
+                     XXH3_64bits(all.data(), all.size()));
+}
+
+}  // namespace
+
+WordCache::Key WordCache::key_of(std::string_view word) {
+  char bytes[24] = {};
+  std::copy(word.begin(), word.end(), bytes);
+  bytes[23] = static_cast<char>(word.size());
+  return std::bit_cast<Key>(bytes);
+}
+
+WordCache::Entry& WordCache::entry_for(const Key& key) {
+  constexpr std::size_t kEntries = std::size_t{1} << 16;  // 4 MiB
+  if (entries_.empty()) entries_.resize(kEntries);
+  const std::uint64_t hash = mix(mix(mix(key[0]) + key[1]) + key[2]);
+  return entries_[hash % kEntries];
+}
+
+BpeModel::BpeModel(BpeVocabulary vocabulary)
+    : scanner_(vocabulary.pattern),
+      prefix_space_(vocabulary.prefix_space),
+      byte_ids_(vocabulary.byte_ids),
+      eod_(vocabulary.eod),
+      bos_(vocabulary.bos) {
+  if (vocabulary.nfc) nfc_.emplace();
+  for (AddedToken& token : vocabulary.added) {
+    if (token.normalized && nfc_) {
+      std::string text;
+      nfc_->append(text, token.text);
+      token.text = std::move(text);
+    }
+  }
+  build_texts(vocabulary);
+  build_pairs(vocabulary.merges);
+  identity_ = identity_of(vocabulary, vocab_size_);
+  std::vector<std::pair<std::string, std::int32_t>> added;
+  std::vector<std::pair<std::string, std::int32_t>> added_normalized;
+  for (AddedToken& token : vocabulary.added) {
+    (token.normalized ? added_normalized : added).emplace_back(std::move(token.text), token.id);
+  }
+  added_ = AddedTokenFinder(std::move(added));
+  added_normalized_ = AddedTokenFinder(std::move(added_normalized));
+  if (vocabulary.whole_words) {
+    std::ranges::sort(vocabulary.opaque);
+    for (auto& [bytes, id] : vocabulary.tokens) {
+      if (!std::ranges::binary_search(vocabulary.opaque, id)) whole_words_.insert_or_assign(std::move(bytes), id);
+    }
+  }
+}
+
+void BpeModel::build_texts(const BpeVocabulary& vocabulary) {
+  std::vector<std::pair<std::int32_t, std::string_view>> by_id;
+  for (const auto& [bytes, id] : vocabulary.tokens) by_id.emplace_back(id, bytes);
+  for (const AddedToken& token : vocabulary.added) by_id.emplace_back(token.id, token.text);
+  std::ranges::stable_sort(by_id, {}, &std::pair<std::int32_t, std::string_view>::first);
+  std::int32_t last = -1;
+  for (const auto& [id, bytes] : by_id) {
+    if (id == last) continue;  // an added token that the vocabulary has too
+    text_begin_.resize(static_cast<std::size_t>(id) + 1, static_cast<std::uint32_t>(texts_.size()));
+    texts_ += bytes;
+    last = id;
+  }
+  vocab_size_ = std::int64_t{std::max(last, eod_)} + 1;
+  text_begin_.resize(static_cast<std::size_t>(vocab_size_) + 1, static_cast<std::uint32_t>(texts_.size()));
+}
+
+std::size_t BpeModel::bytes_of(std::int32_t id) const {
+  const auto i = static_cast<std::size_t>(id);
+  return text_begin_[i + 1] - text_begin_[i];
+}
+
+void BpeModel::build_pairs(const std::vector<BpeVocabulary::Merge>& merges) {
+  const std::size_t places = std::bit_ceil(2 * merges.size() + 2);
+  pairs_.assign(places, {.key = kNoPair, .rank = kNoRank, .merged = -1});
+  pairs_shift_ = static_cast<unsigned>(64 - std::countr_zero(places));
+  for (const BpeVocabulary::Merge& merge : merges) {
+    // Others are of tokens that stand for no bytes, which no word comes to.
+    if (bytes_of(merge.left) + bytes_of(merge.right) != bytes_of(merge.merged)) continue;
+    const std::uint64_t key = pair_key(merge.left, merge.right);
+    std::size_t place = mix(key) >> pairs_shift_;
+    while (pairs_[place].key != kNoPair && pairs_[place].key != key) place = (place + 1) & (places - 1);
+    pairs_[place] = {.key = key, .rank = merge.rank, .merged = merge.merged};
+  }
+}
+
+inline const BpeModel::Pair* BpeModel::find_pair(std::int32_t left, std::int32_t right) const {
+  const std::uint64_t key = pair_key(left, right);
+  std::size_t place = mix(key) >> pairs_shift_;
+  while (pairs_[place].key != key) {
+    if (pairs_[place].key == kNoPair) return nullptr;
+    place = (place + 1) & (pairs_.size() - 1);
+  }
+  return &pairs_[place];
+}
+
+void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  added_.cut(
+      text, [&](std::string_view part) { encode_normalized(part, ids, cache); },
+      [&](std::int32_t id) { ids.push_back(id); });
+}
+
+void BpeModel::encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  std::string normalized;
+  if (nfc_) {
+    nfc_->append(normalized, text);
+    text = normalized;
+  }
+  const auto encode_part = [&](std::string_view part) {
+    if (prefix_space_ && part.front() != ' ') return encode_words(' ' + std::string(part), ids, cache);
+    encode_words(part, ids, cache);
+  };
+  added_normalized_.cut(text, encode_part, [&](std::int32_t id) { ids.push_back(id); });
+}
+
+void BpeModel::encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = scanner_.next(text, at);
+    const std::string_view word = text.substr(at, end - at);
+    at = end;
+    if (word.size() > WordCache::kMaxBytes) {
+      encode_word(word, ids);
+      continue;
+    }
+    const WordCache::Key key = WordCache::key_of(word);
+    WordCache::Entry& entry = cache.entry_for(key);
+    if (entry.key != key) {
+      const std::size_t before = ids.size();
+      encode_word(word, ids);
+      const std::size_t count = ids.size() - before;
+      if (count > WordCache::kMaxIds) continue;
+      entry = {.key = key, .count = static_cast<std::uint32_t>(count), .ids = {}};
+      std::copy_n(ids.end() - static_cast<std::ptrdiff_t>(count), count, entry.ids.begin());
+    } else {
+      ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    }
+  }
+}
+
+void BpeModel::encode_word(std::string_view word, std::vector<std::int32_t>& ids) const {
+  if (!whole_words_.empty() && word.size() <= kMaxTokenBytes) {
+    if (const auto found = whole_words_.find(std::string(word)); found != whole_words_.end()) {
+      ids.push_back(found->second);
+      return;
+    }
+  }
+  if (word.size() <= kShortWord) return merge_short(word, ids);
+  merge_long(word, ids);
+}
+
+void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {
+  std::array<std::int32_t, kShortWord> symbols;
+  std::array<const Pair*, kShortWord> pairs;  // [i]: of symbols i and i + 1
+  std::size_t count = word.size();
+  for (std::size_t i = 0; i < count; ++i) symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
+  for (std::size_t i = 0; i + 1 < count; ++i) pairs[i] = find_pair(symbols[i], symbols[i + 1]);
+  while (count > 1) {
+    std::size_t best = count;
+    std::int32_t best_rank = kNoRank;
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      if (pairs[i] == nullptr || pairs[i]->rank >= best_rank) continue;
+      best = i;
+      best_rank = pairs[i]->rank;
+    }
+    if (best == count) break;
+    symbols[best] = pairs[best]->merged;
+    --count;
+    for (std::size_t i = best + 1; i < count; ++i) symbols[i] = symbols[i + 1];
+    for (std::size_t i = best + 1; i + 1 < count; ++i) pairs[i] = pairs[i + 1];
+    if (best > 0) pairs[best - 1] = find_pair(symbols[best - 1], symbols[best]);
+    if (best + 1 < count) pairs[best] = find_pair(symbols[best], symbols[best + 1]);
+  }
+  ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+// Takes 4 bytes and a bit per byte of the word for its symbols, and 9 for the heap.
+struct BpeModel::LongWord {
+  const BpeModel& model;
+  std::vector<std::int32_t> symbols;  // each at its first and at its last byte, where its neighbours find it
+  std::vector<bool> begins;           // does a symbol begin here?
+  std::vector<std::uint64_t> heap;    // pairs as rank << 32 | place, the least on top
+
+  LongWord(const BpeModel& bpe, std::string_view word) : model(bpe), symbols(word.size()), begins(word.size(), true) {
+    heap.reserve(most() + 2);
+    std::ranges::transform(word, symbols.begin(),
+                           [&](char c) { return model.byte_ids_[static_cast<unsigned char>(c)]; });
+    for (std::size_t at = 0; at < word.size(); ++at) {
+      if (const Pair* pair = pair_at(at); pair != nullptr) heap.push_back(key_of(*pair, at));
+    }
+    std::ranges::make_heap(heap, std::greater<>());
+  }
+
+  std::size_t most() const { return symbols.size() + symbols.size() / 8; }
+  std::size_t after(std::size_t at) const { return at + model.bytes_of(symbols[at]); }
+  static std::uint64_t key_of(const Pair& pair, std::size_t at) {
+    return std::uint64_t{static_cast<std::uint32_t>(pair.rank)} << 32 | at;
+  }
+  // Of the symbol that begins here and the next one.
+  const Pair* pair_at(std::size_t at) const {
+    const std::size_t next = after(at);
+    return next < symbols.size() ? model.find_pair(symbols[at], symbols[next]) : nullptr;
+  }
+  // The pair that a key was made for; null if one of its symbols has been merged with another since.
+  const Pair* pair_of(std::uint64_t key) const {
+    const auto at = static_cast<std::uint32_t>(key);
+    const Pair* pair = begins[at] ? pair_at(at) : nullptr;
+    return pair != nullptr && key_of(*pair, at) == key ? pair : nullptr;
+  }
+  void push(std::size_t at) {
+    const Pair* pair = pair_at(at);
+    if (pair == nullptr) return;
+    heap.push_back(key_of(*pair, at));
+    std::ranges::push_heap(heap, std::greater<>());
+    if (heap.size() <= most()) return;
+    // Of each symbol one key is not void, so this is done a few times at most.
+    std::erase_if(heap, [&](std::uint64_t key) { return pair_of(key) == nullptr; });
+    std::ranges::make_heap(heap, std::greater<>());
+  }
+  void merge_all() {
+    while (!heap.empty()) {
+      std::ranges::pop_heap(heap, std::greater<>());
+      const std::uint64_t key = heap.back();
+      heap.pop_back();
+      const Pair* pair = pair_of(key);
+      if (pair == nullptr) continue;
+      const auto at = static_cast<std::uint32_t>(key);
+      begins[after(at)] = false;
+      symbols[at] = pair->merged;
+      symbols[after(at) - 1] = pair->merged;
+      if (at > 0) push(at - model.bytes_of(symbols[at - 1]));
+      push(at);
+    }
+    heap = {};
+  }
+};
+
+void BpeModel::merge_long(std::string_view word, std::vector<std::int32_t>& ids) const {
+  if (word.size() > kMaxLongWord) {
+    refuse_format("text", fmt::format("words of at most {} bytes", kMaxLongWord), fmt::format("one of {}", word.size()),
+                  "it is no prose: leave it out, or cut it");
+  }
+  LongWord symbols(*this, word);
+  symbols.merge_all();
+  const auto count = static_cast<std::size_t>(std::ranges::count(symbols.begins, true));
+  if (ids.size() + count > ids.capacity()) ids.reserve(std::max(ids.size() + count, 2 * ids.capacity()));
+  for (std::size_t at = 0; at < word.size(); at = symbols.after(at)) ids.push_back(symbols.symbols[at]);
+}
+
+void BpeModel::decode(std::span<const std::int32_t> ids, std::string& text) const {
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= vocab_size_ || id == eod_) continue;
+    text.append(texts_, text_begin_[static_cast<std::size_t>(id)], bytes_of(id));
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,126 @@
+// Byte-level byte pair encoding; Sennrich et al. 2016, arXiv:1508.07909, over bytes as GPT-2 has it: a word begins as
+// its bytes, and of all neighbours that are a merge, those of the lowest rank, the leftmost first, become one token,
+// until none is left. Gives the ids of the Hugging Face tokenizers and tiktoken libraries.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/tokenizer/added_token_finder.h"
+#include "core/tokenizer/nfc.h"
+#include "core/tokenizer/word_scanner.h"
+
+namespace megalith {
+
+constexpr std::int32_t kMaxTokenId = (1 << 22) - 1;  // ids of a tokenizer's file
+constexpr std::size_t kMaxTokenBytes = 1024;         // of one token
+constexpr std::size_t kMaxAddedBytes = 8 << 20;      // of all added tokens
+constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
+constexpr std::size_t kMaxTokenizerFileBytes = 64 << 20;
+
+// A token that is found in the text as it stands, before the text is cut into words.
+struct AddedToken {
+  std::string text;
+  std::int32_t id = -1;
+  bool normalized = false;  // found after normalisation, in what the others have left
+};
+
+// What a tokenizer's files say, checked by their readers.
+struct BpeVocabulary {
+  struct Merge {
+    std::int32_t left;
+    std::int32_t right;
+    std::int32_t merged;
+    std::int32_t rank;  // the lowest is first; tiktoken's are those of the merged token, so several have one
+  };
+  std::string source;  // the file, for messages
+  WordPattern pattern = WordPattern::kGpt2;
+  bool nfc = false;                          // text is brought to Unicode's normal form C first
+  bool prefix_space = false;                 // a text that does not begin with a space gets one
+  bool whole_words = false;                  // a word that is a token is this token, whatever the merges give
+  std::array<std::int32_t, 256> byte_ids{};  // of the one-byte tokens
+  std::vector<std::pair<std::string, std::int32_t>> tokens;  // bytes and id; ids may have holes
+  std::vector<std::int32_t> opaque;                          // ids in `tokens` that stand for no bytes of a word
+  std::vector<Merge> merges;                                 // of equal pairs the last one counts
+  std::vector<AddedToken> added;
+  std::int32_t eod = -1;
+  std::optional<std::int32_t> bos = {};
+};
+
+// Ids of short words seen lately, so that common words are merged once.
+class WordCache {
+ public:
+  static constexpr std::size_t kMaxBytes = 23;
+  static constexpr std::size_t kMaxIds = 9;
+  using Key = std::array<std::uint64_t, 3>;  // bytes of the word, zeros, its length
+  struct Entry {
+    Key key;
+    std::uint32_t count;
+    std::array<std::int32_t, kMaxIds> ids;
+  };
+
+  static Key key_of(std::string_view word);  // at most kMaxBytes
+  Entry& entry_for(const Key& key);          // where the key belongs; holds it, another or none
+
+ private:
+  std::vector<Entry> entries_;  // empty until used
+};
+
+class BpeModel {
+ public:
+  // The vocabulary's readers have checked it: ids in range, all merges known.
+  explicit BpeModel(BpeVocabulary vocabulary);
+
+  std::int64_t vocab_size() const { return vocab_size_; }
+  std::int32_t eod() const { return eod_; }
+  std::optional<std::int32_t> bos() const { return bos_; }
+  const std::string& identity() const { return identity_; }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
+  void decode(std::span<const std::int32_t> ids, std::string& text) const;
+
+ private:
+  struct Pair {
+    std::uint64_t key;  // left << 32 | right; all ones: an empty place
+    std::int32_t rank;
+    std::int32_t merged;
+  };
+
+  struct LongWord;
+
+  void encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
+  void encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
+  void encode_word(std::string_view word, std::vector<std::int32_t>& ids) const;
+  void merge_short(std::string_view word, std::vector<std::int32_t>& ids) const;
+  void merge_long(std::string_view word, std::vector<std::int32_t>& ids) const;
+
+  void build_pairs(const std::vector<BpeVocabulary::Merge>& merges);
+  void build_texts(const BpeVocabulary& vocabulary);
+  std::size_t bytes_of(std::int32_t id) const;
+  const Pair* find_pair(std::int32_t left, std::int32_t right) const;
+
+  WordScanner scanner_;
+  std::optional<NfcNormalizer> nfc_;
+  bool prefix_space_;
+  std::array<std::int32_t, 256> byte_ids_;
+  std::vector<Pair> pairs_;  // open addressing, at most half full
+  unsigned pairs_shift_ = 0;
+  std::unordered_map<std::string, std::int32_t> whole_words_;
+  AddedTokenFinder added_;
+  AddedTokenFinder added_normalized_;
+  std::vector<std::uint32_t> text_begin_;  // per id, one more at the end
+  std::string texts_;
+  std::int64_t vocab_size_ = 0;
+  std::int32_t eod_;
+  std::optional<std::int32_t> bos_;
+  std::string identity_;
+};
+
+}  // namespace megalith

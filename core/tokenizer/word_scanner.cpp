@@ -1,0 +1,169 @@
+#include "core/tokenizer/word_scanner.h"
+
+#include "core/base/utf8.h"
+#include "core/tokenizer/unicode_tables.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr unsigned bit(CharClass type) { return 1u << static_cast<unsigned>(type); }
+
+constexpr unsigned kSpaces = bit(CharClass::kSpace) | bit(CharClass::kNewline);
+constexpr unsigned kLetters = bit(CharClass::kUpper) | bit(CharClass::kLower) | bit(CharClass::kLetter);
+constexpr unsigned kNumbers = bit(CharClass::kNumber);
+constexpr unsigned kRest = bit(CharClass::kOther) | bit(CharClass::kMark);  // [^\s\p{L}\p{N}]
+constexpr unsigned kNeitherCase = bit(CharClass::kLetter) | bit(CharClass::kMark);
+constexpr unsigned kCapitals = bit(CharClass::kUpper) | kNeitherCase;
+constexpr unsigned kSmalls = bit(CharClass::kLower) | kNeitherCase;
+constexpr unsigned kPrefix = kRest | bit(CharClass::kSpace);  // [^\r\n\p{L}\p{N}]
+
+constexpr bool is_in(CharClass type, unsigned types) { return (bit(type) & types) != 0; }
+
+}  // namespace
+
+const std::vector<CharClass>& char_classes() {
+  static const std::vector<CharClass> all = [] {
+    std::vector<CharClass> classes;
+    classes.reserve(kCodePoints + 256);
+    for (const std::uint32_t run : unpacked(kCharClassRuns)) {
+      const bool by_turns = (run & 8) != 0;
+      for (std::uint32_t i = 0; i < run >> 4; ++i) {
+        const CharClass letter = i % 2 == 0 ? CharClass::kUpper : CharClass::kLower;
+        classes.push_back(by_turns ? letter : static_cast<CharClass>(run & 7));
+      }
+    }
+    classes.resize(kCodePoints + 256, CharClass::kOther);
+    return classes;
+  }();
+  return all;
+}
+
+WordScanner::WordScanner(WordPattern pattern) : rules_(rules_of(pattern)), classes_(char_classes().data()) {}
+
+WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
+  switch (pattern) {
+    case WordPattern::kGpt2:
+      return {.contraction = Contraction::kLowerCase, .any_prefix = false, .newlines_end = false};
+    case WordPattern::kCl100k: return {.contraction = Contraction::kAnyCase, .most_digits = 3, .space_at_end = true};
+    case WordPattern::kLlama3: return {.contraction = Contraction::kAnyCase, .most_digits = 3};
+    case WordPattern::kQwen2: return {.contraction = Contraction::kAnyCase, .most_digits = 1};
+    case WordPattern::kO200k:
+      return {.contraction = Contraction::kSuffix, .cased = true, .most_digits = 3, .slashes_end = true};
+    case WordPattern::kTikTokenV1: return {.most_digits = 1};
+    case WordPattern::kTikTokenV2: return {.cased = true, .most_digits = 1, .slashes_end = true};
+  }
+  return {};
+}
+
+inline WordScanner::Char WordScanner::peek(std::string_view text, std::size_t at) const {
+  if (at >= text.size()) return {CharClass::kEnd, 0};
+  const auto byte = static_cast<unsigned char>(text[at]);
+  if (byte < 0x80) return {classes_[byte], 1};
+  const CodePoint code = decode_utf8(text, at);
+  return {classes_[code.value], code.bytes};
+}
+
+inline std::size_t WordScanner::run(std::string_view text, std::size_t at, unsigned types) const {
+  for (Char c = peek(text, at); is_in(c.type, types); c = peek(text, at)) at += c.bytes;
+  return at;
+}
+
+// End of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or `at`. Without regard to case, the long s (U+017F) is an s.
+std::size_t WordScanner::contraction(std::string_view text, std::size_t at) const {
+  if (at >= text.size() || text[at] != '\'') return at;
+  const bool any_case = rules_.contraction != Contraction::kLowerCase;
+  const auto letter = [&](std::size_t i) {
+    const char c = i < text.size() ? text[i] : '\0';
+    return any_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  const char first = letter(at + 1);
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
+  const char second = letter(at + 2);
+  if ((first == 'r' || first == 'v') && second == 'e') return at + 3;
+  if (first == 'l' && second == 'l') return at + 3;
+  if (any_case && text.substr(at + 1, 2) == "\u017f") return at + 3;
+  return at;
+}
+
+// [^\r\n\p{L}\p{N}]?\p{L}+
+std::size_t WordScanner::letters(std::string_view text, std::size_t at) const {
+  const Char c = peek(text, at);
+  const std::size_t start = is_in(c.type, kPrefix) ? at + c.bytes : at;
+  const std::size_t end = run(text, start, kLetters);
+  return end == start ? at : end;
+}
+
+// With P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and L = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: P?U*L+|P?U+L*.
+// Where no small letter follows U*, L+ has to take back from it: the last one that is in L.
+std::size_t WordScanner::cased_letters(std::string_view text, std::size_t at) const {
+  const Char first = peek(text, at);
+  const bool prefix = is_in(first.type, kPrefix);
+  for (const std::size_t start : {prefix ? at + first.bytes : at, at}) {
+    std::size_t end = start;
+    std::size_t taken_back = at;
+    Char c = peek(text, end);
+    for (; is_in(c.type, kCapitals); c = peek(text, end)) {
+      end += c.bytes;
+      if (is_in(c.type, kNeitherCase)) taken_back = end;
+    }
+    if (c.type == CharClass::kLower) return run(text, end, kSmalls);
+    if (taken_back > at) return taken_back;
+    if (start > at && first.type == CharClass::kMark) continue;  // the mark is in U and L itself
+    return end > start ? end : at;
+  }
+  return at;
+}
+
+// \s++$ | \s*[\r\n]+ | \s+(?!\S) | \s+, as far as the rules have them.
+std::size_t WordScanner::spaces(std::string_view text, std::size_t at) const {
+  std::size_t end = at;
+  std::size_t last = at;      // where the last one starts
+  std::size_t newlines = at;  // end of the last newline
+  for (Char c = peek(text, end); is_in(c.type, kSpaces); c = peek(text, end)) {
+    last = end;
+    end += c.bytes;
+    if (c.type == CharClass::kNewline) newlines = end;
+  }
+  if (end == text.size() && rules_.space_at_end) return end;
+  if (rules_.newlines_end && newlines > at) return newlines;
+  return end == text.size() || last == at ? end : last;
+}
+
+std::size_t WordScanner::next(std::string_view text, std::size_t at) const {
+  const bool leading = rules_.contraction == Contraction::kLowerCase || rules_.contraction == Contraction::kAnyCase;
+  if (leading) {
+    const std::size_t end = contraction(text, at);
+    if (end > at) return end;
+  }
+  const std::size_t start = text[at] == ' ' ? at + 1 : at;
+  const Char c = peek(text, start);
+  if (!rules_.any_prefix) {
+    for (const unsigned types : {kLetters, kNumbers, kRest}) {
+      if (is_in(c.type, types)) return run(text, start + c.bytes, types);
+    }
+    return spaces(text, at);
+  }
+  if (const std::size_t end = rules_.cased ? cased_letters(text, at) : letters(text, at); end > at) {
+    return rules_.contraction == Contraction::kSuffix ? contraction(text, end) : end;
+  }
+  if (start == at && is_in(c.type, kNumbers)) {
+    std::size_t end = at + c.bytes;
+    for (int digits = 1; digits < rules_.most_digits; ++digits) {
+      const Char digit = peek(text, end);
+      if (!is_in(digit.type, kNumbers)) break;
+      end += digit.bytes;
+    }
+    return end;
+  }
+  if (is_in(c.type, kRest)) {
+    std::size_t end = run(text, start + c.bytes, kRest);
+    while (end < text.size() && (text[end] == '\r' || text[end] == '\n' || (rules_.slashes_end && text[end] == '/'))) {
+      ++end;
+    }
+    return end;
+  }
+  return spaces(text, at);
+}
+
+}  // namespace megalith

@@ -1,0 +1,50 @@
+// What the routed SwiGLU (grouped_gemm.h) makes of an element: for its own kernels and for those that have it behind a
+// product, which so get the same bits. No product is fused with a sum.
+#pragma once
+
+#include "core/ops/cuda_math.cuh"
+#include "core/ops/cuda_pack.cuh"
+#include "moe/ops/grouped_gemm.h"
+
+namespace megalith::cuda {
+
+// In bf16 1 - s need not be exact: it is added to something near 1 where it is small.
+template <class T>
+__device__ inline Logistic routed_logistic(float x) {
+  if constexpr (sizeof(T) != 2) return logistic_pair<T>(x);
+  const float s = approximate_reciprocal(1.0f + exponential<T>(-x));
+  return {s, 1.0f - s};
+}
+
+// s = round(silu(gate) up).
+template <class T>
+__device__ inline float routed_activation(float gate, float up) {
+  return widen(narrow<T>(up * (gate * routed_logistic<T>(gate).value)));
+}
+
+// y before it is rounded.
+__device__ inline float routed_output(float s, float row_weight) { return __fmul_rn(row_weight, s); }
+
+// Before they are rounded.
+struct RoutedGradient {
+  float gate, up, y;
+};
+
+// `dy` is a value of T; dy s is added to `sum`.
+template <class T>
+__device__ inline RoutedGradient routed_gradient(float gate, float up, float dy, float row_weight, float& sum) {
+  const Logistic logistic = routed_logistic<T>(gate);
+  const float silu = gate * logistic.value, d = __fmul_rn(row_weight, dy), s = widen(narrow<T>(up * silu));
+  sum = __fadd_rn(sum, __fmul_rn(dy, s));
+  return {d * (up * fmaf(silu, logistic.complement, logistic.value)), d * silu, routed_output(s, row_weight)};
+}
+
+// Of the sums of eight packs in eight neighbouring lanes, neighbours first.
+__device__ inline float sum_of_packs(float sum) {
+  const unsigned lanes = 0xFFu << (threadIdx.x % 32 / 8 * 8);
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, step));
+  return sum;
+}
+
+}  // namespace megalith::cuda

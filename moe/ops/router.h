@@ -1,0 +1,113 @@
+// The router of a mixture of experts: from logits to the K experts of a token and their weights, its gradient, and the
+// two losses on its scores. fp32 throughout; deterministic, without atomics.
+// Shazeer et al. 2017, arXiv:1701.06538 (top-k gating); DeepSeek-V3 2024, arXiv:2412.19437, section 2.1.2 (sigmoid,
+// bias, groups); Fedus et al. 2021, arXiv:2101.03961, eq. 4 to 6 (load balancing); Zoph et al. 2022, arXiv:2202.08906,
+// eq. 5 (z loss). The options mean what Megatron-LM's flags do.
+//   T: tokens, E: experts, K: choices a token
+#pragma once
+
+#include <cstdint>
+
+#include "core/ops/device_parameters.h"
+#include "core/ops/op.h"
+#include "moe/ops/route_rows.h"
+
+namespace megalith {
+
+inline constexpr std::int64_t kMaxChoices = 16;
+inline constexpr std::int64_t kMaxExpertGroups = 32;
+inline constexpr float kSigmoidEpsilon = 1e-20f;  // of sums of sigmoids, as in Megatron-LM
+
+// The weights of the chosen experts c, times scaling_factor:
+enum class RouterScore : std::uint8_t {
+  kSoftmaxOfChosen,  // exp(x_c) / sum over the chosen of exp(x)
+  kSoftmax,          // exp(x_c) / sum over all of exp(x): --moe-router-pre-softmax
+  kSigmoid,          // s_c = 1 / (1 + exp(-x_c)); if K > 1: s_c / (sum over the chosen of s + 1e-20)
+};
+
+std::int64_t spread_step(std::int64_t experts);  // near their golden section, without a factor in common
+
+// The K experts of the highest scores, descending, and of equal ones the lower first. A score is the logit or, with
+// expert_bias, sigmoid(x) + bias, which no weight contains. With groups of E / num_groups neighbours, only the
+// group_topk best groups are open: a group's score is the sum of its K / group_topk best, each being x, its softmax, or
+// sigmoid(x) + bias, as `score` says. A logit that is no number comes last; choices are always K different experts.
+// Where the best score of the open groups is none, token t takes experts (t K + k) spread_step(E) mod E, which
+// neighbouring tokens choose alike: what is lost asks for no more room than even routing does.
+struct RouterTopk {
+  static constexpr const char* kName = "router_topk";
+  Tensor logits;       // [T, E] fp32
+  Tensor expert_bias;  // optional, [E] fp32; with kSigmoid alone
+  Tensor choice;       // [T, K] int32 out
+  Tensor weight;       // [T, K] fp32 out
+  RouterScore score = RouterScore::kSoftmaxOfChosen;
+  float scaling_factor = 1;
+  std::int64_t num_groups = 1;  // divides E
+  std::int64_t group_topk = 1;  // divides K
+};
+
+// d_logits = the gradient that reaches the logits through the weights, and that of the losses below times
+// parameters->loss_scale, written once. What the forward computed is computed again from the logits.
+struct RouterTopkBackward {
+  static constexpr const char* kName = "router_topk_backward";
+  Tensor logits;                                     // [T, E] fp32; needed but for kSoftmaxOfChosen without losses
+  Tensor choice;                                     // [T, K] int32 of the forward
+  Tensor weight;                                     // [T, K] fp32 of the forward
+  Tensor d_weight;                                   // [T, K] fp32
+  Tensor loads;                                      // optional, [E] fp32: as in RouterLosses
+  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed with a loss
+  Tensor d_logits;                                   // [T, E] fp32 out; may be logits
+  RouterScore score = RouterScore::kSoftmaxOfChosen;
+  float scaling_factor = 1;
+  float z_scale = 0;  // as in RouterLosses; 0: no such loss
+};
+
+// l_e = coeff n_e / (mean of n), or that on top of what l_e is, with n_e rows of expert e: coeff each where all have as
+// many. Row p counts sequence p, or all rows count the same. Counts may be sums over ranks that hold other tokens.
+// (Megatron's n_e counts the highest P, which with groups or a bias are not the chosen.)
+struct RelativeLoads {
+  static constexpr const char* kName = "relative_loads";
+  Tensor offsets;  // [P or 1, E + 1] int32: n_e = offsets[e + 1] - offsets[e]
+  Tensor counted;  // optional, [E] int32, which are added to n_e
+  Tensor loads;    // [P, E] fp32 out, with `adds` in and out
+  float coeff = 0;
+  bool adds = false;
+};
+
+// aux += sum over t, e of l_e P(t, e), with P the softmax over all experts, or with kSigmoid s_e / (sum over all of s +
+// 1e-20);  z += z_scale sum over t of log(sum over e of exp(x))^2. The losses of N tokens, coeff E / (K N^2) sum of n_e
+// P(t, e) and coeff / N sum of log^2, are these sums over N. Sums over tokens are in fp64.
+struct RouterLosses {
+  static constexpr const char* kName = "router_losses";
+  Tensor logits;  // [T, E] fp32
+  Tensor loads;   // [E] fp32: l_e, those of RelativeLoads; needed with aux
+  Tensor aux;     // optional, [1] fp32 in and out
+  Tensor z;       // optional, [1] fp32 in and out
+  RouterScore score = RouterScore::kSoftmaxOfChosen;
+  float z_scale = 0;
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8
+};
+inline constexpr int kMaxLossBlocks = 1024;  // of the CUDA backend, each of which leaves two sums in the workspace
+
+// Whether the gradient depends on anything but what the forward wrote.
+inline bool needs_logits(const RouterTopkBackward& op) {
+  return op.score != RouterScore::kSoftmaxOfChosen || op.loads || op.z_scale != 0;
+}
+
+void fields(const RouterTopk& op, Fields& f);
+void compute(const RouterTopk& op);
+void run(CudaStream& stream, const RouterTopk& op);
+
+void fields(const RouterTopkBackward& op, Fields& f);
+void compute(const RouterTopkBackward& op);
+void run(CudaStream& stream, const RouterTopkBackward& op);
+
+void fields(const RelativeLoads& op, Fields& f);
+void compute(const RelativeLoads& op);
+void run(CudaStream& stream, const RelativeLoads& op);
+
+void fields(const RouterLosses& op, Fields& f);
+std::size_t workspace_bytes(const RouterLosses& op, DeviceType device);
+void compute(const RouterLosses& op);
+void run(CudaStream& stream, const RouterLosses& op);
+
+}  // namespace megalith

@@ -1,0 +1,252 @@
+// The gradient of the logits, and the losses on them. Memory-bound: a warp owns a token after the other, reads its
+// logits once, where they are needed at all, and writes its gradient once.
+#include "moe/ops/cuda_router.cuh"
+
+namespace megalith {
+
+namespace {
+
+using namespace cuda;
+
+constexpr int kAddThreads = 256;
+
+struct BackwardArguments {
+  const float* logits;  // null: not needed
+  const std::int32_t* choice;
+  const float *weight, *d_weight;
+  const float* loads;                      // null: no load-balancing loss
+  const MicrobatchParameters* parameters;  // null: no loss at all
+  float* d_logits;
+  std::int64_t tokens;
+  int experts, choices;
+  RouterScore score;
+  float inverse_scaling, z_scale;
+};
+
+// Lane k's choice, the gradient that its logit gets for itself, and D, the sum of weight d_weight over the choices:
+//   softmax of the chosen: w (d_weight - D / s);  sigmoid: the same times 1 - sigmoid(x), without D if K = 1
+//   softmax of all: w d_weight, and each logit of the token -softmax(x) D
+struct ChoiceGradient {
+  int expert = -1;
+  float term = 0, dot = 0;
+
+  __device__ ChoiceGradient(const BackwardArguments& a, std::int64_t token, int lane) {
+    float weight = 0, d_weight = 0;
+    if (lane < a.choices) {
+      const std::int64_t at = token * a.choices + lane;
+      expert = a.choice[at];
+      weight = a.weight[at];
+      d_weight = a.d_weight[at];
+    }
+    dot = warp_sum(weight * d_weight, kChoiceLanes);
+    dot = __shfl_sync(kAllLanes, dot, 0);
+    const bool apart = a.score == RouterScore::kSoftmax || (a.score == RouterScore::kSigmoid && a.choices == 1);
+    term = weight * (apart ? d_weight : d_weight - dot * a.inverse_scaling);
+    const bool valid = static_cast<unsigned>(expert) < static_cast<unsigned>(a.experts);
+    if (a.score == RouterScore::kSigmoid && valid) term *= sigmoid(-a.logits[token * a.experts + expert]);
+  }
+};
+
+// d: what reaches the logits x of the lane through sums over all experts.
+template <int kOwn>
+__device__ inline void add_dense_gradients(const BackwardArguments& a, float loss_scale, const float (&x)[kOwn],
+                                           const float (&load)[kOwn], float dot, float (&d)[kOwn]) {
+  const bool is_softmax = a.score == RouterScore::kSoftmax;
+  WarpSoftmax softmax{};
+  if (a.score != RouterScore::kSigmoid || a.z_scale != 0) {
+    softmax = warp_softmax(x);
+    const float factor = 2.0f * a.z_scale * loss_scale * softmax.log_sum, of_weights = is_softmax ? dot : 0.0f;
+    if (is_softmax || a.z_scale != 0) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) d[j] = softmax.of(x[j]) * ((a.z_scale != 0 ? factor : 0.0f) - of_weights);
+    }
+  }
+  if (a.loads == nullptr) return;
+  float p[kOwn];
+  const float mean = balance_scores(a.score, x, load, softmax, p);
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    const float slope = a.score == RouterScore::kSigmoid ? sigmoid(-x[j]) : 1.0f;
+    d[j] += loss_scale * p[j] * slope * (load[j] - mean);
+  }
+}
+
+template <int kOwn, bool kVector>
+__global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel(const BackwardArguments a) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn;
+  const float loss_scale = a.parameters != nullptr ? a.parameters->loss_scale : 0.0f;
+  float load[kOwn] = {};
+  if (a.loads != nullptr) load_loads(a.loads, first, a.experts, load);
+  for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / 32; token < a.tokens;
+       token += std::int64_t{gridDim.x} * kRouterWarps) {
+    float x[kOwn], d[kOwn] = {};
+    if (a.logits != nullptr) load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
+    const ChoiceGradient own(a, token, lane);
+    if (a.logits != nullptr) add_dense_gradients(a, loss_scale, x, load, own.dot, d);
+    // The exchange also comes after the reads of all lanes, as d_logits may be the logits.
+    __syncwarp();
+    for (int k = 0; k < a.choices; ++k) {
+      const int at = __shfl_sync(kAllLanes, own.expert, k) - first;
+      const float term = __shfl_sync(kAllLanes, own.term, k);
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) d[j] += at == j ? term : 0.0f;
+    }
+    float* row = a.d_logits + token * a.experts;
+#pragma unroll
+    for (int j = 0; j < kOwn; j += 4) {
+      Floats<float> pack;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pack[i] = d[j + i];
+      store_of_row<float, kVector>(row, first + j, a.experts, pack.packed());
+    }
+  }
+}
+
+struct LoadArguments {
+  const std::int32_t* offsets;
+  std::int64_t step;            // from row to row
+  const std::int32_t* counted;  // null: none
+  float* loads;
+  int experts;
+  float coeff;
+  bool adds;
+};
+
+// A block owns a row. Sums of integers: their order is of no matter.
+__global__ void __launch_bounds__(kAddThreads) relative_loads_kernel(const LoadArguments a) {
+  __shared__ long long shared[32];
+  const std::int32_t* const offsets = a.offsets + blockIdx.x * a.step;
+  float* const loads = a.loads + std::int64_t{blockIdx.x} * a.experts;
+  const auto rows_of = [&](int e) {
+    return static_cast<long long>(offsets[e + 1]) - offsets[e] + (a.counted != nullptr ? a.counted[e] : 0);
+  };
+  long long all = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < a.experts; e += kAddThreads) all += rows_of(e);
+  all = block_sum(all, shared);
+  const float scale = all > 0 ? a.coeff * static_cast<float>(a.experts) / static_cast<float>(all) : 0.0f;
+  for (int e = static_cast<int>(threadIdx.x); e < a.experts; e += kAddThreads) {
+    const float load = scale * static_cast<float>(rows_of(e));
+    loads[e] = a.adds ? loads[e] + load : load;
+  }
+}
+
+struct LossArguments {
+  const float* logits;
+  const float* loads;  // null: no load-balancing loss
+  std::int64_t tokens;
+  int experts;
+  RouterScore score;
+  bool z;
+  double* block_sums;  // [blocks, 2]: aux, z
+};
+
+// Sums over the tokens of a block; which ones depends on their number alone.
+template <int kOwn, bool kVector>
+__global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const LossArguments a) {
+  __shared__ double shared[kRouterWarps][2];
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn, warp = static_cast<int>(threadIdx.x) / 32;
+  float load[kOwn] = {};
+  if (a.loads != nullptr) load_loads(a.loads, first, a.experts, load);
+  double aux = 0, z = 0;
+  for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + warp; token < a.tokens;
+       token += std::int64_t{gridDim.x} * kRouterWarps) {
+    float x[kOwn];
+    load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
+    WarpSoftmax softmax{};
+    if (a.z || a.score != RouterScore::kSigmoid) softmax = warp_softmax(x);
+    const auto log_sum = static_cast<double>(softmax.log_sum);
+    z += log_sum * log_sum;
+    if (a.loads != nullptr) {
+      float p[kOwn];
+      aux += static_cast<double>(balance_scores(a.score, x, load, softmax, p));
+    }
+  }
+  if (lane == 0) {
+    shared[warp][0] = aux;
+    shared[warp][1] = z;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 2) return;
+  double sum = 0;
+#pragma unroll
+  for (int w = 0; w < kRouterWarps; ++w) sum += shared[w][threadIdx.x];
+  a.block_sums[2 * blockIdx.x + threadIdx.x] = sum;
+}
+
+// One block. A null loss is not wanted.
+__global__ void __launch_bounds__(kAddThreads)
+    router_losses_add_kernel(const double* block_sums, int blocks, float* aux, float* z, float z_scale) {
+  __shared__ double shared[32];
+  double aux_sum = 0, z_sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kAddThreads) {
+    aux_sum += block_sums[2 * i];
+    z_sum += block_sums[2 * i + 1];
+  }
+  aux_sum = block_sum(aux_sum, shared);
+  z_sum = block_sum(z_sum, shared);
+  if (threadIdx.x > 0) return;
+  const auto add = [](float* to, float scale, double sum) {
+    if (to != nullptr) *to = static_cast<float>(static_cast<double>(*to) + static_cast<double>(scale) * sum);
+  };
+  add(aux, 1, aux_sum);
+  add(z, z_scale, z_sum);
+}
+
+}  // namespace
+
+void run(CudaStream& stream, const RouterTopkBackward& op) {
+  const std::int64_t experts = op.d_logits.size(1), tokens = op.d_logits.size(0);
+  const bool losses = op.loads || op.z_scale != 0;
+  const BackwardArguments a{.logits = needs_logits(op) ? op.logits.as<const float>() : nullptr,
+                            .choice = op.choice.as<const std::int32_t>(),
+                            .weight = op.weight.as<const float>(),
+                            .d_weight = op.d_weight.as<const float>(),
+                            .loads = op.loads.as<const float>(),
+                            .parameters = losses ? op.parameters : nullptr,
+                            .d_logits = op.d_logits.as<float>(),
+                            .tokens = tokens,
+                            .experts = static_cast<int>(experts),
+                            .choices = static_cast<int>(op.choice.size(1)),
+                            .score = op.score,
+                            .inverse_scaling = 1.0f / op.scaling_factor,
+                            .z_scale = op.z_scale};
+  const std::int64_t most = std::int64_t{stream.multiprocessors()} * (2048 / (kRouterWarps * 32));
+  const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, most));
+  const bool aligned = starts_aligned(op.d_logits) && (a.logits == nullptr || starts_aligned(op.logits));
+  visit_router(experts, aligned, [&](auto own, auto is_vector) {
+    launch_kernel(stream, {blocks, kRouterWarps * 32}, router_topk_backward_kernel<own(), is_vector()>, a);
+  });
+}
+
+void run(CudaStream& stream, const RelativeLoads& op) {
+  if (op.loads.numel() == 0) return;
+  const std::int64_t experts = op.loads.size(1);
+  const LoadArguments a{.offsets = op.offsets.as<const std::int32_t>(),
+                        .step = op.offsets.size(0) == 1 ? 0 : experts + 1,
+                        .counted = op.counted.as<const std::int32_t>(),
+                        .loads = op.loads.as<float>(),
+                        .experts = static_cast<int>(experts),
+                        .coeff = op.coeff,
+                        .adds = op.adds};
+  launch_kernel(stream, {blocks_for(op.loads.size(0), 1), kAddThreads}, relative_loads_kernel, a);
+}
+
+void run(CudaStream& stream, const RouterLosses& op) {
+  const std::int64_t experts = op.logits.size(1), tokens = op.logits.size(0);
+  const auto blocks =
+      static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, kMaxLossBlocks));
+  const LossArguments a{.logits = op.logits.as<const float>(),
+                        .loads = op.aux ? op.loads.as<const float>() : nullptr,
+                        .tokens = tokens,
+                        .experts = static_cast<int>(experts),
+                        .score = op.score,
+                        .z = op.z.present(),
+                        .block_sums = op.workspace.as<double>()};
+  visit_router(experts, starts_aligned(op.logits), [&](auto own, auto is_vector) {
+    launch_kernel(stream, {blocks, kRouterWarps * 32}, router_losses_kernel<own(), is_vector()>, a);
+  });
+  launch_kernel(stream, {1, kAddThreads}, router_losses_add_kernel, op.workspace.as<const double>(),
+                static_cast<int>(blocks), op.aux.as<float>(), op.z.as<float>(), op.z_scale);
+}
+
+}  // namespace megalith

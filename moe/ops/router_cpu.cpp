@@ -1,0 +1,215 @@
+// A token at a time, in plain loops. Sums over experts ascend.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "moe/ops/router.h"
+
+namespace megalith {
+
+namespace {
+
+using ExpertValues = std::array<float, kMaxExperts>;
+
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+// Whether a score is chosen before another; what is no number comes last.
+bool before(float a, float b) { return a > b || (std::isnan(b) && !std::isnan(a)); }
+
+// The best of the values from `first` to below `end` that are not taken yet; the first of equal ones. There is one.
+std::int64_t take_best(const float* value, bool* taken, std::int64_t first, std::int64_t end) {
+  std::int64_t best = -1;
+  for (std::int64_t i = first; i < end; ++i) {
+    if (!taken[i] && (best < 0 || before(value[i], value[best]))) best = i;
+  }
+  taken[best] = true;
+  return best;
+}
+
+struct Softmax {
+  float max, sum;
+  float of(float x) const { return std::exp(x - max) / sum; }
+};
+
+Softmax softmax_of(const float* x, std::int64_t count) {
+  Softmax result{.max = *std::max_element(x, x + count), .sum = 0};
+  for (std::int64_t e = 0; e < count; ++e) result.sum += std::exp(x[e] - result.max);
+  return result;
+}
+
+// P of the load-balancing loss, and the loss: sum of l_e P_e.
+float balance_scores(RouterScore score, const float* x, const float* loads, std::int64_t experts,
+                     const Softmax& softmax, ExpertValues& scores) {
+  float sum = 0, loss = 0;
+  if (score == RouterScore::kSigmoid) {
+    for (std::int64_t e = 0; e < experts; ++e) sum += sigmoid(x[e]);
+  }
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const float p = score == RouterScore::kSigmoid ? sigmoid(x[e]) / (sum + kSigmoidEpsilon) : softmax.of(x[e]);
+    scores[static_cast<std::size_t>(e)] = p;
+    loss += loads[e] * p;
+  }
+  return loss;
+}
+
+// Takes the experts of all groups but the best.
+void close_groups(const RouterTopk& op, const float* x, const float* score, bool* taken) {
+  const std::int64_t experts = op.logits.size(1), size = experts / op.num_groups;
+  const std::int64_t best_of_group = op.choice.size(1) / op.group_topk;
+  const bool is_softmax = op.score == RouterScore::kSoftmax;
+  const Softmax softmax = is_softmax ? softmax_of(x, experts) : Softmax{};
+  std::array<float, kMaxExpertGroups> group_score{};
+  std::array<bool, kMaxExpertGroups> open{};
+  for (std::int64_t g = 0; g < op.num_groups; ++g) {
+    for (std::int64_t i = 0; i < best_of_group; ++i) {
+      const std::int64_t e = take_best(score, taken, g * size, (g + 1) * size);
+      const bool unbiased = op.score == RouterScore::kSigmoid && !op.expert_bias;
+      group_score[static_cast<std::size_t>(g)] += is_softmax ? softmax.of(x[e]) : unbiased ? sigmoid(x[e]) : score[e];
+    }
+  }
+  for (std::int64_t i = 0; i < op.group_topk; ++i) take_best(group_score.data(), open.data(), 0, op.num_groups);
+  for (std::int64_t e = 0; e < experts; ++e) taken[e] = !open[static_cast<std::size_t>(e / size)];
+}
+
+void choose(const RouterTopk& op, std::int64_t token, const float* x, std::int32_t* choice) {
+  const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1);
+  const float* bias = op.expert_bias.as<const float>();
+  ExpertValues biased;
+  for (std::int64_t e = 0; bias != nullptr && e < experts; ++e)
+    biased[static_cast<std::size_t>(e)] = sigmoid(x[e]) + bias[e];
+  const float* score = bias != nullptr ? biased.data() : x;
+  std::array<bool, kMaxExperts> taken{};
+  if (op.group_topk < op.num_groups) close_groups(op, x, score, taken.data());
+  for (std::int64_t k = 0; k < choices; ++k)
+    choice[k] = static_cast<std::int32_t>(take_best(score, taken.data(), 0, experts));
+  if (!std::isnan(score[choice[0]])) return;
+  const std::int64_t step = spread_step(experts);
+  for (std::int64_t k = 0; k < choices; ++k)
+    choice[k] = static_cast<std::int32_t>((token * choices + k) * step % experts);
+}
+
+void weigh(const RouterTopk& op, const float* x, const std::int32_t* choice, float* weight) {
+  const std::int64_t choices = op.choice.size(1);
+  Softmax softmax{};
+  if (op.score == RouterScore::kSoftmax) softmax = softmax_of(x, op.logits.size(1));
+  float sum = 0;
+  for (std::int64_t k = 0; k < choices; ++k) {
+    const float logit = x[choice[k]];
+    switch (op.score) {
+      case RouterScore::kSoftmaxOfChosen: weight[k] = std::exp(logit - x[choice[0]]); break;
+      case RouterScore::kSoftmax: weight[k] = softmax.of(logit); break;
+      case RouterScore::kSigmoid: weight[k] = sigmoid(logit); break;
+    }
+    sum += weight[k];
+  }
+  if (op.score == RouterScore::kSigmoid) sum = choices > 1 ? sum + kSigmoidEpsilon : 1;
+  if (op.score == RouterScore::kSoftmax) sum = 1;
+  for (std::int64_t k = 0; k < choices; ++k) weight[k] = weight[k] / sum * op.scaling_factor;
+}
+
+// With w the weights, s the scaling factor and D = sum over k of w_k d_weight_k, logit c_k gets
+//   softmax of the chosen: w (d_weight - D / s);  sigmoid: the same times 1 - sigmoid(x), without D if K = 1
+//   softmax of all: w d_weight, and each logit -softmax(x) D
+void add_weight_gradient(const RouterTopkBackward& op, std::int64_t token, const float* x, const Softmax& softmax,
+                         float* d) {
+  const std::int64_t experts = op.d_logits.size(1), choices = op.choice.size(1);
+  const std::int32_t* choice = op.choice.as<const std::int32_t>() + token * choices;
+  const float* weight = op.weight.as<const float>() + token * choices;
+  const float* d_weight = op.d_weight.as<const float>() + token * choices;
+  float dot = 0;
+  for (std::int64_t k = 0; k < choices; ++k) dot += weight[k] * d_weight[k];
+  if (op.score == RouterScore::kSoftmax) {
+    for (std::int64_t e = 0; e < experts; ++e) d[e] -= softmax.of(x[e]) * dot;
+  }
+  if (op.score == RouterScore::kSoftmax || (op.score == RouterScore::kSigmoid && choices == 1)) dot = 0;
+  for (std::int64_t k = 0; k < choices; ++k) {
+    const std::int64_t e = choice[k];
+    if (e < 0 || e >= experts) continue;
+    const float slope = op.score == RouterScore::kSigmoid ? sigmoid(-x[e]) : 1;
+    d[e] += weight[k] * slope * (d_weight[k] - dot / op.scaling_factor);
+  }
+}
+
+void add_loss_gradients(const RouterTopkBackward& op, const float* x, const Softmax& softmax, float* d) {
+  const std::int64_t experts = op.d_logits.size(1);
+  if (op.z_scale != 0) {
+    const float factor = 2 * op.z_scale * op.parameters->loss_scale * (softmax.max + std::log(softmax.sum));
+    for (std::int64_t e = 0; e < experts; ++e) d[e] += factor * softmax.of(x[e]);
+  }
+  if (op.loads) {
+    const auto* loads = op.loads.as<const float>();
+    ExpertValues scores;
+    const float mean = balance_scores(op.score, x, loads, experts, softmax, scores);
+    const float factor = op.parameters->loss_scale;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const float slope = op.score == RouterScore::kSigmoid ? sigmoid(-x[e]) : 1;
+      d[e] += factor * scores[static_cast<std::size_t>(e)] * slope * (loads[e] - mean);
+    }
+  }
+}
+
+}  // namespace
+
+void compute(const RouterTopk& op) {
+  const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1);
+  for (std::int64_t token = 0; token < op.logits.size(0); ++token) {
+    const float* x = op.logits.as<const float>() + token * experts;
+    std::int32_t* choice = op.choice.as<std::int32_t>() + token * choices;
+    choose(op, token, x, choice);
+    weigh(op, x, choice, op.weight.as<float>() + token * choices);
+  }
+}
+
+void compute(const RouterTopkBackward& op) {
+  const std::int64_t experts = op.d_logits.size(1);
+  for (std::int64_t token = 0; token < op.d_logits.size(0); ++token) {
+    const float* x = needs_logits(op) ? op.logits.as<const float>() + token * experts : nullptr;
+    const Softmax softmax = x != nullptr ? softmax_of(x, experts) : Softmax{};
+    ExpertValues d{};
+    add_weight_gradient(op, token, x, softmax, d.data());
+    add_loss_gradients(op, x, softmax, d.data());
+    std::copy_n(d.data(), experts, op.d_logits.as<float>() + token * experts);
+  }
+}
+
+void compute(const RelativeLoads& op) {
+  const std::int64_t experts = op.loads.size(1), step = op.offsets.size(0) == 1 ? 0 : experts + 1;
+  const auto* counted = op.counted.as<const std::int32_t>();
+  for (std::int64_t row = 0; row < op.loads.size(0); ++row) {
+    const auto* offsets = op.offsets.as<const std::int32_t>() + row * step;
+    auto* loads = op.loads.as<float>() + row * experts;
+    const auto rows_of = [&](std::int64_t e) {
+      return std::int64_t{offsets[e + 1]} - offsets[e] + (counted != nullptr ? counted[e] : 0);
+    };
+    std::int64_t all = 0;
+    for (std::int64_t e = 0; e < experts; ++e) all += rows_of(e);
+    const float scale = all > 0 ? op.coeff * static_cast<float>(experts) / static_cast<float>(all) : 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const float load = scale * static_cast<float>(rows_of(e));
+      loads[e] = op.adds ? loads[e] + load : load;
+    }
+  }
+}
+
+void compute(const RouterLosses& op) {
+  const std::int64_t experts = op.logits.size(1);
+  double aux = 0, z = 0;
+  for (std::int64_t token = 0; token < op.logits.size(0); ++token) {
+    const float* x = op.logits.as<const float>() + token * experts;
+    const Softmax softmax = softmax_of(x, experts);
+    const auto log_sum = static_cast<double>(softmax.max + std::log(softmax.sum));
+    z += log_sum * log_sum;
+    if (op.aux) {
+      ExpertValues scores;
+      aux += static_cast<double>(balance_scores(op.score, x, op.loads.as<const float>(), experts, softmax, scores));
+    }
+  }
+  const auto add = [](const Tensor& to, float scale, double sum) {
+    if (to)
+      *to.as<float>() = static_cast<float>(static_cast<double>(*to.as<float>()) + static_cast<double>(scale) * sum);
+  };
+  add(op.aux, 1, aux);
+  add(op.z, op.z_scale, z);
+}
+
+}  // namespace megalith
