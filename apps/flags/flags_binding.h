@@ -1,4 +1,4 @@
-// One flag's field: how a text becomes its value and how the value is printed; and the text helpers this needs.
+// One flag's field: how a text becomes its value and how the value is printed.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,7 @@
 #include "apps/planning/plan_steps.h"
 
-#include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "apps/checkpoint/async_save.h"
