@@ -205,7 +205,7 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   std::unique_ptr<Communicator> gpus;
   if (mpi != nullptr) {
     mpi->watch({});
-    if (cuda) gpus = mpi->world(DeviceType::kCuda);
+    if (cuda) gpus = gpu_world(*mpi);
   }
   Communicator& ranks = gpus ? *gpus : world;
   Generator generator(options, options.train.device, sizes, &ranks);

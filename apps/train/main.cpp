@@ -134,7 +134,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
              .dump_folder = parsed.options.parallel.comm_dump,
              .place_of = splits_experts ? place_of : std::function<std::string(int)>()});
   std::unique_ptr<Communicator> gpus;
-  if (parsed.options.train.device == DeviceType::kCuda) gpus = mpi.world(DeviceType::kCuda);
+  if (parsed.options.train.device == DeviceType::kCuda) gpus = gpu_world(mpi);
   print_banner(*setup, world);
   Trainer trainer(std::move(*setup), gpus ? *gpus : world, stop_request, &world);
   if (save_lock) trainer.checkpoints().hold_folder([&](const Directory& folder) { save_lock->hold(folder); });

@@ -106,9 +106,4 @@ class FlightRecorder {
 std::string dump_json(int rank, int world_size, std::string_view reason,
                       const std::vector<const FlightRecorder*>& recorders);
 
-class Communicator;
-// Collective over the group, on the host. What is wrong if the ranks did not make the same calls so far, the same text
-// on every rank, with the first call that differs; else empty.
-std::string difference_of_sequences(Communicator& group);
-
 }  // namespace megalith

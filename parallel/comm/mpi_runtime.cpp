@@ -20,7 +20,6 @@
 #include "core/base/log.h"
 #include "parallel/comm/mpi_process.h"
 #include "parallel/comm/mpi_watcher.h"
-#include "parallel/comm/nccl_communicator.h"
 
 namespace megalith {
 
@@ -154,12 +153,7 @@ void MpiRuntime::watch(const WatchOptions& options) {
   process_->grace = std::chrono::seconds(8);  // the watcher knows more, so it speaks first
 }
 
-std::unique_ptr<Communicator> MpiRuntime::world(DeviceType device) {
-  if (device != DeviceType::kCuda) return make_mpi_world(process_);
-  // NCCL refuses two ranks of one host on one GPU; of two hosts it cannot tell.
-  if (process_->ranks_per_gpu > 1) setenv("NCCL_HOSTID", fmt::format("rank{}", process_->rank).c_str(), 1);
-  return make_nccl_world(process_);
-}
+std::unique_ptr<Communicator> MpiRuntime::world() { return make_mpi_world(process_); }
 
 void MpiRuntime::abort(ExitCode code) {
   if (watcher_ && code == ExitCode::kCommunication) {

@@ -76,10 +76,8 @@ class MpiRuntime {
   // does. Time for which all ranks are suspended does not count.
   void watch(const WatchOptions& options);
 
-  // A new group of all ranks; collective. kCuda: after each rank called select_cuda_device(gpu()); the same
-  // device for all ranks. Exit code 2 if this build lacks it, if more ranks chose one GPU than may share it,
-  // or if NCCL is too old.
-  std::unique_ptr<Communicator> world(DeviceType device = DeviceType::kCpu);
+  // A new group of all ranks, on the CPU; collective. Of GPUs: gpu_world() of parallel/comm/nccl_communicator.h.
+  std::unique_ptr<Communicator> world();
 
   // Ends all ranks; mpirun exits with `code` (Open MPI).
   [[noreturn]] void abort(ExitCode code);
@@ -89,6 +87,7 @@ class MpiRuntime {
   bool aborted() const;
 
  private:
+  friend std::unique_ptr<Communicator> gpu_world(const MpiRuntime& mpi);
   void wait_for_all();
 
   std::shared_ptr<MpiProcess> process_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "parallel/comm/exchanged_rows.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi_process.h"
+#include "parallel/comm/mpi_runtime.h"
 #include "parallel/comm/nccl_max.h"
 #include "parallel/comm/nccl_peer_memory.h"
 #include "parallel/comm/nccl_pull.h"
@@ -385,7 +387,10 @@ void NcclCommunicator::unshare_memory() {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>& process) {
+std::unique_ptr<Communicator> gpu_world(const MpiRuntime& mpi) {
+  const std::shared_ptr<MpiProcess>& process = mpi.process_;
+  // NCCL refuses two ranks of one host on one GPU; of two hosts it cannot tell.
+  if (process->ranks_per_gpu > 1) setenv("NCCL_HOSTID", fmt::format("rank{}", process->rank).c_str(), 1);
   std::unique_ptr<Communicator> host = make_mpi_world(process);
   std::shared_ptr<NcclWatcher> watcher;
   if (host->size() > 1) {

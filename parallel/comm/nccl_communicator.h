@@ -20,10 +20,11 @@
 
 namespace megalith {
 
-struct MpiProcess;
+class MpiRuntime;
 
-// A group of all ranks; collective. MPI is initialised and the GPU selected.
-std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>& process);
+// A new group of all ranks, whose streams are on GPUs; collective, after each rank called select_cuda_device(mpi.gpu()).
+// Exit code 2 if this build lacks CUDA, if more ranks chose one GPU than may share it, or if NCCL is too old.
+std::unique_ptr<Communicator> gpu_world(const MpiRuntime& mpi);
 
 // Whether the GPUs of this rank of `host` and of `ranks`, this one among them, can map each other's memory, as
 // MemorySharing needs it. Collective over `host`, of which only the host's calls are used; the GPU is selected.

@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
   MpiRuntime mpi(argc, argv);
   if (!test::select_rank_device(mpi, DeviceType::kCuda)) return test::kSkipped;
   try {
-    const std::unique_ptr<Communicator> world = mpi.world(DeviceType::kCuda);
+    const std::unique_ptr<Communicator> world = gpu_world(mpi);
     Case of;
     std::vector<std::int64_t> tokens;
     for (int i = 1; i < argc; ++i) {

@@ -85,7 +85,7 @@ int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
   RunSetup setup = prepare_run(options, world.rank(), world.size());
   if (gpus_are_apart(setup, world)) use_gpus_apart(setup, world.rank());
   setup.customize = [&](Rank& rank) { clock.attach(rank); };
-  const std::unique_ptr<Communicator> gpus = on_gpus ? mpi.world(DeviceType::kCuda) : nullptr;
+  const std::unique_ptr<Communicator> gpus = on_gpus ? gpu_world(mpi) : nullptr;
   const StopRequest stop;
   Trainer trainer(std::move(setup), gpus ? *gpus : world, stop, &world);
   const ExitCode code = trainer.run();

@@ -351,7 +351,7 @@ void print_links(Bench& bench, Communicator& world) {
 }
 
 void measure(MpiRuntime& mpi, DeviceType device, const std::string& name, bool copies_only) {
-  const std::unique_ptr<Communicator> world = mpi.world(device);
+  const std::unique_ptr<Communicator> world = device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
   const AbortOnUnwind guard(*world);
   Bench bench(device);
   if (copies_only) return print_copies(bench, *world);

@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
   try {
     if (!test::select_rank_device(mpi, device)) return test::kSkipped;
     if (cuda) mpi.set_timeout(std::chrono::seconds(20));  // NCCL takes seconds to start
-    const std::unique_ptr<Communicator> world = mpi.world(device);
+    const std::unique_ptr<Communicator> world = device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
     world->host_barrier();
     mpi.set_timeout(std::chrono::milliseconds(1500));
     run(*world, device, kind);

@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
     const DeviceType device =
         argc > 3 && std::string_view(argv[3]) == "--device=cuda" ? DeviceType::kCuda : DeviceType::kCpu;
     if (!test::select_rank_device(mpi, device)) return test::kSkipped;
-    const std::unique_ptr<Communicator> world = mpi.world(device);
+    const std::unique_ptr<Communicator> world = device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
     run(mpi, *world, argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", device);
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());

@@ -80,7 +80,7 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
 }
 
 int run(MpiRuntime& mpi, Communicator& world) {
-  const std::unique_ptr<Communicator> gpus = mpi.world(DeviceType::kCuda);
+  const std::unique_ptr<Communicator> gpus = gpu_world(mpi);
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "layer"};
   const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
   const Words around_rows{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};

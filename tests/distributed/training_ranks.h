@@ -23,7 +23,7 @@ inline int run_training_tests(int argc, char** argv, DeviceType device, Communic
   init_tests(argc, argv, mpi);
   if (!select_rank_device(mpi, device)) return kSkipped;
   const std::unique_ptr<Communicator> hosts = mpi.world();
-  const std::unique_ptr<Communicator> gpus = device == DeviceType::kCuda ? mpi.world(device) : nullptr;
+  const std::unique_ptr<Communicator> gpus = device == DeviceType::kCuda ? gpu_world(mpi) : nullptr;
   world = hosts.get();
   devices = gpus ? gpus.get() : world;
   return run_tests(mpi, *world);

@@ -4,7 +4,7 @@
 
 namespace megalith {
 
-std::unique_ptr<Communicator> make_nccl_world(const std::shared_ptr<MpiProcess>&) { refuse_cuda(); }
+std::unique_ptr<Communicator> gpu_world(const MpiRuntime&) { refuse_cuda(); }
 
 bool can_share_memory(Communicator&, std::span<const int>) { return false; }
 
