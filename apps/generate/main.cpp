@@ -27,7 +27,8 @@
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "core/model/config.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "parallel/comm/single_communicator.h"
 

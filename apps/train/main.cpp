@@ -30,7 +30,8 @@
 #include "core/base/mapped_file.h"
 #include "core/base/standard_files.h"
 #include "core/device/cuda_device.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {

@@ -14,6 +14,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/log.h"
+#include "parallel/comm/sequence_check.h"
 
 namespace megalith {
 

@@ -11,7 +11,7 @@
 #include "apps/planning/stage_plans.h"
 #include "core/base/log.h"
 #include "core/model/config.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "parallel/mesh/mesh_sizes.h"
 

@@ -13,7 +13,7 @@
 
 #include "core/device/access.h"
 #include "core/tensor/tensor.h"
-#include "parallel/comm/flight_recorder.h"
+#include "parallel/watch/flight_recorder.h"
 
 namespace megalith {
 

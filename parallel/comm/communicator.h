@@ -22,7 +22,7 @@
 #include "core/base/error.h"
 #include "core/device/stream.h"
 #include "parallel/comm/collective.h"
-#include "parallel/comm/flight_recorder.h"
+#include "parallel/watch/flight_recorder.h"
 
 namespace megalith {
 

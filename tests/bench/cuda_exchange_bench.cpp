@@ -17,7 +17,8 @@
 #include <vector>
 
 #include "parallel/comm/memory_sharing.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
 

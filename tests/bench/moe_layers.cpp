@@ -21,7 +21,8 @@
 #include "apps/train/trainer.h"
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 
 namespace megalith {
 namespace {

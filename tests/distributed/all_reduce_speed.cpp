@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace {

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/tensor/bf16.h"
+#include "parallel/comm/sequence_check.h"
 #include "tests/distributed/collective_reference.h"
 
 namespace megalith::test {

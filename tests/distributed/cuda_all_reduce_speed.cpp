@@ -8,7 +8,8 @@
 
 #include "core/ops/gemm.h"
 #include "core/ops/op.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
 

@@ -15,7 +15,7 @@
 #include "core/device/cuda_memory.h"
 #include "core/device/graph.h"
 #include "core/device/stream.h"
-#include "parallel/comm/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_pull.h"
 #include "parallel/comm/plan_communicator.h"
 #include "tests/support/device_tasks.h"
 

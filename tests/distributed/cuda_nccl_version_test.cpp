@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 
 namespace megalith {
 namespace {

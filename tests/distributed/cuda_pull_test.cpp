@@ -1,6 +1,6 @@
 // The kernels of ExchangeRows on one GPU, whose memory holds that of all ranks: against the CPU's copies, byte by byte
 // and beyond the tensors.
-#include "parallel/comm/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_pull.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 #include "parallel/mesh/mesh.h"
 #include "tests/distributed/collective_cases.h"
 #include "tests/distributed/exchange_rows_cases.h"

@@ -10,7 +10,8 @@
 
 #include "core/base/error.h"
 #include "parallel/comm/memory_sharing.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
 

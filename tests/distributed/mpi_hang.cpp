@@ -13,7 +13,9 @@
 #include "core/base/error.h"
 #include "core/device/graph.h"
 #include "parallel/comm/memory_sharing.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/sequence_check.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
 

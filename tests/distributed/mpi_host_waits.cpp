@@ -13,7 +13,8 @@
 
 #include "apps/flags/flags.h"
 #include "apps/train/run_setup.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/distributed/rank_device.h"
 #include "tests/distributed/way_of_rows.h"

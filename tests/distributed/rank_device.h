@@ -5,7 +5,7 @@
 
 #include "core/device/cuda_device.h"
 #include "core/device/device.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 
 namespace megalith::test {
 

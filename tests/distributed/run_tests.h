@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 
 namespace megalith::test {
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "apps/train/run_setup.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/distributed/rank_device.h"
 #include "tests/distributed/run_tests.h"
 #include "tests/support/test_folder.h"

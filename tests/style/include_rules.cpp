@@ -63,10 +63,14 @@ const Room* room_of(std::string_view path) {
   return it == kRooms.end() ? nullptr : &*it;
 }
 
-// Inside parallel: comm <- mesh <- the rest.
+// Inside parallel: watch <- comm <- mesh <- the rest, and comm <- comm/mpi <- comm/nccl, which these do not include.
 int parallel_height(std::string_view path) {
-  if (path.starts_with("parallel/comm/")) return 0;
-  return path.starts_with("parallel/mesh/") ? 1 : 2;
+  constexpr std::array kFolders = {"parallel/watch/", "parallel/comm/", "parallel/mesh/"};
+  if (path.starts_with("parallel/comm/mpi/")) return 4;
+  if (path.starts_with("parallel/comm/nccl/")) return 5;
+  for (std::size_t height = 0; height < kFolders.size(); ++height)
+    if (path.starts_with(kFolders[height])) return static_cast<int>(height);
+  return 3;
 }
 
 std::optional<std::string> check_project_include(std::string_view path, std::string_view target) {
@@ -77,7 +81,7 @@ std::optional<std::string> check_project_include(std::string_view path, std::str
   if (target.ends_with(".cpp") || target.ends_with(".cu")) return "a source file is compiled, never included";
   if (from->folder == to->folder) {
     if (from->folder == "parallel/" && parallel_height(target) > parallel_height(path)) {
-      return "inside parallel the direction is comm <- mesh <- the rest";
+      return "inside parallel the direction is watch <- comm <- mesh <- the rest, and comm <- comm/mpi <- comm/nccl";
     }
     return std::nullopt;
   }
@@ -98,22 +102,22 @@ std::optional<std::string> check_system_include(std::string_view path, std::stri
   const std::string_view name = path.substr(path.rfind('/') + 1);
   const bool header = path.ends_with(".h") || path.ends_with(".cuh");
   const bool test = path.starts_with("tests/");
-  const bool nccl_file = path.starts_with("parallel/comm/nccl_");
+  const bool nccl_file = path.starts_with("parallel/comm/nccl/nccl_");
   if (starts_with_any(target, {"mpi.h", "mpi-ext.h"})) {
-    if (path == "parallel/comm/mpi_exchange.h" || (path.starts_with("parallel/comm/mpi_") && !header))
+    if (path == "parallel/comm/mpi/mpi_exchange.h" || (path.starts_with("parallel/comm/mpi/mpi_") && !header))
       return std::nullopt;
-    return "MPI appears only in parallel/comm/mpi_*.cpp and mpi_exchange.h";
+    return "MPI appears only in parallel/comm/mpi/mpi_*.cpp and mpi_exchange.h";
   }
   if (target == "nccl.h") {
     if (nccl_file && !header) return std::nullopt;
-    return "NCCL appears only in parallel/comm/nccl_*.cpp";
+    return "NCCL appears only in parallel/comm/nccl/nccl_*.cpp";
   }
   if (is_cuda_header(target)) {
     if (nccl_file || path.starts_with("core/device/cuda/") || name.ends_with("_cuda.cu") ||
         name.ends_with("_cuda.cpp") || name.ends_with(".cuh")) {
       return std::nullopt;
     }
-    return "CUDA appears only in core/device/cuda/, *_cuda.cu, *_cuda.cpp, *.cuh and parallel/comm/nccl_*";
+    return "CUDA appears only in core/device/cuda/, *_cuda.cu, *_cuda.cpp, *.cuh and parallel/comm/nccl/nccl_*";
   }
   if (starts_with_any(target, {"Eigen/", "unsupported/Eigen/"})) {
     if (test) return std::nullopt;

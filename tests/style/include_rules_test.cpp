@@ -32,7 +32,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"core/tensor/a.h", "\"core/ops/op.h\""}, Case{"core/ops/a.cpp", "\"core/layers/segment.h\""},
         Case{"core/layers/a.h", "\"core/model/gpt.h\""}, Case{"core/model/a.h", "\"core/optim/adamw.h\""},
         Case{"core/data/a.h", "\"core/checkpoint/shard.h\""}, Case{"core/ops/a.cpp", "\"parallel/mesh/mesh.h\""},
-        Case{"parallel/comm/a.h", "\"parallel/mesh/mesh.h\""},
+        Case{"parallel/comm/a.h", "\"parallel/mesh/mesh.h\""}, Case{"parallel/watch/a.h", "\"parallel/comm/group.h\""},
+        Case{"parallel/comm/mpi/a.cpp", "\"parallel/comm/nccl/a.h\""},
         Case{"parallel/mesh/a.h", "\"parallel/data_parallel/buckets.h\""}, Case{"parallel/mesh/a.h", "\"fsdp/unit.h\""},
         Case{"moe/a.h", "\"fsdp/unit.h\""}, Case{"fsdp/a.h", "\"offload/policy.h\""},
         Case{"offload/a.h", "\"graphs/capture.h\""}, Case{"graphs/a.h", "\"moe/router.h\""},
@@ -43,9 +44,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"apps/a.cpp", "\"../core/base/error.h\""}, Case{"tests/unit/a.cpp", "\"core/base/error.cpp\""}));
 INSTANTIATE_TEST_SUITE_P(
     LibraryRules, Forbidden,
-    testing::Values(Case{"parallel/comm/mpi_communicator.h", "<mpi.h>"}, Case{"parallel/mesh/mpi_a.cpp", "<mpi.h>"},
+    testing::Values(Case{"parallel/comm/mpi/mpi_communicator.h", "<mpi.h>"}, Case{"parallel/mesh/mpi_a.cpp", "<mpi.h>"},
                     Case{"apps/train/main.cpp", "<mpi.h>"}, Case{"tests/unit/a_test.cpp", "<mpi.h>"},
-                    Case{"parallel/comm/mpi_a.cpp", "<nccl.h>"}, Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
+                    Case{"parallel/comm/mpi/mpi_a.cpp", "<nccl.h>"},
+                    Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
                     Case{"core/ops/gemm_cpu.cpp", "<cublasLt.h>"}, Case{"core/ops/gemm_cpu.cpp", "<Eigen/Core>"},
                     Case{"core/layers/linear.cpp", "<Eigen/Dense>"}, Case{"core/ops/gemm.cpp", "<gtest/gtest.h>"},
                     Case{"apps/flags/flags.h", "<CLI/CLI.hpp>"}, Case{"apps/flags/flags.h", "<toml++/toml.h>"},
@@ -61,11 +63,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"parallel/comm/a.h", "\"core/ops/op.h\""}, Case{"fsdp/a.h", "\"parallel/mesh/mesh.h\""},
                     Case{"apps/a.cpp", "\"graphs/capture.h\""}, Case{"apps/train/a.cpp", "\"apps/run/step.h\""},
                     Case{"apps/own.cpp", "\"apps/run/rank.h\""}, Case{"tests/unit/a.cpp", "\"apps/flags/flags.h\""},
-                    Case{"parallel/comm/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/mpi_exchange.h", "<mpi.h>"},
-                    Case{"parallel/comm/nccl_a.cpp", "<nccl.h>"}, Case{"core/device/cuda/check.h", "<cuda_runtime.h>"},
-                    Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"}, Case{"tests/reference/a.cpp", "<Eigen/Core>"},
-                    Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"}, Case{"apps/flags/flags.cpp", "<CLI/CLI.hpp>"},
-                    Case{"core/base/a.h", "<string>"}));
+                    Case{"parallel/comm/mpi/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/mpi/mpi_exchange.h", "<mpi.h>"},
+                    Case{"parallel/comm/nccl/nccl_a.cpp", "<nccl.h>"},
+                    Case{"core/device/cuda/check.h", "<cuda_runtime.h>"}, Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"},
+                    Case{"tests/reference/a.cpp", "<Eigen/Core>"}, Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"},
+                    Case{"apps/flags/flags.cpp", "<CLI/CLI.hpp>"}, Case{"core/base/a.h", "<string>"}));
 
 TEST(IncludeRules, SeesIncludesThroughBlanksAndReportsEach) {
   EXPECT_THAT(check_includes("core/base/a.cpp", "int x;\n  #  include \"apps/flags/flags.h\"\n#include\t<mpi.h>\n"),
@@ -98,7 +100,7 @@ TEST(IncludeRules, TheBuildWithoutCudaReachesNoCudaHeader) {
       {"core/device/cuda/stream.cpp", "#include \"core/device/cuda_stream.h\"\n" + kernels},
       {"core/ops/gemm_cuda.cpp", "#include \"core/ops/gemm_cuda.cuh\"\n"},
       {"core/ops/gemm_cuda.cuh", kernels},
-      {"parallel/comm/nccl_a.cpp", nccl}};
+      {"parallel/comm/nccl/nccl_a.cpp", nccl}};
   EXPECT_THAT(check_cpu_build(texts), IsEmpty());
   texts["core/device/cuda_stream.h"] = kernels;
   EXPECT_THAT(check_cpu_build(texts),

@@ -15,7 +15,7 @@
 
 #include "apps/flags/flags.h"
 #include "apps/train/start_watch.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 
 namespace megalith {
 namespace {

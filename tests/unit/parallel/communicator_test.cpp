@@ -24,6 +24,7 @@
 #include "parallel/comm/gpu_share.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/reduce_parts.h"
+#include "parallel/comm/sequence_check.h"
 #include "parallel/comm/single_communicator.h"
 #include "tests/thread_ranks/thread_communicator.h"
 

@@ -4,9 +4,10 @@
 
 #include <mutex>
 
-#include "parallel/comm/awake_time.h"
-#include "parallel/comm/flight_recorder.h"
-#include "parallel/comm/hang_report.h"
+#include "parallel/comm/sequence_check.h"
+#include "parallel/watch/awake_time.h"
+#include "parallel/watch/flight_recorder.h"
+#include "parallel/watch/hang_report.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {

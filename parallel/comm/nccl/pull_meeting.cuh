@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "parallel/comm/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_pull.h"
 
 namespace megalith {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/mpi_process.h"
+#include "parallel/comm/mpi/mpi_process.h"
 
 namespace megalith {
 

@@ -7,7 +7,7 @@
 
 #include "core/device/cuda_device.h"
 #include "parallel/comm/gpu_share.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/flight_recorder.h"
+#include "parallel/watch/flight_recorder.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 
 #include <cuda.h>
 #include <fmt/format.h>
@@ -16,12 +16,12 @@
 #include "core/device/cuda_memory.h"
 #include "parallel/comm/exchanged_rows.h"
 #include "parallel/comm/memory_sharing.h"
-#include "parallel/comm/mpi_process.h"
-#include "parallel/comm/mpi_runtime.h"
-#include "parallel/comm/nccl_max.h"
-#include "parallel/comm/nccl_peer_memory.h"
-#include "parallel/comm/nccl_pull.h"
-#include "parallel/comm/nccl_watcher.h"
+#include "parallel/comm/mpi/mpi_process.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_max.h"
+#include "parallel/comm/nccl/nccl_peer_memory.h"
+#include "parallel/comm/nccl/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_watcher.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {

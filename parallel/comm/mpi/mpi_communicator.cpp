@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "parallel/comm/exchanged_rows.h"
-#include "parallel/comm/mpi_exchange.h"
-#include "parallel/comm/mpi_process.h"
+#include "parallel/comm/mpi/mpi_exchange.h"
+#include "parallel/comm/mpi/mpi_process.h"
 #include "parallel/comm/reduce_parts.h"
 
 namespace megalith {

@@ -4,7 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
-#include "parallel/comm/nccl_sum.h"
+#include "parallel/comm/nccl/nccl_sum.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/hang_report.h"
+#include "parallel/watch/hang_report.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/mpi_exchange.h"
+#include "parallel/comm/mpi/mpi_exchange.h"
 
 #include <fmt/format.h>
 

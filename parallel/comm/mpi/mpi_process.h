@@ -16,7 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/scratch_folder.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 
 namespace megalith {
 

@@ -5,9 +5,9 @@
 #include "core/base/error.h"
 #include "core/device/cuda/bulk_copy.cuh"
 #include "core/device/cuda/check.h"
-#include "parallel/comm/nccl_pull.h"
-#include "parallel/comm/pull_meeting.cuh"
-#include "parallel/comm/row_moves.cuh"
+#include "parallel/comm/nccl/nccl_pull.h"
+#include "parallel/comm/nccl/pull_meeting.cuh"
+#include "parallel/comm/nccl/row_moves.cuh"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/mpi_watcher.h"
+#include "parallel/comm/mpi/mpi_watcher.h"
 
 #include <errno.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "core/base/fault.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "parallel/comm/mpi_process.h"
+#include "parallel/comm/mpi/mpi_process.h"
 
 namespace megalith {
 

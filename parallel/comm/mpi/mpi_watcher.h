@@ -18,10 +18,10 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/comm/awake_time.h"
-#include "parallel/comm/flight_recorder.h"
-#include "parallel/comm/hang_report.h"
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/watch/awake_time.h"
+#include "parallel/watch/flight_recorder.h"
+#include "parallel/watch/hang_report.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "parallel/comm/nccl_watcher.h"
+#include "parallel/comm/nccl/nccl_watcher.h"
 
 #include <errno.h>
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 #include "core/base/log.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_stream.h"
-#include "parallel/comm/mpi_process.h"
-#include "parallel/comm/nccl_peer_memory.h"
+#include "parallel/comm/mpi/mpi_process.h"
+#include "parallel/comm/nccl/nccl_peer_memory.h"
 
 namespace megalith {
 

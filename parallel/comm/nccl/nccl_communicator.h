@@ -22,8 +22,9 @@ namespace megalith {
 
 class MpiRuntime;
 
-// A new group of all ranks, whose streams are on GPUs; collective, after each rank called select_cuda_device(mpi.gpu()).
-// Exit code 2 if this build lacks CUDA, if more ranks chose one GPU than may share it, or if NCCL is too old.
+// A new group of all ranks, whose streams are on GPUs; collective, after each rank called
+// select_cuda_device(mpi.gpu()). Exit code 2 if this build lacks CUDA, if more ranks chose one GPU than may share it,
+// or if NCCL is too old.
 std::unique_ptr<Communicator> gpu_world(const MpiRuntime& mpi);
 
 // Whether the GPUs of this rank of `host` and of `ranks`, this one among them, can map each other's memory, as

@@ -5,7 +5,7 @@
 
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/exchanged_rows.h"
-#include "parallel/comm/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_pull.h"
 
 namespace megalith {
 

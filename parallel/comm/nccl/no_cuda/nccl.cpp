@@ -1,6 +1,6 @@
 // NCCL in a build without CUDA.
 #include "core/device/device.h"
-#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 
 namespace megalith {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/comm/flight_recorder.h"
+#include "parallel/watch/flight_recorder.h"
 
 namespace megalith {
 

@@ -16,7 +16,7 @@
 #include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_pull.h"
 
 namespace megalith {
 

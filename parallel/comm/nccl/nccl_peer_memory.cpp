@@ -1,4 +1,4 @@
-#include "parallel/comm/nccl_peer_memory.h"
+#include "parallel/comm/nccl/nccl_peer_memory.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -15,9 +15,9 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/driver.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/nccl_pull.h"
-#include "parallel/comm/nccl_sum.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/nccl/nccl_pull.h"
+#include "parallel/comm/nccl/nccl_sum.h"
 
 namespace megalith {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/device/cuda/check.h"
-#include "parallel/comm/nccl_max.h"
+#include "parallel/comm/nccl/nccl_max.h"
 
 namespace megalith {
 

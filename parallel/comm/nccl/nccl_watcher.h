@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/comm/awake_time.h"
 #include "parallel/comm/collective.h"
+#include "parallel/watch/awake_time.h"
 
 struct ncclComm;
 

@@ -76,7 +76,7 @@ class MpiRuntime {
   // does. Time for which all ranks are suspended does not count.
   void watch(const WatchOptions& options);
 
-  // A new group of all ranks, on the CPU; collective. Of GPUs: gpu_world() of parallel/comm/nccl_communicator.h.
+  // A new group of all ranks, on the CPU; collective. Of GPUs: gpu_world() of parallel/comm/nccl/nccl_communicator.h.
   std::unique_ptr<Communicator> world();
 
   // Ends all ranks; mpirun exits with `code` (Open MPI).

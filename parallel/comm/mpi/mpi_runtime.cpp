@@ -1,4 +1,4 @@
-#include "parallel/comm/mpi_runtime.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
 
 #include <errno.h>
 #include <fmt/format.h>
@@ -18,8 +18,8 @@
 #include "core/base/exit_record.h"
 #include "core/base/launch.h"
 #include "core/base/log.h"
-#include "parallel/comm/mpi_process.h"
-#include "parallel/comm/mpi_watcher.h"
+#include "parallel/comm/mpi/mpi_process.h"
+#include "parallel/comm/mpi/mpi_watcher.h"
 
 namespace megalith {
 
