@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/device/arena.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/arena.h"
 #include "graphs/run.h"
 
 namespace megalith {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/arena.h"
 #include "offload/slots.h"
 #include "parallel/pipeline_parallel/schedule.h"
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "core/device/arena.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/arena.h"
 #include "offload/slots.h"
 
 namespace megalith {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
 #include "core/layers/stash.h"
+#include "core/memory/arena.h"
 #include "parallel/pipeline_parallel/schedule.h"
 
 namespace megalith {

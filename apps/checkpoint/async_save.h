@@ -7,7 +7,7 @@
 
 #include "apps/checkpoint/training_checkpoint.h"
 #include "apps/run/step.h"
-#include "core/device/host_arena.h"
+#include "core/memory/host_arena.h"
 #include "parallel/checkpoint/background_save.h"
 
 namespace megalith {

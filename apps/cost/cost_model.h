@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/flags/rates.h"
-#include "core/device/access.h"
+#include "core/instruments/access.h"
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {

@@ -6,8 +6,8 @@
 
 #include "apps/config/options.h"
 #include "apps/config/run_config.h"
-#include "core/device/access.h"
-#include "core/device/timeline.h"
+#include "core/instruments/access.h"
+#include "core/instruments/timeline.h"
 #include "moe/expert_room.h"
 
 namespace megalith {

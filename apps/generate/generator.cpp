@@ -11,7 +11,7 @@
 #include "core/base/host_memory.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
 #include "core/model/config.h"
 #include "core/ops/sampling.h"
 #include "moe/moe_layer.h"

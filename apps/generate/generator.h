@@ -11,11 +11,11 @@
 
 #include "apps/config/options.h"
 #include "apps/generate/generator_shards.h"
-#include "core/device/arena.h"
 #include "core/device/graph.h"
-#include "core/device/host_arena.h"
-#include "core/device/memory_pool.h"
 #include "core/device/stream.h"
+#include "core/memory/arena.h"
+#include "core/memory/host_arena.h"
+#include "core/memory/memory_pool.h"
 #include "core/model/gpt.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 

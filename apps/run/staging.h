@@ -9,9 +9,9 @@
 
 #include "apps/config/run_config.h"
 #include "core/device/event.h"
-#include "core/device/host_arena.h"
 #include "core/device/stream.h"
 #include "core/layers/microbatch.h"
+#include "core/memory/host_arena.h"
 #include "core/ops/device_parameters.h"
 
 namespace megalith {

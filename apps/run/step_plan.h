@@ -13,9 +13,9 @@
 
 #include "apps/run/offload_chosen.h"
 #include "core/base/digest.h"
-#include "core/device/arena.h"
-#include "core/device/memory_pool.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/arena.h"
+#include "core/memory/memory_pool.h"
 #include "graphs/run.h"
 #include "moe/expert_room.h"
 #include "parallel/comm/plan_communicator.h"
@@ -79,6 +79,6 @@ struct StepRecording {
   std::vector<std::int64_t> stands_for;
   std::int64_t step_microbatches = 0;  // of the whole step
   RunPlan runs;                        // of the actions
-  bool searches = true;                // for tighter layouts of memory (core/device/arena.h)
+  bool searches = true;                // for tighter layouts of memory (core/memory/arena.h)
 };
 }  // namespace megalith

@@ -9,7 +9,7 @@
 
 #include "apps/run/step.h"
 #include "apps/run/step_samples.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "core/tensor/finite_checker.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "parallel/data_parallel/replica_check.h"

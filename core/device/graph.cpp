@@ -11,9 +11,9 @@
 #include "core/device/capture_notes.h"
 #include "core/device/cuda_event.h"
 #include "core/device/cuda_graph.h"
-#include "core/device/hazard_checker.h"
 #include "core/device/stream.h"
 #include "core/device/trace.h"
+#include "core/instruments/hazard_checker.h"
 
 namespace megalith {
 

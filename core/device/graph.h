@@ -16,10 +16,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/device/access.h"
 #include "core/device/event.h"
 #include "core/device/lane_plan.h"
-#include "core/device/vector_clock.h"
+#include "core/instruments/access.h"
+#include "core/instruments/vector_clock.h"
 
 namespace megalith {
 

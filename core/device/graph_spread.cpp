@@ -3,12 +3,12 @@
 #include <numeric>
 #include <vector>
 
-#include "core/device/access_order.h"
 #include "core/device/capture_notes.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
 #include "core/device/short_ops.h"
 #include "core/device/stream.h"
+#include "core/instruments/access_order.h"
+#include "core/instruments/hazard_checker.h"
 
 namespace megalith {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/device/access.h"
+#include "core/instruments/access.h"
 
 namespace megalith {
 

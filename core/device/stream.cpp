@@ -8,9 +8,9 @@
 #include "core/device/capture_guard.h"
 #include "core/device/cuda_event.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
-#include "core/device/timeline.h"
 #include "core/device/trace.h"
+#include "core/instruments/hazard_checker.h"
+#include "core/instruments/timeline.h"
 
 namespace megalith {
 

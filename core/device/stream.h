@@ -6,12 +6,12 @@
 #include <string_view>
 #include <variant>
 
-#include "core/device/access.h"
 #include "core/device/cpu_stream.h"
 #include "core/device/cuda_stream.h"
 #include "core/device/device.h"
 #include "core/device/event.h"
 #include "core/device/instruments.h"
+#include "core/instruments/access.h"
 
 namespace megalith {
 

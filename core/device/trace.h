@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device/access.h"
 #include "core/device/event.h"
+#include "core/instruments/access.h"
 
 namespace megalith {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/device/arena.h"
 #include "core/device/stream.h"
+#include "core/memory/arena.h"
 #include "core/ops/op.h"
 #include "core/tensor/tensor.h"
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device/memory_pool.h"
 #include "core/device/stream.h"
 #include "core/layers/flat_shard.h"
+#include "core/memory/memory_pool.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {

@@ -1,5 +1,5 @@
 // What one segment keeps of one microbatch between its verbs. A slot has a kind, and each kind has one policy. Memory
-// is not freed by hand: a slot lives until the last op that reads it (core/device/arena.h).
+// is not freed by hand: a slot lives until the last op that reads it (core/memory/arena.h).
 #pragma once
 
 #include <array>

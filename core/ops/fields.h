@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/device/access.h"
+#include "core/instruments/access.h"
 #include "core/tensor/check.h"
 #include "core/tensor/tensor.h"
 

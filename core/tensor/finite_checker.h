@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device/access.h"
 #include "core/device/instruments.h"
 #include "core/device/stream.h"
+#include "core/instruments/access.h"
 
 namespace megalith {
 

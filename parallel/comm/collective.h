@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/device/access.h"
+#include "core/instruments/access.h"
 #include "core/tensor/tensor.h"
 #include "parallel/watch/flight_recorder.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
 
 namespace megalith {
 

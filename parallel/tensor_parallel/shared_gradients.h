@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/device/memory_pool.h"
 #include "core/layers/parameter.h"
+#include "core/memory/memory_pool.h"
 #include "parallel/tensor_parallel/tensor_group.h"
 
 namespace megalith {

@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "core/ops/op.h"
 #include "core/tensor/bf16.h"
 

@@ -11,8 +11,8 @@
 
 #include "core/device/cuda_device.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
-#include "core/device/memory_pool.h"
+#include "core/instruments/hazard_checker.h"
+#include "core/memory/memory_pool.h"
 #include "core/ops/elementwise.h"
 
 namespace megalith {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/device/graph.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "core/ops/elementwise.h"
 #include "core/ops/fill_normal.h"
 

@@ -9,7 +9,7 @@
 
 #include "core/device/copy.h"
 #include "core/device/event.h"
-#include "core/device/host_arena.h"
+#include "core/memory/host_arena.h"
 #include "parallel/comm/communicator.h"
 #include "tests/bench/rates_bench.h"
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/device/arena.h"
 #include "core/device/stream.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/arena.h"
 #include "moe/ops/grouped_gemm.h"
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"

@@ -33,8 +33,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/memory_pool.h"
 #include "core/device/stream.h"
+#include "core/memory/memory_pool.h"
 #include "core/ops/op.h"
 #include "core/tensor/bf16.h"
 #include "core/tensor/tensor.h"

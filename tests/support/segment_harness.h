@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
 #include "core/device/graph.h"
 #include "core/layers/segment.h"
+#include "core/memory/arena.h"
 
 namespace megalith::test {
 

@@ -1,4 +1,4 @@
-#include "core/device/access_order.h"
+#include "core/instruments/access_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
-#include "core/device/arena_layout.h"
+#include "core/memory/arena.h"
+#include "core/memory/arena_layout.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

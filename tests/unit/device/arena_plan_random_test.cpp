@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
+#include "core/memory/arena.h"
 #include "tests/support/tier.h"
 #include "tests/unit/device/happens_before.h"
 #include "tests/unit/device/test_ops.h"

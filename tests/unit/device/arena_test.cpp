@@ -1,4 +1,4 @@
-#include "core/device/arena.h"
+#include "core/memory/arena.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

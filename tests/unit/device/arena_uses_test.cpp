@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
+#include "core/memory/arena.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

@@ -6,9 +6,9 @@
 
 #include <memory>
 
-#include "core/device/arena.h"
 #include "core/device/capture_guard.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/arena.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

@@ -6,8 +6,8 @@
 #include <array>
 
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
-#include "core/device/timeline.h"
+#include "core/instruments/hazard_checker.h"
+#include "core/instruments/timeline.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

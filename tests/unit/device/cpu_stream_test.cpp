@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

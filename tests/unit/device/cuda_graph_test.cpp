@@ -12,8 +12,8 @@
 #include "core/device/capture_guard.h"
 #include "core/device/copy.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
-#include "core/device/memory_pool.h"
+#include "core/instruments/hazard_checker.h"
+#include "core/memory/memory_pool.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {

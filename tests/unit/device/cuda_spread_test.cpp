@@ -7,7 +7,7 @@
 
 #include "core/device/capture_notes.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {

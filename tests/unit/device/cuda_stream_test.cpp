@@ -16,8 +16,8 @@
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
 #include "core/device/graph.h"
-#include "core/device/host_arena.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/host_arena.h"
+#include "core/memory/memory_pool.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {

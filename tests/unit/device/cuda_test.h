@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/device/copy.h"
-#include "core/device/host_arena.h"
 #include "core/device/stream.h"
+#include "core/memory/host_arena.h"
 #include "tests/support/device_tasks.h"
 #include "tests/unit/device/test_ops.h"
 

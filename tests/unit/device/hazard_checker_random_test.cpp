@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "tests/support/tier.h"
 #include "tests/unit/device/happens_before.h"
 #include "tests/unit/device/test_ops.h"

@@ -1,4 +1,4 @@
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/device/graph.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

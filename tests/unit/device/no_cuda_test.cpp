@@ -7,8 +7,8 @@
 
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
-#include "core/device/host_arena.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/host_arena.h"
+#include "core/memory/memory_pool.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

@@ -7,7 +7,7 @@
 
 #include "core/device/copy.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "core/ops/elementwise.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/error_of.h"

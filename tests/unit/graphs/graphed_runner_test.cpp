@@ -12,7 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "core/ops/elementwise.h"
 
 namespace megalith {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 
 namespace megalith {
 namespace {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "parallel/pipeline_parallel/action_hooks.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "tests/support/error_of.h"

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 
 namespace megalith {
 namespace {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 
 namespace megalith {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device/arena.h"
+#include "core/memory/arena.h"
 #include "core/model/config.h"
 #include "core/model/gpt.h"
 #include "parallel/pipeline_parallel/lowering.h"

@@ -10,7 +10,7 @@
 
 #include "core/device/copy.h"
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "core/model/config.h"
 #include "core/ops/elementwise.h"
 #include "tests/support/download.h"

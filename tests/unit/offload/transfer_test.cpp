@@ -4,7 +4,7 @@
 
 #include <future>
 
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "tests/unit/offload/transfer_bench.h"
 
 namespace megalith {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <limits>
 
-#include "core/device/host_arena.h"
+#include "core/memory/host_arena.h"
 #include "moe/ops/grouped_gemm.h"
 #include "moe/ops/rank_rows.h"
 #include "moe/ops/route_rows.h"

@@ -14,7 +14,7 @@
 #include "core/device/copy.h"
 #include "core/device/cuda_device.h"
 #include "core/device/graph.h"
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/op_test.h"
 

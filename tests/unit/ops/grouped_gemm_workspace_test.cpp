@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "core/device/hazard_checker.h"
 #include "core/device/stream.h"
+#include "core/instruments/hazard_checker.h"
 #include "moe/ops/grouped_gemm.h"
 
 namespace megalith::test {

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "core/device/copy.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
 #include "core/ops/elementwise.h"
 #include "tests/support/download.h"
 

@@ -19,7 +19,7 @@
 
 #include "core/base/error.h"
 #include "core/device/graph.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
 #include "core/tensor/bf16.h"
 #include "parallel/comm/gpu_share.h"
 #include "parallel/comm/plan_communicator.h"

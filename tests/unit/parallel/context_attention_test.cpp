@@ -6,7 +6,7 @@
 #include <mutex>
 #include <random>
 
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "core/model/config.h"
 #include "core/ops/elementwise.h"
 #include "parallel/context_parallel/context_group.h"

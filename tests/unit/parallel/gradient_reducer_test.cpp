@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/hazard_checker.h"
-#include "core/device/timeline.h"
+#include "core/instruments/hazard_checker.h"
+#include "core/instruments/timeline.h"
 #include "core/layers/flat_shard.h"
 #include "core/tensor/bf16.h"
 #include "parallel/comm/plan_communicator.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/device/memory_pool.h"
+#include "core/memory/memory_pool.h"
 
 namespace megalith {
 namespace {

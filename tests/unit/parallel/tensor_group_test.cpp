@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "core/device/graph.h"
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 #include "core/layers/linear.h"
 #include "core/model/config.h"
 #include "core/ops/elementwise.h"

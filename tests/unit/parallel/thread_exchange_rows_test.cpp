@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
 #include "tests/distributed/exchange_rows_cases.h"

@@ -1,4 +1,4 @@
-#include "core/device/arena_layout.h"
+#include "core/memory/arena_layout.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/device/taken_offsets.h"
+#include "core/memory/taken_offsets.h"
 
 namespace megalith {
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device/memory_pool.h"
-#include "core/device/timeline.h"
+#include "core/instruments/timeline.h"
+#include "core/memory/memory_pool.h"
 
 namespace megalith {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device/access.h"
+#include "core/instruments/access.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "core/device/host_arena.h"
+#include "core/memory/host_arena.h"
 
 #include <fmt/format.h>
 

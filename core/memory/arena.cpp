@@ -1,4 +1,4 @@
-#include "core/device/arena.h"
+#include "core/memory/arena.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "core/device/taken_offsets.h"
+#include "core/memory/taken_offsets.h"
 
 #include <algorithm>
 #include <bit>

@@ -10,9 +10,9 @@
 #include <unordered_map>
 
 #include "core/base/error.h"
-#include "core/device/arena.h"
-#include "core/device/arena_layout.h"
-#include "core/device/vector_clock.h"
+#include "core/instruments/vector_clock.h"
+#include "core/memory/arena.h"
+#include "core/memory/arena_layout.h"
 
 namespace megalith {
 

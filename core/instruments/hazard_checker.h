@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/device/access.h"
-#include "core/device/vector_clock.h"
+#include "core/instruments/access.h"
+#include "core/instruments/vector_clock.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "core/device/hazard_checker.h"
+#include "core/instruments/hazard_checker.h"
 
 #include <fmt/format.h>
 
