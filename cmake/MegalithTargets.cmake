@@ -69,13 +69,14 @@ function(megalith_library name)
   if(MEGALITH_CUDA)
     list(FILTER sources EXCLUDE REGEX "/no_cuda/[^/]*$")
   endif()
-  if(NOT sources)  # headers only, or a room whose sources come later
+  if(NOT sources AND NOT (MEGALITH_CUDA AND cuda_sources))  # headers only
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR})
     target_link_libraries(${name} INTERFACE ${ARG_PUBLIC})
     return()
   endif()
   add_library(${name} STATIC ${sources})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)  # it may have objects of CUDA's sources alone
   megalith_compile_options(${name})
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
   megalith_precompiled(${name})
