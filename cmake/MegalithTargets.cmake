@@ -2,7 +2,8 @@
 # those that match SOURCES; less main.cpp and those that match the expressions of EXCLUDE) and links to the left only. Where CUDA is
 # chosen, and nowhere else: with MEGALITH_CUDA the library holds the folder's *.cu, *_cuda.cpp, nccl_*.cpp and cuda/*,
 # which alone see the headers of CUDA and of the targets in CUDA; without it, no_cuda/* defines the same symbols. All
-# other sources are compiled the same way in both builds.
+# other sources are compiled the same way in both builds. COLD: what a run does once, such as parsing its flags, is
+# compiled faster rather than to be fast.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
 # Places in messages are the repository's, also where ccache makes a source's path relative to the build folder.
@@ -52,8 +53,12 @@ function(megalith_precompiled name)
   endif()
 endfunction()
 
+function(megalith_compile_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 function(megalith_library name)
-  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     set(ARG_SOURCES *.cpp *.cu cuda/*.cpp no_cuda/*.cpp)
   endif()
@@ -79,6 +84,9 @@ function(megalith_library name)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)  # it may have objects of CUDA's sources alone
   megalith_compile_options(${name})
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  if(ARG_COLD)
+    megalith_compile_cold(${name})
+  endif()
   megalith_precompiled(${name})
   if(MEGALITH_CUDA AND cuda_sources)
     list(APPEND ARG_CUDA megalith_cuda)
@@ -91,9 +99,15 @@ function(megalith_library name)
   endif()
 endfunction()
 
-# megalith_program(train): the program of the current room, apps/train/main.cpp and the room's library.
+# megalith_program(train): the program of the current room, apps/train/main.cpp and the room's library. Tests link the
+# object of main.cpp, train_main, to libraries of their own.
 function(megalith_program name)
-  add_executable(${name} main.cpp)
+  add_library(${name}_main OBJECT main.cpp)
+  megalith_compile_options(${name}_main)
+  target_link_libraries(${name}_main PUBLIC apps_${name})
+  megalith_compile_cold(${name}_main)
+  megalith_precompiled(${name}_main)
+  add_executable(${name} $<TARGET_OBJECTS:${name}_main>)
   megalith_compile_options(${name})
   target_link_libraries(${name} PRIVATE apps_${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${MEGALITH_PROGRAM_DIR})
