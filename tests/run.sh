@@ -43,17 +43,17 @@ stage() {  # stage NAME COMMAND...: runs it, keeps its time, and ends the script
 }
 print_stages() { printf 'time of each stage:\n'; printf '  %s\n' "${stages[@]}" "$(printf '%-32s %5d s' total $SECONDS)"; }
 
+# Kernels that no GPU here will run are compiled, and no more.
+unoptimized=OFF
+[ $tier != quick ] || nvidia-smi -L 2>/dev/null | grep '^GPU' >/dev/null || unoptimized=ON
 configure() {
-  cmake --preset "$1" -DMEGALITH_TIER=$tier "${@:2}" >build/"$1".configure.log 2>&1
+  cmake --preset "$1" -DMEGALITH_TIER=$tier -DMEGALITH_CUDA_UNOPTIMIZED=$unoptimized "${@:2}" >build/"$1".configure.log 2>&1
 }
 choose_presets() {
   [ ${#presets[@]} -eq 0 ] || return 0
   local cuda=cuda-quick
   [ $tier = quick ] || cuda=cuda-release
-  # Kernels that no GPU here will run are compiled, and no more.
-  local unoptimized=OFF
-  [ -e /dev/nvidia0 ] || [ $tier != quick ] || unoptimized=ON
-  configure $cuda -DMEGALITH_CUDA=AUTO -DMEGALITH_CUDA_UNOPTIMIZED=$unoptimized || { cat build/$cuda.configure.log; return 1; }
+  configure $cuda -DMEGALITH_CUDA=AUTO || { cat build/$cuda.configure.log; return 1; }
   if ! grep 'CUDA backend: off' build/$cuda.configure.log; then
     # A build with CUDA runs the tests of the CPU too.
     presets=($cuda)
