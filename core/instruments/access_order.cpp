@@ -5,6 +5,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "core/instruments/split_at.h"
+
 namespace megalith {
 
 std::vector<std::size_t> AccessOrder::add(const std::vector<AccessRange>& ranges) {
@@ -29,15 +31,7 @@ std::vector<std::size_t> AccessOrder::add(const std::vector<AccessRange>& ranges
   return conflicts;
 }
 
-void AccessOrder::split(std::uintptr_t at) {
-  auto found = bytes_.upper_bound(at);
-  if (found == bytes_.begin()) return;
-  --found;
-  if (found->first == at || found->second.end <= at) return;
-  Bytes upper = found->second;
-  found->second.end = at;
-  bytes_.emplace(at, std::move(upper));
-}
+void AccessOrder::split(std::uintptr_t at) { split_at(bytes_, at); }
 
 // The first known bytes that reach into the range.
 AccessOrder::Map::iterator AccessOrder::first_in(const AccessRange& range) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/instruments/split_at.h"
+
 namespace megalith {
 
 namespace {
@@ -27,16 +29,7 @@ void HazardChecker::report(const Stamp& first, const Stamp& second, std::uintptr
   if (hazards_.size() < kMaxKept) hazards_.push_back(std::move(hazard));
 }
 
-// Splits the shadow that contains `at`, so that one begins there.
-void HazardChecker::split(std::uintptr_t at) {
-  auto found = shadows_.upper_bound(at);
-  if (found == shadows_.begin()) return;
-  --found;
-  if (found->first == at || found->second.end <= at) return;
-  Shadow upper = found->second;
-  found->second.end = at;
-  shadows_.emplace(at, std::move(upper));
-}
+void HazardChecker::split(std::uintptr_t at) { split_at(shadows_, at); }
 
 void HazardChecker::access(const Stamp& stamp, const VectorClock& clock, const AccessRange& range) {
   const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
