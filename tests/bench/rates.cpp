@@ -30,7 +30,6 @@
 #include "core/ops/reduce.h"
 #include "core/ops/rope.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
-#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/bench/rates_bench.h"
 #include "tests/bench/rates_copies.h"
 #include "tests/distributed/rank_device.h"
@@ -352,7 +351,7 @@ void print_links(Bench& bench, Communicator& world) {
 }
 
 void measure(MpiRuntime& mpi, DeviceType device, const std::string& name, bool copies_only) {
-  const std::unique_ptr<Communicator> world = device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
+  const std::unique_ptr<Communicator> world = test::world_on(mpi, device);
   const AbortOnUnwind guard(*world);
   Bench bench(device);
   if (copies_only) return print_copies(bench, *world);

@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "parallel/comm/mpi/mpi_runtime.h"
-#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/mesh/mesh.h"
 #include "tests/distributed/collective_cases.h"
 #include "tests/distributed/exchange_rows_cases.h"
@@ -132,8 +131,7 @@ int main(int argc, char** argv) {
   megalith::MpiRuntime mpi(argc, argv, options);
   init_tests(argc, argv, mpi);
   if (!select_rank_device(mpi, Collectives::device)) return kSkipped;
-  const std::unique_ptr<Communicator> world =
-      Collectives::device == megalith::DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
+  const std::unique_ptr<Communicator> world = world_on(mpi, Collectives::device);
   Collectives::world = world.get();
   return run_tests(mpi, *world);
 }

@@ -12,7 +12,6 @@
 #include "core/base/error.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
-#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
 
@@ -107,7 +106,7 @@ int main(int argc, char** argv) {
   try {
     if (!test::select_rank_device(mpi, device)) return test::kSkipped;
     if (cuda) mpi.set_timeout(std::chrono::seconds(20));  // NCCL takes seconds to start
-    const std::unique_ptr<Communicator> world = device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
+    const std::unique_ptr<Communicator> world = test::world_on(mpi, device);
     world->host_barrier();
     mpi.set_timeout(std::chrono::milliseconds(1500));
     run(*world, device, kind);

@@ -15,7 +15,6 @@
 #include "core/device/graph.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
-#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/sequence_check.h"
 #include "tests/distributed/collective_rig.h"
 #include "tests/distributed/rank_device.h"
@@ -144,7 +143,7 @@ int main(int argc, char** argv) {
     const DeviceType device =
         argc > 3 && std::string_view(argv[3]) == "--device=cuda" ? DeviceType::kCuda : DeviceType::kCpu;
     if (!test::select_rank_device(mpi, device)) return test::kSkipped;
-    const std::unique_ptr<Communicator> world = device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
+    const std::unique_ptr<Communicator> world = test::world_on(mpi, device);
     run(mpi, *world, argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", device);
   } catch (const Error& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());

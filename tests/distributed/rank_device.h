@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdio>
+#include <memory>
 
 #include "core/device/cuda_device.h"
 #include "core/device/device.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 
 namespace megalith::test {
 
@@ -21,6 +23,11 @@ inline bool select_rank_device(const MpiRuntime& mpi, DeviceType device) {
   }
   select_cuda_device(mpi.gpu());
   return true;
+}
+
+// A new group of all ranks, whose streams are on `device`; collective.
+inline std::unique_ptr<Communicator> world_on(MpiRuntime& mpi, DeviceType device) {
+  return device == DeviceType::kCuda ? gpu_world(mpi) : mpi.world();
 }
 
 }  // namespace megalith::test
