@@ -56,7 +56,7 @@ constexpr std::array kRooms = {
     Room{"apps/summary/", 14},
     Room{"apps/plan/", 15},
     Room{"apps/train/", 15},
-    Room{"apps/", 12},  // own.cpp and what stands beside it, not folders
+    Room{"apps/", 12},  // own.cpp and files of the same folder
     Room{"tests/", 16},
 };
 
@@ -67,7 +67,8 @@ const Room* room_of(std::string_view path) {
   return it == kRooms.end() ? nullptr : &*it;
 }
 
-// Inside parallel: watch <- comm <- mesh <- the rest, and comm <- comm/mpi <- comm/nccl, apart from mesh and the rest.
+// Inside parallel: watch <- comm <- mesh <- the rest, and comm <- comm/mpi <- comm/nccl, which includes neither mesh
+// nor the rest.
 int parallel_height(std::string_view path) {
   constexpr std::array kFolders = {"parallel/watch/", "parallel/comm/", "parallel/mesh/"};
   if (path.starts_with("parallel/comm/mpi/")) return 4;
