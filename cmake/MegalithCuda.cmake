@@ -21,9 +21,9 @@ set(MEGALITH_CUDA_ARCHITECTURES -gencode=arch=compute_90a,code=sm_90a -gencode=a
 set(MEGALITH_CUDA_FLAGS ${MEGALITH_CUDA_ARCHITECTURES}
     -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-missing-field-initializers,-Wno-unused-parameter
     -Xcompiler=-march=x86-64-v3,-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -lineinfo)
-option(MEGALITH_CUDA_UNOPTIMIZED "Compile kernels in half the time, to be slow: for a machine without a GPU" OFF)
+option(MEGALITH_CUDA_UNOPTIMIZED "Compile kernels in a third of the time, to be slow: for a machine without a GPU" OFF)
 if(MEGALITH_CUDA_UNOPTIMIZED AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
-  list(APPEND MEGALITH_CUDA_FLAGS --Ofast-compile=mid)
+  list(APPEND MEGALITH_CUDA_FLAGS --Ofast-compile=max)
 endif()
 if(MEGALITH_WERROR)
   list(APPEND MEGALITH_CUDA_FLAGS -Werror=all-warnings)

@@ -17,6 +17,9 @@ set(MEGALITH_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -D_GLIBCXX_ASSERTIO
 function(megalith_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   set(cxx_options ${MEGALITH_WARNINGS} ${MEGALITH_FLAGS} $<$<BOOL:${MEGALITH_WERROR}>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # a twelfth of a source's time was garbage collection, for 50 MB of 600
+    list(APPEND cxx_options "SHELL:--param ggc-min-heapsize=524288")
+  endif()
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>")
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${MEGALITH_CUDA_FLAGS}>")
   if(MEGALITH_BUILD_KIND STREQUAL "release")
@@ -35,7 +38,8 @@ function(megalith_compile_options target)
   endif()
 endfunction()
 
-# With MEGALITH_PRECOMPILED: the headers that take a compiler longest, for the libraries that megalith_precompiled names.
+# With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a library
+# are compiled as one where its speed does not matter: in libraries that are COLD, and with sanitizers in all.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
   megalith_compile_options(precompiled)
@@ -44,6 +48,10 @@ function(megalith_precompiled_headers)
   target_precompile_headers(precompiled PRIVATE
     <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <chrono> <condition_variable> <filesystem> <functional> <map> <memory>
     <mutex> <numeric> <optional> <set> <span> <string> <string_view> <thread> <utility> <vector>)
+endfunction()
+function(megalith_join_sources name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)  # each is an included file
 endfunction()
 function(megalith_precompiled name)
   if(TARGET precompiled)
@@ -88,6 +96,9 @@ function(megalith_library name)
     megalith_compile_cold(${name})
   endif()
   megalith_precompiled(${name})
+  if(MEGALITH_PRECOMPILED AND (ARG_COLD OR MEGALITH_SANITIZE))
+    megalith_join_sources(${name})
+  endif()
   if(MEGALITH_CUDA AND cuda_sources)
     list(APPEND ARG_CUDA megalith_cuda)
     add_library(${name}_cuda OBJECT ${cuda_sources})
@@ -114,14 +125,14 @@ function(megalith_program name)
 endfunction()
 
 # megalith_test(unit_data LIBRARIES core_data LABELS unit QUICK asan SHARDS 2): one GoogleTest program from every
-# *_test.cpp of the current folder (or from SOURCES; ALONE: without tests/support), run by ctest as SHARDS processes (1),
-# which share its tests and write each one's outcome to tests/results; tests/run.sh counts these.
+# *_test.cpp of the current folder (or from SOURCES; ALONE: without tests/support; with the headers that PRECOMPILED, a
+# target, has parsed), run by ctest as SHARDS processes (1), which share its tests and write each one's outcome to tests/results; tests/run.sh counts these.
 # Where it is built: in the quick tier in the builds that QUICK lists (release), those in which its tests can fail. In
 # the full tier LABELS decide: `unit` in all but TSAN, `threads` also in TSAN, any other only without sanitizers; with
 # MEGALITH_TESTS=CUDA only programs labelled `cuda`, and of these the tests of the CUDA backend, which have cuda or nccl
 # in their names. More properties of its ctests may follow PROPERTIES.
 function(megalith_test name)
-  cmake_parse_arguments(ARG "ALONE" "SHARDS" "LIBRARIES;LABELS;QUICK;SOURCES;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "SHARDS;PRECOMPILED" "LIBRARIES;LABELS;QUICK;SOURCES;PROPERTIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   if(ARG_SOURCES)
     set(sources ${ARG_SOURCES})
@@ -139,7 +150,10 @@ function(megalith_test name)
   add_executable(${name} ${sources})
   megalith_compile_options(${name})
   megalith_test_options(${name})
-  target_precompile_headers(${name} REUSE_FROM tests_precompiled)
+  if(NOT ARG_PRECOMPILED)
+    set(ARG_PRECOMPILED tests_precompiled)
+  endif()
+  target_precompile_headers(${name} REUSE_FROM ${ARG_PRECOMPILED})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock GTest::gtest_main)
   if(NOT ARG_ALONE)
     target_link_libraries(${name} PRIVATE tests_support)

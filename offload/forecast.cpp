@@ -8,7 +8,7 @@ namespace megalith {
 namespace {
 
 // A slot's action, before the same one of the list as insert_offloads puts it.
-struct Event {
+struct SlotEvent {
   std::size_t before = 0;  // this action of the list
   ActionKind kind = ActionKind::kOffload;
   std::size_t number = 0;
@@ -16,8 +16,8 @@ struct Event {
   auto key() const { return std::tuple(before, kind, number); }
 };
 
-std::vector<Event> events_of(const std::vector<SlotWay>& ways) {
-  std::vector<Event> events;
+std::vector<SlotEvent> events_of(const std::vector<SlotWay>& ways) {
+  std::vector<SlotEvent> events;
   events.reserve(4 * ways.size());
   for (std::size_t n = 0; n < ways.size(); ++n) {
     events.push_back({.before = ways[n].starts, .kind = ActionKind::kOffload, .number = n, .way = n});
@@ -27,7 +27,7 @@ std::vector<Event> events_of(const std::vector<SlotWay>& ways) {
     events.push_back({.before = ways[n].reload, .kind = ActionKind::kReload, .number = number, .way = n});
     events.push_back({.before = ways[n].needed, .kind = ActionKind::kWaitReload, .number = number, .way = n});
   }
-  std::ranges::sort(events, {}, &Event::key);
+  std::ranges::sort(events, {}, &SlotEvent::key);
   return events;
 }
 
@@ -40,7 +40,7 @@ CopyForecast forecast_copies(const StepSeconds& step, const std::vector<SlotWay>
   std::vector<double> copied(ways.size());  // when the copy under way is over
   double clock = 0, out = 0, back = 0;
   std::size_t next = 0;
-  for (const Event& event : events_of(ways)) {
+  for (const SlotEvent& event : events_of(ways)) {
     for (; next < event.before; ++next) clock += step.seconds[next];
     const double size = bytes[static_cast<std::size_t>(ways[event.way].item)];
     const auto copy = [&](double rate, double& link, double& busy) {

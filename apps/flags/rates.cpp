@@ -18,16 +18,16 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kMaxBytes = 1 << 16;
+constexpr std::size_t kMaxRatesBytes = 1 << 16;
 constexpr std::size_t kMaxPoints = 256;
 constexpr double kGib = 1024.0 * 1024 * 1024, kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
-constexpr const char* kForm = "tests/bench/rates.sh writes such a file, configs/rates has one";
+constexpr const char* kRatesForm = "tests/bench/rates.sh writes such a file, configs/rates has one";
 
 constexpr double kHuge = 1e12;
 constexpr RealRange kPositive{0, kHuge, true};
 constexpr RealRange kNotNegative{0, kHuge};
 constexpr double kMostGib = 1e9;  // which bytes have 64 bits for
-constexpr RealRange kMemory{0, kMostGib, true}, kReserve{0, kMostGib};
+constexpr RealRange kMemoryGib{0, kMostGib, true}, kReserve{0, kMostGib};
 
 // The lists of a file: columns of tables, an item for each row.
 struct Columns {
@@ -50,7 +50,7 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
     return reals(field, kPositive, fewest, kMaxPoints);
   };
   return {{"device", text(&rates.device)},
-          {"device-memory-gib", real(&rates.device_memory, kMemory)},
+          {"device-memory-gib", real(&rates.device_memory, kMemoryGib)},
           {"device-reserve-gib", real(&rates.device_reserve, kReserve)},
           {"gemm-size", column(&columns.gemm_size)},
           {"gemm-tflops", column(&columns.gemm_tflops)},
@@ -69,7 +69,7 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"launch-us", real(&rates.launch_seconds, kNotNegative)},
           {"graph-launch-us", real(&rates.graph_launch_seconds, kNotNegative)},
           {"host-ranks", integer(&host_ranks, {1, 1'000'000})},
-          {"host-memory-gib", real(&rates.host_memory, kMemory)},
+          {"host-memory-gib", real(&rates.host_memory, kMemoryGib)},
           {"host-link-gbps", real(&rates.host.bandwidth, kPositive)},
           {"host-link-us", real(&rates.host.latency, kNotNegative)},
           {"host-link-busy-gbps", real(&rates.busy, kPositive)},
@@ -97,19 +97,19 @@ class Places {
       if (row == rows.end()) {
         refuse_usage(
             prefix_of(value) + escaped_short(value.name),
-            {.expected = "a rates key", .got = "another name", .remedy = suggestion(value.name, names, kForm)});
+            {.expected = "a rates key", .got = "another name", .remedy = suggestion(value.name, names, kRatesForm)});
       }
       if (!places_.emplace(value.name, prefix_of(value) + value.name).second)
         refuse(value.name, "each key once", "a second one");
       if (!set_value(row->binding, value)) refuse(value.name, row->binding.expected, shown(value));
     }
     for (const std::string& name : names) {
-      if (!places_.contains(name)) refuse_usage(fmt::format("{}: {}: missing", file, name), {.remedy = kForm});
+      if (!places_.contains(name)) refuse_usage(fmt::format("{}: {}: missing", file, name), {.remedy = kRatesForm});
     }
   }
 
   [[noreturn]] void refuse(const std::string& name, const std::string& expected, const std::string& got) const {
-    refuse_usage(places_.at(name), {.expected = expected, .got = got, .remedy = kForm});
+    refuse_usage(places_.at(name), {.expected = expected, .got = got, .remedy = kRatesForm});
   }
   void check_rows(const std::string& column, std::size_t rows, const char* other, std::size_t as_many) const {
     if (rows != as_many) refuse(column, fmt::format("{} items, as {} has", as_many, other), fmt::format("{}", rows));
@@ -203,8 +203,8 @@ Rates::AttentionPoint Rates::attention_rate(double width, double length) const {
 }
 
 Rates parse_rates(std::string_view text, const std::string& path) {
-  if (text.size() > kMaxBytes)
-    refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kForm});
+  if (text.size() > kMaxRatesBytes)
+    refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kRatesForm});
   Rates rates;
   Columns columns;
   std::int64_t host_ranks = 0;
@@ -233,10 +233,10 @@ Rates parse_rates(std::string_view text, const std::string& path) {
 Rates read_rates(const std::string& path) {
   const FaultScope scope("config");
   try {
-    return parse_rates(read_file_or_pipe(path, kMaxBytes), path);
+    return parse_rates(read_file_or_pipe(path, kMaxRatesBytes), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kFormat)
-      refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kForm});
+      refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kRatesForm});
     if (error.code() == ExitCode::kUsage) throw;
     throw Error(error.code(), fmt::format("--rates: {}", error.what()));
   }

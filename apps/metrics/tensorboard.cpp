@@ -16,8 +16,8 @@ namespace megalith {
 
 namespace {
 
-constexpr const char* kFlag = "--tensorboard-dir";
-constexpr const char* kScope = "tensorboard";
+constexpr const char* kTensorboardFlag = "--tensorboard-dir";
+constexpr const char* kTensorboardScope = "tensorboard";
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
   constexpr std::uint32_t kPolynomial = 0x82f63b78;  // reflected
@@ -108,7 +108,7 @@ namespace {
 
 // A new event file; `first_step`: from where on it takes the place of earlier ones, none if it does not.
 File begin_file(const std::string& folder, double time, std::optional<std::int64_t> first_step) {
-  const FaultScope scope(kScope);
+  const FaultScope scope(kTensorboardScope);
   try {
     const Directory directory = Directory::create(folder);
     char host[256] = {};
@@ -123,7 +123,7 @@ File begin_file(const std::string& folder, double time, std::optional<std::int64
     if (first_step) file.write(tensorboard_record(tensorboard_session_start(time, *first_step)));
     return file;
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{} {}: {}", kFlag, folder, error.what()));
+    throw Error(error.code(), fmt::format("{} {}: {}", kTensorboardFlag, folder, error.what()));
   }
 }
 
@@ -180,10 +180,11 @@ struct TensorBoardLog::Records {
 
 TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start,
                                std::int64_t log_interval)
-    : steps_(begin_file(folder, now(), start ? std::optional(start->iteration + 1) : std::nullopt), kFlag, kScope),
+    : steps_(begin_file(folder, now(), start ? std::optional(start->iteration + 1) : std::nullopt), kTensorboardFlag,
+             kTensorboardScope),
       samples_(
           begin_file(folder + "/by-samples", now(), start ? std::optional(start->consumed_samples + 1) : std::nullopt),
-          kFlag, kScope),
+          kTensorboardFlag, kTensorboardScope),
       log_interval_(log_interval) {}
 
 void TensorBoardLog::write(const StepMetrics& metrics) {

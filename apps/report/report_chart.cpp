@@ -13,10 +13,10 @@ namespace megalith {
 
 namespace {
 
-constexpr double kLeft = 52;
-constexpr double kRight = 14;
-constexpr double kTop = 10;
-constexpr double kBottom = 34;
+constexpr double kPlotLeft = 52;
+constexpr double kPlotRight = 14;
+constexpr double kPlotTop = 10;
+constexpr double kPlotBottom = 34;
 constexpr std::size_t kBuckets = 500;
 
 struct Extent {
@@ -39,11 +39,11 @@ struct Frame {
 
   double at_x(double value) const {
     const double span = x.high - x.low;
-    return kLeft + (span > 0 ? (value - x.low) / span : 0.5) * (width - kLeft - kRight);
+    return kPlotLeft + (span > 0 ? (value - x.low) / span : 0.5) * (width - kPlotLeft - kPlotRight);
   }
   double at_y(double value) const {
     const double scaled = log ? std::log10(value) : value;
-    return height - kBottom - (scaled - y.low) / (y.high - y.low) * (height - kTop - kBottom);
+    return height - kPlotBottom - (scaled - y.low) / (y.high - y.low) * (height - kPlotTop - kPlotBottom);
   }
 };
 
@@ -92,17 +92,17 @@ std::string svg_line(const char* look, double x1, double x2, double y1, double y
 }
 
 std::string axes(const Frame& frame) {
-  const double bottom = frame.height - kBottom, right = frame.width - kRight;
+  const double bottom = frame.height - kPlotBottom, right = frame.width - kPlotRight;
   std::string out;
   for (const double tick : y_ticks(frame)) {
     const double y = frame.at_y(tick);
-    out += svg_line("grid", kLeft, right, y, y) + svg_label(kLeft - 8, y + 3.5, "end", short_number(tick));
+    out += svg_line("grid", kPlotLeft, right, y, y) + svg_label(kPlotLeft - 8, y + 3.5, "end", short_number(tick));
   }
   for (const double tick : nice_ticks(frame.x.low, frame.x.high, frame.width > 700 ? 10 : 6)) {
     const double x = frame.at_x(tick);
     out += svg_line("axis", x, x, bottom, bottom + 4) + svg_label(x, bottom + 16, "middle", short_number(tick));
   }
-  return out + svg_line("axis", kLeft, right, bottom, bottom) + svg_label(right, frame.height - 4, "end", "step");
+  return out + svg_line("axis", kPlotLeft, right, bottom, bottom) + svg_label(right, frame.height - 4, "end", "step");
 }
 
 std::string path(const Frame& frame, const std::vector<ChartPoint>& points) {
@@ -165,7 +165,7 @@ std::string chart_svg(const Chart& chart) {
   for (const double x : chart.crosses) {
     body += fmt::format(
         R"(<text class="cross" x="{:.1f}" y="{:.0f}" text-anchor="middle">×<title>step {} skipped</title></text>)",
-        frame.at_x(x), frame.height - kBottom - 4, x);
+        frame.at_x(x), frame.height - kPlotBottom - 4, x);
   }
   const std::string unit = chart.unit.empty() ? "" : " <small>" + html_escaped(chart.unit) + "</small>";
   const std::string title = html_escaped(chart.title);

@@ -13,10 +13,10 @@
 namespace megalith {
 
 namespace {
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kTensorAlignment = 256;
 constexpr std::uintptr_t kMostRecorded = Arena::kOfHost - Arena::kOfDevice;
 std::size_t round_up(std::size_t bytes) {
-  return std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  return std::max(kTensorAlignment, (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment);
 }
 }  // namespace
 

@@ -15,20 +15,22 @@
 namespace megalith {
 
 namespace {
-constexpr std::size_t kAlignment = 256;
-constexpr std::size_t kLargest = std::size_t{1} << 62;
+constexpr std::size_t kHostAlignment = 256;
+constexpr std::size_t kLargestHost = std::size_t{1} << 62;
 constexpr std::uintptr_t kPlanAddress = std::uintptr_t{1} << 45;
 // What is too large for any memory stays as it is.
 std::size_t padded(std::size_t bytes) {
-  return bytes > kLargest ? bytes : std::max((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+  return bytes > kLargestHost
+             ? bytes
+             : std::max((bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment, kHostAlignment);
 }
 
 void* take(DeviceType device, std::size_t bytes) {
   if (device == DeviceType::kPlan) return reinterpret_cast<void*>(kPlanAddress);
   require_built(device);
-  if (bytes > kLargest) return nullptr;
+  if (bytes > kLargestHost) return nullptr;
   if (device == DeviceType::kCuda) return cuda_allocate_host(bytes);
-  return std::aligned_alloc(kAlignment, bytes);
+  return std::aligned_alloc(kHostAlignment, bytes);
 }
 }  // namespace
 

@@ -116,7 +116,7 @@ void check_layers(const ModelConfig& config) {
   }
 }
 
-void check_sizes(const ModelConfig& config) {
+void check_expert_sizes(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   check_range("--num-experts", moe.num_experts, 1, kMostExperts);
   check_range("--moe-ffn-hidden-size", moe.ffn_hidden_size, 1, kMostFfn);
@@ -280,7 +280,7 @@ void resolve_moe(ModelConfig& config) {
 void validate_moe(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0) return check_unused(moe);
-  check_sizes(config);
+  check_expert_sizes(config);
   check_router(moe);
   check_balancing(moe);
   check_capacity(moe);

@@ -19,7 +19,7 @@ constexpr std::int64_t kBlockRows = 192;   // a's block (192 KiB) stays in L2
 constexpr std::int64_t kBlockColumns = 1024;
 constexpr std::int64_t kSumColumns = 256;  // width of the fp32 sums of a bf16 c when k > kBlockDepth
 
-struct GemmScratch {
+struct CpuScratch {
   alignas(64) float a[kBlockRows * kBlockDepth + kPackSlack];
   alignas(64) float b[kBlockColumns * kBlockDepth];
   alignas(64) float sums[kBlockRows * kSumColumns];
@@ -84,7 +84,7 @@ struct Block {
 
 // One block of c from packed a and b.
 template <class C>
-void multiply_block(const Block& block, GemmScratch& s, C* c, std::int64_t stride) {
+void multiply_block(const Block& block, CpuScratch& s, C* c, std::int64_t stride) {
   for (std::int64_t j = 0; j < block.columns; j += kTileColumns) {
     const std::int64_t columns = std::min(kTileColumns, block.columns - j);
     const float* b = s.b + j * block.depth;
@@ -108,7 +108,7 @@ void multiply_block(const Block& block, GemmScratch& s, C* c, std::int64_t strid
 
 // `columns` of the bias as fp32, padded to whole panels; null without one.
 template <class T>
-const float* convert_bias(const Tensor& bias, std::int64_t column, std::int64_t columns, GemmScratch& s) {
+const float* convert_bias(const Tensor& bias, std::int64_t column, std::int64_t columns, CpuScratch& s) {
   if (!bias) return nullptr;
   pack_rows(Lines<T>{bias.as<const T>() + column, 0, 1, columns}, round_up(columns, kTileColumns), s.bias, 0);
   return s.bias;
@@ -116,7 +116,7 @@ const float* convert_bias(const Tensor& bias, std::int64_t column, std::int64_t 
 
 // Each block of b is packed once; partial sums over k stand in c, so c is fp32 or k fits one block.
 template <class T, class C>
-void multiply_into_c(const Gemm& op, std::int64_t k, GemmScratch& s) {
+void multiply_into_c(const Gemm& op, std::int64_t k, CpuScratch& s) {
   const Operand<T> a(op.a, op.transpose_a), b(op.b, op.transpose_b);
   const std::int64_t m = op.c.size(0), n = op.c.size(1), stride = op.c.stride(0);
   for (std::int64_t column = 0; column < n; column += kBlockColumns) {
@@ -136,7 +136,7 @@ void multiply_into_c(const Gemm& op, std::int64_t k, GemmScratch& s) {
 }
 
 // Partial sums over k stand in fp32 scratch, and c is rounded once.
-void multiply_by_sums(const Gemm& op, std::int64_t k, GemmScratch& s) {
+void multiply_by_sums(const Gemm& op, std::int64_t k, CpuScratch& s) {
   const Operand<bf16> a(op.a, op.transpose_a), b(op.b, op.transpose_b);
   const std::int64_t m = op.c.size(0), n = op.c.size(1), stride = op.c.stride(0);
   for (std::int64_t column = 0; column < n; column += kSumColumns) {
@@ -158,7 +158,7 @@ void multiply_by_sums(const Gemm& op, std::int64_t k, GemmScratch& s) {
 
 void multiply(const Gemm& op) {
   if (op.c.numel() == 0) return;
-  auto& s = thread_scratch<GemmScratch>();
+  auto& s = thread_scratch<CpuScratch>();
   const std::int64_t k = op.a.size(op.transpose_a ? 0 : 1);
   if (op.c.dtype == DType::kBf16)
     return k > kBlockDepth ? multiply_by_sums(op, k, s) : multiply_into_c<bf16, bf16>(op, k, s);
