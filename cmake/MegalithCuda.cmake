@@ -23,7 +23,7 @@ set(MEGALITH_CUDA_FLAGS ${MEGALITH_CUDA_ARCHITECTURES}
     -Xcompiler=-march=x86-64-v3,-ffile-prefix-map=${CMAKE_SOURCE_DIR}/= -lineinfo)
 option(MEGALITH_CUDA_UNOPTIMIZED "Compile kernels in a third of the time, to be slow: for a machine without a GPU" OFF)
 if(MEGALITH_CUDA_UNOPTIMIZED AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
-  list(APPEND MEGALITH_CUDA_FLAGS --Ofast-compile=max)
+  list(APPEND MEGALITH_CUDA_FLAGS --Ofast-compile=max -Xptxas=--suppress-stack-size-warning)  # calls that it does not inline
 endif()
 if(MEGALITH_WERROR)
   list(APPEND MEGALITH_CUDA_FLAGS -Werror=all-warnings)

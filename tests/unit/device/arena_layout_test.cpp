@@ -15,6 +15,7 @@
 
 #include "core/memory/arena.h"
 #include "core/memory/arena_layout.h"
+#include "tests/support/tier.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
@@ -249,7 +250,7 @@ std::vector<LayoutBuffer> by_definition(std::vector<LayoutBuffer> buffers) {
 // Few buffers and many, with few and many others alive, with one life each and with several, are placed in different
 // ways.
 TEST(ArenaLayout, IsThatOfAllPairs) {
-  for (const std::size_t count : {150, 2'100}) {
+  for (const std::size_t count : {150, 2'100 / test::one_of(2)}) {
     for (const Crowd& crowd : {Crowd{1, 4}, Crowd{1, 900}, Crowd{3, 2}, Crowd{3, 300}}) {
       SCOPED_TRACE(testing::Message() << count << " of " << crowd.lives << " lives of up to " << crowd.longest);
       std::mt19937 random(7);

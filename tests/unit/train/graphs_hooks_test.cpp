@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
@@ -135,15 +136,15 @@ TEST(GraphedRun, AHookThatThrowsWhileCapturingAheadChangesNoBits) {
     SCOPED_TRACE(segment);
     const auto run = [&](const Words& graphs) {
       const auto steps = [&](Trainer& trainer, int) {
-        bool throws = !graphs.empty();
+        const auto throws = std::make_shared<bool>(!graphs.empty());  // the hook lives as long as the rank
         Rank& rank = trainer.rank();
-        rank.runner.hooks(segment).add(HookPoint::kPostForward, [&throws](const HookContext& c) {
-          if (c.phase == Phase::kCaptureAhead && c.microbatch == 1 && std::exchange(throws, false))
+        rank.runner.hooks(segment).add(HookPoint::kPostForward, [throws](const HookContext& c) {
+          if (c.phase == Phase::kCaptureAhead && c.microbatch == 1 && std::exchange(*throws, false))
             throw std::runtime_error("out of luck");
         });
         BlankSamples samples(rank.config, 1e-2f);
         for (; samples.input.iteration < 4; ++samples.input.iteration) {
-          if (throws && samples.input.iteration == 2) {
+          if (*throws && samples.input.iteration == 2) {
             EXPECT_THAT(error_of(ExitCode::kInternal, [&] { trainer.step().train(samples.input); }),
                         HasSubstr(fmt::format("hook post_forward of segment {} (microbatch 1): out of luck",
                                               rank.runner.entry(segment).name)));

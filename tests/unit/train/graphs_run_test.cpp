@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
 
@@ -193,14 +194,14 @@ TEST(GraphedRun, AFailureWhileCapturingChangesNoBits) {
   for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostBackward, HookPoint::kPostWeight}) {
     SCOPED_TRACE(name_of(point));
     const std::vector<float> graphs = losses_by_hand(kModules, [point](Trainer& trainer, ByHand& by_hand) {
-      bool throws = true;
-      trainer.rank().runner.hooks(2).add(point, [&throws](const HookContext& c) {
-        if (c.phase == Phase::kCapture && std::exchange(throws, false)) throw std::runtime_error("peer lost");
+      const auto throws = std::make_shared<bool>(true);  // the hook lives as long as the rank
+      trainer.rank().runner.hooks(2).add(point, [throws](const HookContext& c) {
+        if (c.phase == Phase::kCapture && std::exchange(*throws, false)) throw std::runtime_error("peer lost");
       });
       EXPECT_THAT(by_hand.failing_step(),
                   HasSubstr(fmt::format("hook {} of segment layer 0 mlp (microbatch 0): peer lost", name_of(point))));
-      EXPECT_FALSE(throws);
-      throws = false;
+      EXPECT_FALSE(*throws);
+      *throws = false;
       EXPECT_FALSE(trainer.rank().streams.compute.capturing());
     });
     EXPECT_EQ(graphs, eager);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -290,9 +291,9 @@ void expect_nothing_left_of_a_broken_step(RunRequest request, const BrokenAt& at
   const auto run = [&](bool breaks) {
     request.prepare = [at, breaks](Trainer& trainer, int) {
       SegmentRunner& runner = trainer.rank().runner;
-      bool throws = false;
-      runner.hooks(at.segment).add(at.point, [&throws, at](const HookContext& hook) {
-        if (hook.microbatch == at.microbatch && std::exchange(throws, false)) throw std::runtime_error("a hook's own");
+      const auto throws = std::make_shared<bool>(false);  // the hook lives as long as the rank
+      runner.hooks(at.segment).add(at.point, [throws, at](const HookContext& hook) {
+        if (hook.microbatch == at.microbatch && std::exchange(*throws, false)) throw std::runtime_error("a hook's own");
       });
       BlankSamples samples(trainer.rank().config, 1e-3f);
       const auto step = [&] {
@@ -302,9 +303,9 @@ void expect_nothing_left_of_a_broken_step(RunRequest request, const BrokenAt& at
       step();
       ++samples.input.iteration;
       if (breaks) {
-        throws = true;
+        *throws = true;
         EXPECT_THROW(step(), Error);
-        EXPECT_FALSE(throws);
+        EXPECT_FALSE(*throws);
       }
       step();
       runner.set_hooks(std::vector<HookTable>(static_cast<std::size_t>(runner.num_segments())));
