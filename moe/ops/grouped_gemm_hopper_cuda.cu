@@ -2,7 +2,7 @@
 #include "moe/ops/grouped_gemm_hopper_cuda.h"
 
 #include "core/ops/cuda_launch.cuh"
-#include "moe/ops/grouped_gemm_hopper_rows.cuh"
+#include "moe/ops/grouped_gemm_hopper_mainloop.cuh"
 #include "moe/ops/grouped_gemm_hopper_wgrad.cuh"
 #include "moe/ops/tensor_map_cuda.cuh"
 

@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "moe/ops/grouped_gemm_hopper_wgrad_tiles.cuh"
+#include "moe/ops/grouped_gemm_hopper_wgrad_producer.cuh"
 
 namespace megalith::cuda::hopper {
 

@@ -1,4 +1,4 @@
-// The forms of the kernel in grouped_gemm_hopper_rows.cuh: what its blocks hold, and which tiles they take.
+// The forms of the kernel in grouped_gemm_hopper_mainloop.cuh: what its blocks hold, and which tiles they take.
 #pragma once
 
 #include "moe/ops/grouped_gemm_hopper.cuh"

@@ -1,8 +1,8 @@
-// What follows the product of grouped_gemm_hopper_rows.cuh, while the next one runs: eight threads share a row of the
-// tile in shared memory, 8 columns each of 64.
+// What follows the product of grouped_gemm_hopper_mainloop.cuh, while the next one runs: eight threads share a row of
+// the tile in shared memory, 8 columns each of 64.
 #pragma once
 
-#include "moe/ops/grouped_gemm_hopper_tiles.cuh"
+#include "moe/ops/grouped_gemm_hopper_traits.cuh"
 #include "moe/ops/routed_swiglu.cuh"
 
 namespace megalith::cuda::hopper {

@@ -3,7 +3,7 @@
 // ascending, so deterministic. What follows the product sees it rounded to bf16 in shared memory.
 #pragma once
 
-#include "moe/ops/grouped_gemm_hopper_finish.cuh"
+#include "moe/ops/grouped_gemm_hopper_epilogue.cuh"
 
 namespace megalith::cuda::hopper {
 
