@@ -1,6 +1,7 @@
-// What the grouped products of Hopper share. A block is one warpgroup that fills stages of shared memory, and two that
-// multiply, most often the halves of a tile's rows. Blocks are persistent, and take tile after tile of an order that
-// follows from the offsets.
+// What the grouped GEMM kernels of Hopper share: sizes of a block's tile, its pipeline, and the mainloop. A block (CTA)
+// is persistent and warp-specialized: a producer warpgroup fills stages of shared memory, two consumer warpgroups
+// multiply them by wgmma. Full barriers tell consumers that a stage is filled, empty barriers tell the producer that it
+// is free.
 #pragma once
 
 #include "core/device/cuda/bulk_copy.cuh"
@@ -11,121 +12,87 @@ namespace megalith::cuda::hopper {
 
 using Bf16 = __nv_bfloat16;
 
-inline constexpr int kRows = 128, kDepth = 64;  // of a tile, of a stage
-inline constexpr int kHalf = 64;                // rows of a multiplying warpgroup
-inline constexpr int kWarpgroup = 128;
-inline constexpr int kBytesA = kRows * kDepth * 2;
-inline constexpr int kBoxBytes = 64 * 128;  // 64 rows of 128 bytes
-inline constexpr int kMostExperts = 512;
-inline constexpr int kMostShared = 227 << 10;  // bytes of a block
+// BLOCK_M and BLOCK_K, of a tile and of a stage; traits say BLOCK_N.
+inline constexpr int kBlockM = 128, kBlockK = 64;
+inline constexpr int kConsumers = 2;                                                // consumer warpgroups of a block
+inline constexpr int kBoxBytes = 64 * kSwizzleBytes;                                // a TMA box of 64 rows
+inline constexpr int kBoxColumns = kSwizzleBytes / static_cast<int>(sizeof(Bf16));  // of bf16
+inline constexpr int kStageBytesA = kBlockM * kBlockK * static_cast<int>(sizeof(Bf16));
+inline constexpr int kMaxExperts = 512;            // as many offsets as a block keeps in shared memory
+inline constexpr int kMaxSharedBytes = 227 << 10;  // of a block; the runtime keeps 1 KiB of the 228 KiB
+static_assert(kBlockK == kBoxColumns, "a K-major stage has one box of columns");
+static_assert(kBlockM == 2 * kWgmmaM, "a tile's rows are two wgmmas");
+
+// Registers of a thread at the launch: an equal part of the multiprocessor's 65,536, in units of 8.
+constexpr int launch_registers(int threads) { return 65'536 / threads / 8 * 8; }
+// Registers of a consumer thread, for setmaxnreg: the block's, less `others` for each thread of the other warpgroups.
+constexpr int consumer_registers(int threads, int others) {
+  const int warpgroups = threads / kWarpgroupThreads;
+  return (launch_registers(threads) * warpgroups - others * (warpgroups - kConsumers)) / kConsumers / 8 * 8;
+}
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Position in the ring of stages; `parity` is that of the round.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  __device__ void skip(int stages) {
-    const int at = stage + stages;
-    stage = at % kStages;
-    parity ^= static_cast<unsigned>(at / kStages) & 1;
-  }
-};
-
-// The numbers of a block's tiles, ascending. Blocks share a counter, so that one which begins late, behind another
-// kernel on its multiprocessor, has fewer. One thread takes them, each while it fills the last stages of the tile
-// before, so that blocks end together; all others read them in order, at most kBehind tiles later.
-template <int kStages>
-struct TileNumbers {
-  static constexpr int kBehind = kStages + 2;  // a stage a tile: those, and two whose results are stored
-  static constexpr int kCount = 8;
-  static_assert(kCount > kBehind);
-  int number[kCount];
-  std::uint64_t known[kCount];
-
-  __device__ void init() {
-    for (std::uint64_t& barrier : known) barrier_init(shared_address(&barrier), 1);
-  }
-};
-
-// All may call it; only the block's first thread acts. Each number is taken a while before it is handed out, which
-// waits for it.
-template <int kStages>
-class TileTaker {
- public:
-  // `next_tile` is zero when the kernel begins.
-  __device__ TileTaker(int* next_tile, TileNumbers<kStages>& numbers) : next_tile_(next_tile), numbers_(numbers) {
-    take();
-  }
-  // At each of the `stages` of a tile: one of the last is where its follower is taken.
-  __device__ void at(int stage, int stages) {
-    if (stage == max(0, stages - kStagesAhead)) take();
-  }
-  __device__ void hand_out() {
-    if (threadIdx.x != 0) return;
-    const unsigned at = taken_++ % numbers_.kCount;
-    numbers_.number[at] = held_;
-    barrier_arrive(shared_address(&numbers_.known[at]));
-  }
-
- private:
-  static constexpr int kStagesAhead = 4;  // what an answer takes
-  __device__ void take() {
-    if (threadIdx.x == 0) held_ = atomicAdd(next_tile_, 1);
-  }
-
-  int* next_tile_;
-  TileNumbers<kStages>& numbers_;
-  unsigned taken_ = 0;
-  int held_ = 0;
-};
-
-template <int kStages>
-class TileReader {
- public:
-  __device__ explicit TileReader(const TileNumbers<kStages>& numbers) : numbers_(numbers) {}
-  __device__ int next() {
-    const unsigned at = read_ % numbers_.kCount;
-    barrier_wait(shared_address(&numbers_.known[at]), read_ / numbers_.kCount & 1);
-    ++read_;
-    return numbers_.number[at];
-  }
-
- private:
-  const TileNumbers<kStages>& numbers_;
-  unsigned read_ = 0;
-};
-
-// By the first warp: for each expert the sum of tiles_of(rows) over the experts before.
-template <class TilesOf>
-__device__ inline void count_tiles(int* before, const RoutedExperts& experts, const TilesOf& tiles_of) {
-  const int lane = static_cast<int>(threadIdx.x);
-  int sum = 0;
-  for (int first = 0; first < experts.count; first += 32) {
-    const int e = first + lane;
-    int tiles = e < experts.count ? tiles_of(max(0, experts.before(e + 1) - experts.before(e))) : 0;
-    for (int step = 1; step < 32; step *= 2) {
-      const int below = __shfl_up_sync(~0u, tiles, step);
-      if (lane >= step) tiles += below;
-    }
-    if (e < experts.count) before[e + 1] = sum + tiles;
-    sum += __shfl_sync(~0u, tiles, 31);
-  }
-  if (lane == 0) before[0] = 0;
+// Byte offset of a 16-byte chunk in a swizzled tile of 128-byte rows.
+__device__ inline int swizzle_offset(int row, int chunk) {
+  return row * kSwizzleBytes + ((chunk ^ row % kSwizzleRows) << 4);
 }
 
-__device__ inline unsigned packed(float a, float b) {
+// Position in the circular buffer of stages; `phase` is the parity of the round.
+template <int kStages>
+struct PipelineState {
+  int stage = 0;
+  unsigned phase = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+  __device__ void advance(int stages) {
+    const int at = stage + stages;
+    stage = at % kStages;
+    phase ^= static_cast<unsigned>(at / kStages) & 1;
+  }
+};
+
+// One step of the mainloop: a warpgroup multiplies a stage as one wgmma group, and frees the stage of the step before,
+// whose group is complete by then. Accumulators [kTilesM] are for tiles of 64 rows, one TMA box of A apart.
+// `unreleased`: empty barrier of the stage that wgmmas in flight read.
+template <Major kMajorA, Major kMajorB, int kTilesM, int kCount>
+__device__ inline void mainloop_step(float (&accumulators)[kTilesM][kCount], std::uint64_t a, std::uint64_t b,
+                                     bool first_k_block, int lane, unsigned empty_barrier, unsigned& unreleased) {
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kBlockK / kWgmmaK; ++i) {
+#pragma unroll
+    for (int m = 0; m < kTilesM; ++m) {
+      wgmma<kMajorA, kMajorB>(accumulators[m], a + i * kDescriptorStep<kMajorA> + m * (kBoxBytes >> 4),
+                              b + i * kDescriptorStep<kMajorB>, first_k_block && i == 0);
+    }
+  }
+  wgmma_commit_group();
+  wgmma_wait_group<1>();
+  if (!first_k_block && lane == 0) mbarrier_arrive(unreleased);
+  unreleased = empty_barrier;
+}
+
+// After the last step: all accumulators are complete, and the last stage is free.
+template <int kTilesM, int kCount>
+__device__ inline void mainloop_end(float (&accumulators)[kTilesM][kCount], int lane, unsigned unreleased) {
+  wgmma_wait_group<0>();
+#pragma unroll
+  for (int m = 0; m < kTilesM; ++m) wgmma_fence_accumulators(accumulators[m]);
+  if (lane == 0) mbarrier_arrive(unreleased);
+}
+
+__device__ inline unsigned pack_bf16x2(float a, float b) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
   return reinterpret_cast<const unsigned&>(v);
 }
-__device__ inline float2 unpacked(unsigned v) { return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v)); }
+__device__ inline float2 unpack_bf16x2(unsigned v) {
+  return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(v));
+}
 
 __device__ inline uint4 load_shared(unsigned address) {
   uint4 v;
@@ -136,25 +103,25 @@ __device__ inline uint4 load_shared(unsigned address) {
   return v;
 }
 
-// Adds to floats in shared memory, or overwrites them.
+// Stores floats to shared memory, or adds them to what is there.
 template <bool kAdds>
-__device__ inline void put_shared(unsigned at, float a) {
+__device__ inline void store_shared(unsigned to, float a) {
   float x = a;
   if constexpr (kAdds) {
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(to) : "memory");
     x += a;
   }
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
 template <bool kAdds>
-__device__ inline void put_shared(unsigned at, float a, float b) {
+__device__ inline void store_shared(unsigned to, float a, float b) {
   float x = a, y = b;
   if constexpr (kAdds) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(to) : "memory");
     x += a;
     y += b;
   }
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
 }  // namespace megalith::cuda::hopper

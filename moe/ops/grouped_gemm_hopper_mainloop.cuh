@@ -1,169 +1,165 @@
-// c_r = a_r B_e: 128 rows of one expert by 256 columns a tile (192 before SwiGLU's gradient). Bound by the tensor cores
-// and by power, next by what L2 delivers. A multiplying thread keeps half as many sums as the tile has columns; k
-// ascending, so deterministic. What follows the product sees it rounded to bf16 in shared memory.
+// M-grouped GEMM, c_r = a_r B_e: tiles of 128 rows of one expert by 256 columns (192 before SwiGLU's gradient). Bound
+// by the tensor cores and by power, next by the bandwidth of L2. Cooperative: both consumer warpgroups work on a tile,
+// each on 64 of its rows. Each element sums k in ascending order, so results are deterministic. The epilogue reads the
+// tile rounded to bf16 from shared memory.
 #pragma once
 
 #include "moe/ops/grouped_gemm_hopper_epilogue.cuh"
 
 namespace megalith::cuda::hopper {
 
-// The columns of b for one stage.
-template <class Form>
-__device__ inline void copy_b(const RowsArguments& p, unsigned to, unsigned barrier, const Tiles<Form>& tiles,
-                              int block) {
-  if constexpr (Form::kBAlongK) {
-    const int row = tiles.walk.expert * p.columns + tiles.first;
-    constexpr bool kBoth = Form::kGated;
-    copy_box(to, tiles.second ? &p.b2 : &p.b, barrier, block * kDepth, row);
-    copy_box(to + 2 * kBoxBytes, kBoth || tiles.second ? &p.b2 : &p.b, barrier, block * kDepth,
+// TMA loads of b for one stage.
+template <class Traits>
+__device__ inline void load_b(const MGroupedArguments& p, unsigned to, unsigned full_barrier,
+                              const MGroupedTileScheduler<Traits>& tile, int k_block) {
+  if constexpr (Traits::kMajorB == Major::kK) {
+    const int row = tile.expert * p.columns + tile.column;
+    constexpr bool kBoth = Traits::kGated;
+    tma_load(to, tile.second ? &p.b2 : &p.b, full_barrier, k_block * kBlockK, row);
+    tma_load(to + 2 * kBoxBytes, kBoth || tile.second ? &p.b2 : &p.b, full_barrier, k_block * kBlockK,
              kBoth ? row : row + 128);
   } else {
-    const int blocks = p.depth / kDepth;
-    const bool second = block >= blocks;
-    const int row = tiles.walk.expert * p.depth + (second ? block - blocks : block) * kDepth;
+    const int k_blocks = p.depth / kBlockK;
+    const bool second = k_block >= k_blocks;
+    const int row = tile.expert * p.depth + (second ? k_block - k_blocks : k_block) * kBlockK;
 #pragma unroll
-    for (int i = 0; i < Form::kColumns / 64; ++i) {
-      copy_box(to + i * kBoxBytes, second ? &p.b2 : &p.b, barrier, tiles.first + 64 * i, row);
+    for (int i = 0; i < Traits::kBlockN / kBoxColumns; ++i) {
+      tma_load(to + i * kBoxBytes, second ? &p.b2 : &p.b, full_barrier, tile.column + kBoxColumns * i, row);
     }
   }
 }
 
-// Fills stages, also those of the next tile while this one is multiplied.
-template <class Form>
-__device__ inline void produce(const RowsArguments& p, RowsMemory<Form>& memory, TileTaker<Form::kStages>& taker,
-                               int blocks) {
-  constexpr int kTimes = kRows * 8 / Form::kProducers;  // rows of a thread; eight lanes copy the 128 bytes of one
-  const int thread = static_cast<int>(threadIdx.x), pack = thread % 8, down = thread / 8;
-  static_assert(!Form::kGather || Form::kProducers % 64 == 0, "a thread's rows have one remainder modulo 8");
-  if (!Form::kGather && thread != 0) return;
+// The producer warps fill stages, also those of the next tile while consumers multiply this one.
+template <class Traits>
+__device__ inline void run_producer(const MGroupedArguments& p, MGroupedSharedStorage<Traits>& shared,
+                                    TileQueueWriter<Traits::kStages>& tile_queue, int k_blocks) {
+  constexpr int kTimes = kBlockM * 8 / Traits::kProducerThreads;  // rows of a thread; eight lanes copy 128 bytes of one
+  const int thread = static_cast<int>(threadIdx.x), chunk = thread % 8, down = thread / 8;
+  static_assert(!Traits::kGather || Traits::kProducerThreads % 64 == 0, "a thread's rows have one remainder modulo 8");
+  if (!Traits::kGather && thread != 0) return;
   const unsigned stride = static_cast<unsigned>(p.a_stride / 8);
-  Ring<Form::kStages> ring;
-  taker.hand_out();
-  for (Tiles<Form> tiles(p, memory); tiles.found; tiles.next()) {
+  PipelineState<Traits::kStages> pipeline;
+  tile_queue.push();
+  for (MGroupedTileScheduler<Traits> tile(p, shared); tile.found; tile.next()) {
     unsigned sources[kTimes];  // where rows start, in 16 bytes
     unsigned live = 0;
-    if constexpr (Form::kGather) {
+    if constexpr (Traits::kGather) {
 #pragma unroll
       for (int i = 0; i < kTimes; ++i) {
-        const int row = down + i * (Form::kProducers / 8);
-        const bool is_live = row < tiles.walk.live;
-        sources[i] = (is_live ? p.index[tiles.walk.first_row + row] : 0) * stride + pack;
+        const int row = down + i * (Traits::kProducerThreads / 8);
+        const bool is_live = row < tile.live_rows;
+        sources[i] = (is_live ? p.index[tile.first_row + row] : 0) * stride + chunk;
         live |= static_cast<unsigned>(is_live) << i;
       }
     }
-    for (int block = 0; block < blocks; ++block, ring.next()) {
-      taker.at(block, blocks);
-      const unsigned full = shared_address(&memory.full[ring.stage]), a = shared_address(memory.a[ring.stage]);
-      barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
+    for (int k_block = 0; k_block < k_blocks; ++k_block, pipeline.advance()) {
+      tile_queue.prefetch(k_block, k_blocks);
+      const unsigned full_barrier = shared_address(&shared.full_barriers[pipeline.stage]);
+      const unsigned a = shared_address(shared.a[pipeline.stage]);
+      mbarrier_wait(shared_address(&shared.empty_barriers[pipeline.stage]), pipeline.phase ^ 1);
       if (thread == 0) {
-        barrier_arrive_expecting(full, Form::kBytesB + (Form::kGather ? 0 : kBytesA));
-        copy_b(p, shared_address(memory.b[ring.stage]), full, tiles, block);
-        if (!Form::kGather) copy_box(a, &p.a, full, block * kDepth, tiles.walk.first_row);
+        mbarrier_arrive_expect_tx(full_barrier, Traits::kStageBytesB + (Traits::kGather ? 0 : kStageBytesA));
+        load_b(p, shared_address(shared.b[pipeline.stage]), full_barrier, tile, k_block);
+        if (!Traits::kGather) tma_load(a, &p.a, full_barrier, k_block * kBlockK, tile.first_row);
       }
-      if constexpr (Form::kGather) {
-        const uint4* from = reinterpret_cast<const uint4*>(p.a_rows + block * kDepth);
-        const unsigned to = a + down * 128 + ((pack ^ down % 8) << 4);
+      if constexpr (Traits::kGather) {
+        const uint4* from = reinterpret_cast<const uint4*>(p.a_rows + k_block * kBlockK);
+        const unsigned to = a + swizzle_offset(down, chunk);
 #pragma unroll
         for (int i = 0; i < kTimes; ++i) {
-          copy_16(to + i * (Form::kProducers / 8) * 128, from + sources[i], (live >> i & 1) != 0);
+          cp_async_16(to + i * (Traits::kProducerThreads / 8) * kSwizzleBytes, from + sources[i], (live >> i & 1) != 0);
         }
-        barrier_arrive_after_copies(full);
+        cp_async_mbarrier_arrive(full_barrier);
       }
     }
-    taker.hand_out();
+    tile_queue.push();
   }
 }
 
-// One warpgroup: the products of its half of the rows.
-template <class Form>
-__device__ inline void multiply_tiles(const RowsArguments& p, RowsMemory<Form>& memory, int blocks) {
-  constexpr int kColumns = Form::kColumns;
-  const int warp = static_cast<int>(threadIdx.x) / 32 - 4, half = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
-  const unsigned product_full = shared_address(&memory.product_full[half]);
-  const unsigned product_empty = shared_address(&memory.product_empty[half]);
-  Ring<Form::kStages> ring;
-  unsigned round = 0;
-  for (Tiles<Form> tiles(p, memory); tiles.found; tiles.next()) {
-    if (tiles.walk.live <= half * kHalf) {  // nothing of ours: only keep the stages going
-      for (int block = 0; block < blocks; ++block, ring.next()) {
-        barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
+// A consumer warpgroup: multiplies its 64 rows of each tile, and leaves them to the epilogue.
+template <class Traits>
+__device__ inline void run_consumer(const MGroupedArguments& p, MGroupedSharedStorage<Traits>& shared, int k_blocks) {
+  constexpr int kBlockN = Traits::kBlockN;
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 4, consumer = warp / 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned c_full_barrier = shared_address(&shared.c_full_barriers[consumer]);
+  const unsigned c_empty_barrier = shared_address(&shared.c_empty_barriers[consumer]);
+  PipelineState<Traits::kStages> pipeline;
+  unsigned c_phase = 0;
+  for (MGroupedTileScheduler<Traits> tile(p, shared); tile.found; tile.next()) {
+    if (tile.live_rows <= consumer * kWgmmaM) {  // no row of this warpgroup: only free the stages
+      for (int k_block = 0; k_block < k_blocks; ++k_block, pipeline.advance()) {
+        mbarrier_wait(shared_address(&shared.full_barriers[pipeline.stage]), pipeline.phase);
         __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&memory.empty[ring.stage]));
+        if (lane == 0) mbarrier_arrive(shared_address(&shared.empty_barriers[pipeline.stage]));
       }
       continue;
     }
-    float sum[kColumns / 2];
-    unsigned before = 0;  // the stage that is still read
-    for (int block = 0; block < blocks; ++block, ring.next()) {
-      barrier_wait(shared_address(&memory.full[ring.stage]), ring.parity);
-      if (Form::kGather) fence_async_shared();
-      const auto a = operand<true>(shared_address(memory.a[ring.stage]) + half * kHalf * 128);
-      const auto b = operand<Form::kBAlongK>(shared_address(memory.b[ring.stage]), kBoxBytes);
-      products_begin();
-#pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i) {
-        multiply<true, Form::kBAlongK>(sum, a + i * kNext16<true>, b + i * kNext16<Form::kBAlongK>,
-                                       block == 0 && i == 0);
-      }
-      products_commit();
-      products_wait<1>();
-      if (block > 0 && lane == 0) barrier_arrive(before);
-      before = shared_address(&memory.empty[ring.stage]);
+    float accumulators[1][kBlockN / 2];
+    unsigned unreleased = 0;
+    for (int k_block = 0; k_block < k_blocks; ++k_block, pipeline.advance()) {
+      mbarrier_wait(shared_address(&shared.full_barriers[pipeline.stage]), pipeline.phase);
+      if (Traits::kGather) fence_proxy_async();
+      const auto a =
+          wgmma_descriptor<Major::kK>(shared_address(shared.a[pipeline.stage]) + consumer * kWgmmaM * kSwizzleBytes);
+      const auto b = wgmma_descriptor<Traits::kMajorB>(shared_address(shared.b[pipeline.stage]), kBoxBytes);
+      mainloop_step<Major::kK, Traits::kMajorB>(accumulators, a, b, k_block == 0, lane,
+                                                shared_address(&shared.empty_barriers[pipeline.stage]), unreleased);
     }
-    products_wait<0>();
-    results_are_ready(sum);
-    if (lane == 0) barrier_arrive(before);
-    barrier_wait(product_empty, round ^ 1);
-    round ^= 1;
-    const int row = lane % 16, column = lane / 16;
+    mainloop_end(accumulators, lane, unreleased);
+    mbarrier_wait(c_empty_barrier, c_phase ^ 1);
+    c_phase ^= 1;
+    const int row = lane % 16, chunk = lane / 16;
 #pragma unroll
-    for (int c = 0; c < kColumns / 64; ++c) {
-      const unsigned to = shared_address(memory.product[c]) + (warp * 16 + row) * 128;
+    for (int c = 0; c < kBlockN / 64; ++c) {
+      const unsigned to = shared_address(shared.c[c]) + (warp * 16 + row) * kSwizzleBytes;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float* v = sum + 4 * (8 * c + 2 * i);
-        store_matrices(to + ((2 * i + column ^ row % 8) << 4), packed(v[0], v[1]), packed(v[2], v[3]),
-                       packed(v[4], v[5]), packed(v[6], v[7]));
+        const float* v = accumulators[0] + 4 * (8 * c + 2 * i);
+        stmatrix_x4(to + ((2 * i + chunk ^ row % kSwizzleRows) << 4), pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]),
+                    pack_bf16x2(v[4], v[5]), pack_bf16x2(v[6], v[7]));
       }
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(product_full);
+    if (lane == 0) mbarrier_arrive(c_full_barrier);
   }
 }
 
-template <class Form>
-__global__ void __launch_bounds__(Form::kThreads, 1) grouped_gemm_kernel(const __grid_constant__ RowsArguments p) {
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    grouped_gemm_kernel(const __grid_constant__ MGroupedArguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // not in the code for other devices
-  extern __shared__ __align__(1024) unsigned char shared[];
-  auto& memory = *reinterpret_cast<RowsMemory<Form>*>(shared);
-  TileTaker<Form::kStages> taker(p.counter, memory.numbers);
+  extern __shared__ __align__(1024) unsigned char dynamic_shared[];
+  auto& shared = *reinterpret_cast<MGroupedSharedStorage<Traits>*>(dynamic_shared);
+  TileQueueWriter<Traits::kStages> tile_queue(p.tile_counter, shared.tile_queue);
   if (threadIdx.x == 0) {
-    memory.numbers.init();
-    for (int s = 0; s < Form::kStages; ++s) {
-      barrier_init(shared_address(&memory.full[s]), Form::kGather ? Form::kProducers + 1 : 1);
-      barrier_init(shared_address(&memory.empty[s]), 8);
+    shared.tile_queue.init();
+    for (int s = 0; s < Traits::kStages; ++s) {
+      // Arrivals: the thread that issues TMA, and each gathering thread; one lane of each consumer warp.
+      mbarrier_init(shared_address(&shared.full_barriers[s]), Traits::kGather ? Traits::kProducerThreads + 1 : 1);
+      mbarrier_init(shared_address(&shared.empty_barriers[s]), kConsumers * kWarpgroupThreads / 32);
     }
-    for (int half = 0; half < 2; ++half) {
-      barrier_init(shared_address(&memory.product_full[half]), 4);
-      barrier_init(shared_address(&memory.product_empty[half]), Form::kFinishing / 32);
+    for (int consumer = 0; consumer < kConsumers; ++consumer) {
+      mbarrier_init(shared_address(&shared.c_full_barriers[consumer]), kWarpgroupThreads / 32);
+      mbarrier_init(shared_address(&shared.c_empty_barriers[consumer]), Traits::kEpilogueThreads / 32);
     }
-    barrier_init_fence();
+    fence_mbarrier_init();
   }
   if (threadIdx.x < 32) {
-    count_tiles(memory.tiles_before, p.experts, [](int rows) { return ceil_div(rows, kRows); });
+    sum_tiles(shared.m_tiles_before, p.experts, [](int rows) { return ceil_div(rows, kBlockM); });
   }
   __syncthreads();
-  const int blocks = p.depth / kDepth * (Form::kBAlongK ? 1 : 1 + p.pair);
-  if (threadIdx.x / kWarpgroup % 3 == 0) {
-    registers_down<Form::kOtherRegisters>();
-    if (threadIdx.x < Form::kProducers) {
-      produce(p, memory, taker, blocks);
+  const int k_blocks = p.depth / kBlockK * (Traits::kMajorB == Major::kK ? 1 : 1 + p.pair);
+  if (threadIdx.x / kWarpgroupThreads % 3 == 0) {  // the first warpgroup, and the fourth where there is one
+    setmaxnreg_dec<Traits::kEpilogueRegisters>();
+    if (threadIdx.x < Traits::kProducerThreads) {
+      run_producer(p, shared, tile_queue, k_blocks);
     } else {
-      finish(p, memory);
+      run_epilogue(p, shared);
     }
   } else {
-    registers_up<Form::kMultiplyRegisters>();
-    multiply_tiles(p, memory, blocks);
+    setmaxnreg_inc<Traits::kConsumerRegisters>();
+    run_consumer(p, shared, k_blocks);
   }
 #endif
 }

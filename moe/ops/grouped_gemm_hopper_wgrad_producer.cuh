@@ -1,8 +1,8 @@
-// What the two forms of the kernel in grouped_gemm_hopper_wgrad.cuh share: which tiles blocks take, and how stages are
-// filled.
+// Arguments, schedules, shared memory, tile scheduler and producer of the K-grouped GEMM
+// (grouped_gemm_hopper_wgrad.cuh): an expert's rows are the K of its matrix.
 #pragma once
 
-#include "moe/ops/grouped_gemm_hopper.cuh"
+#include "moe/ops/grouped_gemm_hopper_scheduler.cuh"
 
 namespace megalith::cuda::hopper {
 
@@ -16,151 +16,166 @@ struct WgradArguments {
   void *c, *c2;
   int a_columns, b_columns;  // of one C
   bool adds;                 // or overwrites C
-  int* counter;
+  int* tile_counter;
   int pair;  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
 };
 
-inline constexpr int kWgradThreads = 3 * kWarpgroup;
+inline constexpr int kWgradThreads = (1 + kConsumers) * kWarpgroupThreads;
 
-// Both multiplying warpgroups work on a tile, each on the half of its rows.
-struct Together {
-  static constexpr int kTogether = 2;  // warpgroups that multiply a stage
-  static constexpr int kColumns = 256, kStages = 3, kBytesB = kColumns * kDepth * 2;
+// Both consumer warpgroups multiply one tile, each half of its rows.
+struct Cooperative {
+  static constexpr int kConsumersOfTile = 2;
+  static constexpr int kBlockN = 256, kStages = 3;
+  // Named barriers: one of both consumers, and one of each; 0 is __syncthreads.
+  static constexpr int kTileBarrier = 1, kWarpgroupBarrier = 2;
 };
-// Each has tiles of its own, and multiplies while the other adds to C.
-struct InTurns {
-  static constexpr int kTogether = 1;
-  static constexpr int kColumns = 192, kStages = 4, kBytesB = kColumns * kDepth * 2;
+// Each consumer warpgroup has its own tiles, and multiplies while the other adds to C. Its accumulators are for all 128
+// rows, which leaves registers for 192 columns.
+struct PingPong {
+  static constexpr int kConsumersOfTile = 1;
+  static constexpr int kBlockN = 192, kStages = 4;
+  static constexpr int kTileBarrier = 1, kWarpgroupBarrier = 1;  // a tile's consumers are one warpgroup
 };
+template <class Schedule>
+inline constexpr int kWgradStageBytesB = Schedule::kBlockN* kBlockK* static_cast<int>(sizeof(Bf16));
 
-// 64 x 64 values of a result: two boxes of 32 columns, rows of 128 bytes, swizzled.
-struct Square {
+// Registers of a producer thread: one that only issues TMA needs few; a gathering one holds the row numbers and
+// addresses of its copies. PingPong has none to give away: it has 192 accumulators a thread, Cooperative 128.
+template <class Schedule, bool kGather>
+inline constexpr int kWgradProducerRegisters = kGather&& Schedule::kConsumersOfTile == kConsumers ? 56 : 40;
+template <class Schedule, bool kGather>
+inline constexpr int kWgradConsumerRegisters = consumer_registers(kWgradThreads,
+                                                                  kWgradProducerRegisters<Schedule, kGather>);
+
+// Epilogue subtile: 64 x 64 fp32 values of C in shared memory, as two TMA boxes of 32 columns, swizzled.
+struct EpilogueSubtile {
   float boxes[2][64][32];
   __device__ float* at(int row, int column) {
-    return &boxes[column / 32][row][(column % 32 / 4 ^ row % 8) * 4 + column % 4];
+    return &boxes[column / 32][row][(column % 32 / 4 ^ row % kSwizzleRows) * 4 + column % 4];
   }
 };
 
-template <class Form>
-struct WgradMemory {
-  alignas(1024) unsigned char a[Form::kStages][kBytesA];
-  alignas(1024) unsigned char b[Form::kStages][Form::kBytesB];
-  alignas(1024) Square staged[2][2];  // of each multiplying warpgroup
-  std::uint64_t full[Form::kStages], empty[Form::kStages];
-  TileNumbers<Form::kStages> numbers;
-  int experts_before[kMostExperts + 1];  // that have rows
-  // InTurns:
-  std::uint64_t loaded[2][2];  // the square of C
-  std::uint64_t turn[2];       // of a warpgroup: the other one has found all of its stages full
+template <class Schedule>
+struct WgradSharedStorage {
+  alignas(1024) unsigned char a[Schedule::kStages][kStageBytesA];
+  alignas(1024) unsigned char b[Schedule::kStages][kWgradStageBytesB<Schedule>];
+  alignas(1024) EpilogueSubtile subtiles[kConsumers][2];  // of each consumer warpgroup
+  std::uint64_t full_barriers[Schedule::kStages], empty_barriers[Schedule::kStages];
+  TileQueue<Schedule::kStages> tile_queue;
+  int experts_before[kMaxExperts + 1];  // those with rows
+  // PingPong:
+  std::uint64_t loaded_barriers[kConsumers][2];  // C is in the subtile
+  std::uint64_t order_barriers[kConsumers];      // the other warpgroup has found all stages of its tile full
 };
 
-static_assert(sizeof(WgradMemory<Together>) <= kMostShared && sizeof(WgradMemory<InTurns>) <= kMostShared);
+static_assert(sizeof(WgradSharedStorage<Cooperative>) <= kMaxSharedBytes);
+static_assert(sizeof(WgradSharedStorage<PingPong>) <= kMaxSharedBytes);
 
-// Where tiles are: expert by expert, groups of kWgradGroup tiles of a, in each of them tile after tile of b.
-template <class Form, bool kTransposed_>
-class WgradWalk {
+// The block's tiles, expert after expert.
+template <class Schedule, bool kTransposed_>
+class WgradTileScheduler {
  public:
   static constexpr bool kTransposed = kTransposed_;
-  __device__ WgradWalk(const WgradArguments& p, const WgradMemory<Form>& memory)
-      : p_(p), before_(memory.experts_before), numbers_(memory.numbers) {
+  __device__ WgradTileScheduler(const WgradArguments& p, const WgradSharedStorage<Schedule>& shared)
+      : p_(p), before_(shared.experts_before), queue_(shared.tile_queue) {
     next();
   }
   __device__ void next() {
-    const int a_tiles = ceil_div(p_.a_columns, kRows) * (kTransposed ? 1 : 1 + p_.pair);
-    const int b_tiles = ceil_div(p_.b_columns, kColumns) * (kTransposed ? 1 + p_.pair : 1);
-    const int tiles = a_tiles * b_tiles, tile = numbers_.next();
+    const int a_tiles = ceil_div(p_.a_columns, kBlockM) * (kTransposed ? 1 : 1 + p_.pair);
+    const int b_tiles = ceil_div(p_.b_columns, kBlockN) * (kTransposed ? 1 + p_.pair : 1);
+    const int tiles = a_tiles * b_tiles, tile = queue_.pop();
     while (expert < p_.experts.count && tile >= before_[expert + 1] * tiles) ++expert;
     found = expert < p_.experts.count;
     if (!found) return;
     first_row = p_.experts.before(expert);
     rows = p_.experts.before(expert + 1) - first_row;
-    int in = tile - before_[expert] * tiles;
-    const int group = in / (kWgradGroup * b_tiles);
-    in -= group * kWgradGroup * b_tiles;
-    const int high = min(kWgradGroup, a_tiles - group * kWgradGroup);
-    const int b_tile = in / high, a_tile = group * kWgradGroup + in - b_tile * high;
-    const int of_one = ceil_div(kTransposed ? p_.b_columns : p_.a_columns, kTransposed ? kColumns : kRows);
+    const RasterPlace place(tile - before_[expert] * tiles, a_tiles, b_tiles);
+    const int a_tile = place.m(), b_tile = place.n;
+    const int of_one = ceil_div(kTransposed ? p_.b_columns : p_.a_columns, kTransposed ? kBlockN : kBlockM);
     second = (kTransposed ? b_tile : a_tile) >= of_one;
-    a_column = (a_tile - (second && !kTransposed ? of_one : 0)) * kRows;
-    b_column = (b_tile - (second && kTransposed ? of_one : 0)) * kColumns;
+    a_column = (a_tile - (second && !kTransposed ? of_one : 0)) * kBlockM;
+    b_column = (b_tile - (second && kTransposed ? of_one : 0)) * kBlockN;
   }
-  // Columns of the operands themselves.
+  // First columns of the operands themselves.
   __device__ int a_first() const { return a_column + (second && !kTransposed ? p_.a_columns : 0); }
   __device__ int b_first() const { return b_column + (second && kTransposed ? p_.b_columns : 0); }
 
-  bool found = false;  // the last one is not behind
-  int expert = 0, first_row = 0, rows = 0;
+  bool found = false;  // false after the last tile
+  int expert = 0;
+  int first_row = 0, rows = 0;     // of the expert
   int a_column = 0, b_column = 0;  // of C or c2
   bool second = false;             // c2
 
  private:
-  static constexpr int kColumns = Form::kColumns, kWgradGroup = 12;
+  static constexpr int kBlockN = Schedule::kBlockN;
   const WgradArguments& p_;
-  const int* before_;
-  TileReader<Form::kStages> numbers_;
+  const int* before_;  // experts before that have rows
+  TileQueueReader<Schedule::kStages> queue_;
 };
 
-// Fills stages, also those of the next tile while this one is multiplied.
-template <class Form, bool kGather, bool kTransposed>
-__device__ inline void produce_wgrad(const WgradArguments& p, WgradMemory<Form>& memory,
-                                     TileTaker<Form::kStages>& taker) {
-  constexpr int kTimes = kDepth / 8;  // rows of a thread in a block; half a warp copies one
+// The producer warpgroup fills stages, also those of the next tile while consumers multiply this one.
+template <class Schedule, bool kGather, bool kTransposed>
+__device__ inline void run_wgrad_producer(const WgradArguments& p, WgradSharedStorage<Schedule>& shared,
+                                          TileQueueWriter<Schedule::kStages>& tile_queue) {
+  constexpr int kTimes = kBlockK / 8;  // rows of a thread in a k-block; half a warp copies one
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (!kGather && thread != 0) return;
-  Ring<Form::kStages> ring;
+  PipelineState<Schedule::kStages> pipeline;
   const int across = thread % 16, down = thread / 16;
-  taker.hand_out();
-  for (WgradWalk<Form, kTransposed> walk(p, memory); walk.found; walk.next()) {
-    const int column = walk.a_first() + across * 8;
-    const bool inside = walk.a_column + across * 8 < p.a_columns;
+  tile_queue.push();
+  for (WgradTileScheduler<Schedule, kTransposed> tile(p, shared); tile.found; tile.next()) {
+    const int column = tile.a_first() + across * 8;
+    const bool inside = tile.a_column + across * 8 < p.a_columns;
     // Lanes 0 to 15 fetch the indices of the warp's rows 2 warp, 2 warp + 1, 2 warp + 8, ...
-    const auto index_of = [&](int block) {
-      const int row = block * kDepth + 2 * warp + lane % 2 + lane / 2 * 8;
-      return lane < 16 && row < walk.rows ? p.index[walk.first_row + row] : -1;
+    const auto index_of = [&](int k_block) {
+      const int row = k_block * kBlockK + 2 * warp + lane % 2 + lane / 2 * 8;
+      return lane < 16 && row < tile.rows ? p.index[tile.first_row + row] : -1;
     };
     int index = kGather ? index_of(0) : 0;
-    const int blocks = ceil_div(walk.rows, kDepth);
-    for (int block = 0; block < blocks; ++block, ring.next()) {
-      taker.at(block, blocks);
-      const unsigned full = shared_address(&memory.full[ring.stage]);
-      const unsigned a = shared_address(memory.a[ring.stage]), b = shared_address(memory.b[ring.stage]);
-      barrier_wait(shared_address(&memory.empty[ring.stage]), ring.parity ^ 1);
+    const int k_blocks = ceil_div(tile.rows, kBlockK);
+    for (int k_block = 0; k_block < k_blocks; ++k_block, pipeline.advance()) {
+      tile_queue.prefetch(k_block, k_blocks);
+      const unsigned full_barrier = shared_address(&shared.full_barriers[pipeline.stage]);
+      const unsigned a = shared_address(shared.a[pipeline.stage]), b = shared_address(shared.b[pipeline.stage]);
+      mbarrier_wait(shared_address(&shared.empty_barriers[pipeline.stage]), pipeline.phase ^ 1);
       if (thread == 0) {
-        const int row = walk.first_row + block * kDepth;
-        barrier_arrive_expecting(full, Form::kBytesB + (kGather ? 0 : kBytesA));
+        const int row = tile.first_row + k_block * kBlockK;
+        mbarrier_arrive_expect_tx(full_barrier, kWgradStageBytesB<Schedule> + (kGather ? 0 : kStageBytesA));
 #pragma unroll
-        for (int i = 0; i < Form::kColumns / 64; ++i) {
-          copy_box(b + i * kBoxBytes, &p.b, full, walk.b_first() + 64 * i, row);
+        for (int i = 0; i < Schedule::kBlockN / kBoxColumns; ++i) {
+          tma_load(b + i * kBoxBytes, &p.b, full_barrier, tile.b_first() + kBoxColumns * i, row);
         }
         if constexpr (!kGather) {
 #pragma unroll
-          for (int i = 0; i < kRows / 64; ++i) copy_box(a + i * kBoxBytes, &p.a, full, walk.a_first() + 64 * i, row);
+          for (int i = 0; i < kBlockM / kBoxColumns; ++i) {
+            tma_load(a + i * kBoxBytes, &p.a, full_barrier, tile.a_first() + kBoxColumns * i, row);
+          }
         }
       }
       if constexpr (kGather) {
-        int from[kTimes];  // before any copy, whose order is kept
+        int from[kTimes];  // before any copy, as the compiler keeps their order
 #pragma unroll
         for (int i = 0; i < kTimes; ++i) from[i] = __shfl_sync(~0u, index, lane / 16 + 2 * i);
-        if (block + 1 < blocks) index = index_of(block + 1);
-        const unsigned to = a + across / 8 * kBoxBytes + down * 128 + ((across % 8 ^ down % 8) << 4);
+        if (k_block + 1 < k_blocks) index = index_of(k_block + 1);
+        const unsigned to = a + across / 8 * kBoxBytes + swizzle_offset(down, across % 8);
 #pragma unroll
         for (int i = 0; i < kTimes; ++i) {
           const bool live = inside && from[i] >= 0;
-          copy_16(to + i * 8 * 128, p.a_rows + (live ? from[i] * p.a_stride + column : 0), live);
+          cp_async_16(to + i * 8 * kSwizzleBytes, p.a_rows + (live ? from[i] * p.a_stride + column : 0), live);
         }
-        barrier_arrive_after_copies(full);
+        cp_async_mbarrier_arrive(full_barrier);
       }
     }
-    taker.hand_out();
+    tile_queue.push();
   }
 }
 
-// C of experts without rows, which have no tiles, becomes zeros; by a warpgroup of each block.
+// Overwrites C of experts without rows, which have no tiles, by zeros; by a warpgroup of each block.
 template <class C>
 __device__ inline void clear_without_rows(const WgradArguments& p) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads, lane = thread % 32;
   const std::int64_t packs = std::int64_t{p.a_columns} * p.b_columns * static_cast<int>(sizeof(C)) / 16;
-  const std::int64_t first = blockIdx.x * kWarpgroup + thread, step = gridDim.x * kWarpgroup;
+  const std::int64_t first = blockIdx.x * kWarpgroupThreads + thread, step = gridDim.x * kWarpgroupThreads;
   for (int base = 0; base < p.experts.count; base += 32) {
     const int mine = base + lane;
     const bool has_none = mine < p.experts.count && p.experts.before(mine + 1) <= p.experts.before(mine);
@@ -175,34 +190,19 @@ __device__ inline void clear_without_rows(const WgradArguments& p) {
   }
 }
 
-// Rows of a stage that belong to the next expert, or to none, become zeros; by the warpgroups that multiply it.
-template <class Form, bool kGather>
-__device__ inline void clear_rows(WgradMemory<Form>& memory, int stage, int first) {
-  constexpr int kThreads = Form::kTogether * kWarpgroup;
-  const int thread = static_cast<int>(threadIdx.x) % kThreads, packs = (kDepth - first) * 8;
+// Overwrites the rows of a stage from `first` on, which belong to the next expert or to none, by zeros; by the tile's
+// consumers. A gathered a has zeros there already.
+template <class Schedule, bool kGather>
+__device__ inline void clear_stage_rows(WgradSharedStorage<Schedule>& shared, int stage, int first) {
+  constexpr int kThreads = Schedule::kConsumersOfTile * kWarpgroupThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads, packs = (kBlockK - first) * 8;
   const auto clear = [&](unsigned char* box) {
-    auto* rows = reinterpret_cast<uint4*>(box + first * 128);
+    auto* rows = reinterpret_cast<uint4*>(box + first * kSwizzleBytes);
     for (int i = thread; i < packs; i += kThreads) rows[i] = make_uint4(0, 0, 0, 0);
   };
-  for (int box = 0; !kGather && box < kRows / 64; ++box) clear(memory.a[stage] + box * kBoxBytes);
-  for (int box = 0; box < Form::kColumns / 64; ++box) clear(memory.b[stage] + box * kBoxBytes);
-  fence_async_shared();
-}
-
-// The one or two boxes of a square of C that begin inside, as f(tensor map, box, column, row); from the tile's columns
-// `a` and `b` on.
-template <class Walk, class F>
-__device__ inline void for_boxes(const WgradArguments& p, const Walk& walk, int a, int b, const F& f) {
-  a += walk.a_column;
-  b += walk.b_column;
-  const int first_row = Walk::kTransposed ? b : a, first_column = Walk::kTransposed ? a : b;
-  const int rows = Walk::kTransposed ? p.b_columns : p.a_columns;
-  const int columns = Walk::kTransposed ? p.a_columns : p.b_columns;
-  const CUtensorMap* map = walk.second ? &p.c2_map : &p.c_map;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (first_row < rows && first_column + 32 * i < columns) f(map, i, first_column + 32 * i, first_row);
-  }
+  for (int box = 0; !kGather && box < kBlockM / kBoxColumns; ++box) clear(shared.a[stage] + box * kBoxBytes);
+  for (int box = 0; box < Schedule::kBlockN / kBoxColumns; ++box) clear(shared.b[stage] + box * kBoxBytes);
+  fence_proxy_async();
 }
 
 }  // namespace megalith::cuda::hopper

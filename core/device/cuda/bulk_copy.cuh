@@ -1,5 +1,5 @@
-// Copies between memory and shared memory by the tensor memory accelerator of Hopper (PTX ISA 8.x, cp.async.bulk), and
-// the barriers they arrive at. Everything compiles for older targets too, where it must not be reached.
+// Bulk copies between global and shared memory by Hopper's tensor memory accelerator (TMA), and the mbarriers that they
+// complete; names as in the PTX ISA 8.x. The functions compile for older targets too, where no kernel may reach them.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@ namespace megalith::cuda {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// Barriers: a phase ends when `count` arrivals and all announced bytes came; `wait` passes once the phase of this
-// parity has ended.
-__device__ inline void barrier_init(unsigned barrier, unsigned count) {
+// An mbarrier in shared memory completes a phase once `count` arrivals and all expected bytes (expect_tx) have come.
+// `mbarrier_wait` returns once the phase of this parity is complete.
+__device__ inline void mbarrier_init(unsigned barrier, unsigned count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void barrier_arrive(unsigned barrier) {
+__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ inline void barrier_arrive_expecting(unsigned barrier, unsigned bytes) {
+__device__ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-__device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
+__device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -32,29 +32,29 @@ __device__ inline void barrier_wait(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
-// Makes ordinary writes to shared memory visible to the copies and products below.
-__device__ inline void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Orders ordinary writes to shared memory before later accesses by TMA and wgmma (the async proxy).
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// From memory, also another GPU's, to shared memory; the barrier gets the bytes. Addresses and bytes are multiples
-// of 16.
-__device__ inline void copy_in(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+// Loads `bytes` from global memory, also another GPU's, to shared memory; the mbarrier counts them. Addresses and
+// sizes are multiples of 16 bytes.
+__device__ inline void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// From shared memory to memory. What a thread stores forms groups; a wait leaves `kPending` of them unfinished, or
-// only their shared memory still to be read.
-__device__ inline void copy_out(void* to, unsigned from, unsigned bytes) {
+// Stores from shared to global memory. A thread commits its stores in groups; a wait leaves at most the `kPending`
+// newest groups unfinished. The `_read` form waits only until shared memory has been read and may be overwritten.
+__device__ inline void bulk_store(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
 }
-__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ inline void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void bulk_wait_read() {
+__device__ inline void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 template <int kPending>
-__device__ inline void bulk_wait() {
+__device__ inline void bulk_wait_group() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 

@@ -147,8 +147,8 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
   const auto slot_at = [&](int slot) { return slots_at + static_cast<unsigned>(slot * ring.slot_bytes); };
   const auto barrier_at = [&](int slot) { return barriers_at + static_cast<unsigned>(slot) * 8; };
   if (starts) {
-    for (int slot = 0; slot < ring.slots; ++slot) cuda::barrier_init(barrier_at(slot), 1);
-    cuda::barrier_init_fence();
+    for (int slot = 0; slot < ring.slots; ++slot) cuda::mbarrier_init(barrier_at(slot), 1);
+    cuda::fence_mbarrier_init();
   }
 
   // f(tensor, byte of its row, bytes, byte of the slot) of what a part holds.
@@ -171,11 +171,11 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
     const std::int64_t to = __shfl_sync(~0u, to_row, oldest);
     const int part = __shfl_sync(~0u, to_part, oldest);
     if (starts) {
-      cuda::barrier_wait(barrier_at(oldest), parity);
+      cuda::mbarrier_wait(barrier_at(oldest), parity);
       for_part(part, [&](const RowTensor& x, unsigned begin, unsigned bytes, unsigned at) {
-        cuda::copy_out(x.out + to * x.row_bytes + begin, slot_at(oldest) + at, bytes);
+        cuda::bulk_store(x.out + to * x.row_bytes + begin, slot_at(oldest) + at, bytes);
       });
-      cuda::bulk_commit();
+      cuda::bulk_commit_group();
     }
     if (++oldest == ring.slots) {
       oldest = 0;
@@ -191,12 +191,12 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
         to_part = part;
       }
       if (starts) {
-        cuda::bulk_wait_read<kStoring>();  // older stores have left their slots
+        cuda::bulk_wait_group_read<kStoring>();  // older stores have left their slots
         unsigned sum = 0;
         for_part(part, [&](const RowTensor&, unsigned, unsigned bytes, unsigned) { sum += bytes; });
-        cuda::barrier_arrive_expecting(barrier_at(next), sum);
+        cuda::mbarrier_arrive_expect_tx(barrier_at(next), sum);
         for_part(part, [&](const RowTensor& x, unsigned begin, unsigned bytes, unsigned at) {
-          cuda::copy_in(slot_at(next) + at, x.in + ends.from + from * x.row_bytes + begin, bytes, barrier_at(next));
+          cuda::bulk_load(slot_at(next) + at, x.in + ends.from + from * x.row_bytes + begin, bytes, barrier_at(next));
         });
       }
       if (++next == ring.slots) next = 0;
@@ -204,7 +204,7 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
     }
   });
   while (loading > 0) store_oldest();
-  if (starts) cuda::bulk_wait<0>();
+  if (starts) cuda::bulk_wait_group<0>();
 #endif
 }
 
