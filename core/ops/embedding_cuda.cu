@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) embedding_forward_kernel(const Looku
   }
 }
 
-__global__ void __launch_bounds__(kThreads) embedding_number_rows_kernel(std::int32_t* rows, int count) {
+__global__ void __launch_bounds__(kThreads) embedding_backward_number_rows_kernel(std::int32_t* rows, int count) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i < count) rows[i] = i;
 }
@@ -254,7 +254,8 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
   auto* rows = reinterpret_cast<std::int32_t*>(take(array));
   auto* numbers = reinterpret_cast<std::int32_t*>(take(array));
   void* temporary = take(temporary_bytes);
-  launch_kernel(stream, {blocks_for(count, kThreads), kThreads}, embedding_number_rows_kernel, numbers, number);
+  launch_kernel(stream, {blocks_for(count, kThreads), kThreads}, embedding_backward_number_rows_kernel, numbers,
+                number);
   sort(temporary, temporary_bytes, numbers, tokens, rows);
 
   // Longer chunks where the partial sums would be large.

@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(kThreads) limit_expert_rows_kernel(const std::
 }
 
 __global__ void __launch_bounds__(kThreads)
-    drop_choices_kernel(const std::int32_t* choice, const std::int32_t* position, const float* weight,
-                        const RowLimit* limit, std::int32_t* kept, std::int64_t slots, int experts, CudaFault* fault,
-                        CudaFault::Raise raise) {
+    limit_expert_rows_drop_kernel(const std::int32_t* choice, const std::int32_t* position, const float* weight,
+                                  const RowLimit* limit, std::int32_t* kept, std::int64_t slots, int experts,
+                                  CudaFault* fault, CudaFault::Raise raise) {
   const std::int64_t slot = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (slot >= slots) return;
   std::int32_t expert = choice[slot];
@@ -142,7 +142,7 @@ void run(CudaStream& stream, const LimitExpertRows& op) {
   launch_kernel(stream, {blocks_for(experts, 1), kThreads}, limit_expert_rows_kernel,
                 op.offsets.as<const std::int32_t>(), weight, static_cast<std::int32_t>(slots),
                 static_cast<int>(op.capacity), limit);
-  launch_kernel(stream, {blocks_for(slots, kThreads), kThreads}, drop_choices_kernel,
+  launch_kernel(stream, {blocks_for(slots, kThreads), kThreads}, limit_expert_rows_drop_kernel,
                 op.choice.as<const std::int32_t>(), op.position.as<const std::int32_t>(), weight,
                 static_cast<const RowLimit*>(limit), op.kept.as<std::int32_t>(), slots, static_cast<int>(experts),
                 stream.fault(), CudaFault::Raise{raise_bad_route});

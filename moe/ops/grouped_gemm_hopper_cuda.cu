@@ -44,9 +44,8 @@ int* tile_counter(CudaStream& stream, const Tensor& workspace) {
   return workspace.as<int>();
 }
 
-template <class Traits>
+template <class Traits, auto kKernel>
 void launch_m_grouped(CudaStream& stream, const MGroupedArguments& arguments) {
-  constexpr auto kKernel = grouped_gemm_kernel<Traits>;
   constexpr auto kSharedBytes = sizeof(MGroupedSharedStorage<Traits>);
   static_assert(kSharedBytes <= kMaxSharedBytes);
   allow_shared_memory<kKernel>(kSharedBytes);
@@ -105,7 +104,8 @@ bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
   p.c = op.c.as<Bf16>();
   p.c_stride = op.c.stride(0);
   Variants(bool{op.index}, op.transpose_b).visit([&](auto gathers, auto k_major) {
-    launch_m_grouped<MGroupedTraits<gathers(), k_major() ? Major::kK : Major::kMn, Epilogue::kStore>>(stream, p);
+    using Traits = MGroupedTraits<gathers(), k_major() ? Major::kK : Major::kMn, Epilogue::kStore>;
+    launch_m_grouped<Traits, grouped_gemm_kernel<Traits>>(stream, p);
   });
   return true;
 }
@@ -120,7 +120,8 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
   p.y = op.y.as<Bf16>();
   p.row_weight = op.row_weight.as<const float>();
   Variants(bool{op.index}).visit([&](auto gathers) {
-    launch_m_grouped<MGroupedTraits<gathers(), Major::kK, Epilogue::kSwiglu>>(stream, p);
+    using Traits = MGroupedTraits<gathers(), Major::kK, Epilogue::kSwiglu>;
+    launch_m_grouped<Traits, grouped_gemm_swiglu_kernel<Traits>>(stream, p);
   });
   return true;
 }
@@ -138,7 +139,8 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
   p.row_weight = op.row_weight.as<const float>();
   p.partial = op.d_row_weight_partial.as<float>();
   Variants(bool{op.index}).visit([&](auto gathers) {
-    launch_m_grouped<MGroupedTraits<gathers(), Major::kMn, Epilogue::kSwigluBackward>>(stream, p);
+    using Traits = MGroupedTraits<gathers(), Major::kMn, Epilogue::kSwigluBackward>;
+    launch_m_grouped<Traits, grouped_gemm_swiglu_backward_kernel<Traits>>(stream, p);
   });
   return true;
 }
