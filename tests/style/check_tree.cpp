@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/style/include_rules.h"
+#include "tests/style/kernel_names.h"
 
 namespace fs = std::filesystem;
 
@@ -80,6 +81,7 @@ int main(int argc, char** argv) {
   }
   for (std::string& breach : megalith::style::check_readers(texts)) breaches.push_back(std::move(breach));
   for (std::string& breach : megalith::style::check_cpu_build(texts)) breaches.push_back(std::move(breach));
+  for (std::string& breach : megalith::style::check_kernel_names(texts)) breaches.push_back(std::move(breach));
   for (const std::string& breach : breaches) std::fprintf(stderr, "%s\n", breach.c_str());
   std::printf("%zu files checked, %zu breaches\n", texts.size(), breaches.size());
   return breaches.empty() && texts.size() >= 10 ? 0 : 1;
