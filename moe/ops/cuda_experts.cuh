@@ -1,4 +1,4 @@
-// Where an expert's rows are, in kernels on rows sorted by expert. Offsets that are wrong reach no memory of others.
+// Rows of each expert, for kernels on rows sorted by expert. Wrong offsets never reach memory outside of the tensors.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ struct RoutedExperts {
   int count;
   int capacity;  // rows
 
-  // Rows before `expert`; of expert `count`: all that are live.
+  // Rows before `expert`; for `expert` = count, the number of live rows.
   __device__ int before(int expert) const { return min(max(data[expert], 0), capacity); }
   __device__ int live() const { return before(count); }
 };
@@ -23,8 +23,8 @@ struct ExpertTile {
   int expert, first, rows;  // no rows: there is no such tile
 };
 
-// The tile-th of the tiles of up to kRows rows of all experts, none of which has rows of two. Every warp that asks must
-// be whole. Of a capacity there are at most most_tiles().
+// Tile number `tile` among all experts' tiles of up to kRows rows; a tile has rows of one expert. All lanes of a warp
+// call it together. A capacity has at most most_tiles() tiles.
 template <int kRows>
 __device__ inline ExpertTile find_tile(const RoutedExperts& offsets, unsigned tile) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

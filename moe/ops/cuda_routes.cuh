@@ -1,4 +1,4 @@
-// What the kernels on routed rows share: which threads have a row, how many rows there are, and tables of routes.
+// Shared by the kernels on routed rows: threads of a row, number of rows, tables of routes.
 #pragma once
 
 #include "core/device/cuda/fault.cuh"
@@ -10,7 +10,7 @@ namespace megalith::cuda {
 
 inline constexpr int kRouteThreads = 256;
 
-// Which threads have which rows.
+// Threads of each row.
 struct RowThreads {
   int shift = 5;  // 2^shift threads a row
 
@@ -25,7 +25,7 @@ struct RowThreads {
   __device__ int lane() const { return static_cast<int>(threadIdx.x) & (size() - 1); }
 };
 
-// How many rows there are: all, or as many as the bound says.
+// Number of rows: all, or the bound.
 struct LiveRows {
   std::int64_t capacity;
   const std::int32_t* bound;  // device; null: all

@@ -1,4 +1,4 @@
-// The epilogue of the M-grouped GEMMs, by warps of its own while the consumers multiply the next tile: eight threads
+// The epilogue of the M-grouped GEMMs, by dedicated warps while the consumers multiply the next tile: eight threads
 // share a row of the tile in shared memory, 8 columns each of 64.
 #pragma once
 

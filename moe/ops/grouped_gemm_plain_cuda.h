@@ -1,5 +1,5 @@
-// The grouped products of CUDA for any shape, alignment and dtype, on any device from compute_80 on. A fused op is the
-// product and the routed SwiGLU one after the other.
+// Grouped GEMMs for any shape, alignment and dtype, on any device from compute_80 on. A fused op is the product and
+// then the routed SwiGLU.
 #pragma once
 
 #include "moe/ops/grouped_gemm.h"

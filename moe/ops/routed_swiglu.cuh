@@ -1,5 +1,5 @@
-// What the routed SwiGLU (grouped_gemm.h) makes of an element: for its own kernels and for those that have it behind a
-// product, which so get the same bits. No product is fused with a sum.
+// Arithmetic of one element of the routed SwiGLU (grouped_gemm.h), shared by its own kernels and the epilogues of
+// grouped GEMMs, so that both give the same bits. No multiplication is fused with an addition.
 #pragma once
 
 #include "core/ops/cuda_math.cuh"
@@ -8,7 +8,7 @@
 
 namespace megalith::cuda {
 
-// In bf16 1 - s need not be exact: it is added to something near 1 where it is small.
+// In bf16, 1 - s need not be exact: where it is small, it is added to a number near 1.
 template <class T>
 __device__ inline Logistic routed_logistic(float x) {
   if constexpr (sizeof(T) != 2) return logistic_pair<T>(x);
@@ -22,15 +22,15 @@ __device__ inline float routed_activation(float gate, float up) {
   return widen(narrow<T>(up * (gate * routed_logistic<T>(gate).value)));
 }
 
-// y before it is rounded.
+// y, not yet rounded.
 __device__ inline float routed_output(float s, float row_weight) { return __fmul_rn(row_weight, s); }
 
-// Before they are rounded.
+// Results that are not yet rounded.
 struct RoutedGradient {
   float gate, up, y;
 };
 
-// `dy` is a value of T; dy s is added to `sum`.
+// Gradients of one element. `dy` is a value of T; dy s is added to `sum`.
 template <class T>
 __device__ inline RoutedGradient routed_gradient(float gate, float up, float dy, float row_weight, float& sum) {
   const Logistic logistic = routed_logistic<T>(gate);
@@ -39,7 +39,7 @@ __device__ inline RoutedGradient routed_gradient(float gate, float up, float dy,
   return {d * (up * fmaf(silu, logistic.complement, logistic.value)), d * silu, routed_output(s, row_weight)};
 }
 
-// Of the sums of eight packs in eight neighbouring lanes, neighbours first.
+// Sum over eight neighbouring lanes, each with the sum of one pack; neighbours are added first.
 __device__ inline float sum_of_packs(float sum) {
   const unsigned lanes = 0xFFu << (threadIdx.x % 32 / 8 * 8);
 #pragma unroll

@@ -13,7 +13,7 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// Of rows from `first` on.
+// Arguments for the rows from `first` on.
 struct RoutedArguments {
   RoutedExperts offsets;
   std::int64_t first;

@@ -1,4 +1,4 @@
-// How the tensor memory accelerator of a Hopper device sees tensors.
+// TMA descriptors (tensor maps) of tensors, for Hopper devices.
 #pragma once
 
 #include <cuda.h>
@@ -9,8 +9,8 @@
 
 namespace megalith::cuda {
 
-// Kept by a stream. All boxes have rows of 128 bytes, which arrive swizzled; addresses and strides are multiples of 16
-// bytes.
+// Makes TMA descriptors; kept by a stream. All boxes have rows of 128 bytes, with the 128-byte swizzle in shared
+// memory. Addresses and strides are multiples of 16 bytes.
 class TensorMaps {
  public:
   TensorMaps();
