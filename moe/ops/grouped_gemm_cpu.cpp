@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/gemm.h"
 #include "core/ops/loops.h"
@@ -60,9 +61,13 @@ Tensor operand_rows(const Tensor& x, const Tensor& index, const ExpertRows& rows
   const std::size_t size = size_of(x.dtype), bytes = static_cast<std::size_t>(x.size(1)) * size;
   memory.resize(std::max<std::size_t>(1, static_cast<std::size_t>(rows.count) * bytes));
   const auto* at = index.as<const std::int32_t>() + rows.first;
+  if (bytes == 0) return Tensor(memory.data(), x.dtype, {rows.count, x.size(1)});
   for (std::int64_t r = 0; r < rows.count; ++r) {
+    if (at[r] < 0 || at[r] >= x.size(0)) {
+      raise_bad_route(std::array<std::int64_t, 4>{rows.first + r, at[r], 0, x.size(0)}.data());
+    }
     const std::byte* row = x.as<const std::byte>() + at[r] * x.stride(0) * static_cast<std::int64_t>(size);
-    if (bytes > 0) std::memcpy(memory.data() + static_cast<std::size_t>(r) * bytes, row, bytes);
+    std::memcpy(memory.data() + static_cast<std::size_t>(r) * bytes, row, bytes);
   }
   return Tensor(memory.data(), x.dtype, {rows.count, x.size(1)});
 }

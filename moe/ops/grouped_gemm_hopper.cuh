@@ -6,6 +6,7 @@
 
 #include "core/device/cuda/bulk_copy.cuh"
 #include "moe/ops/cuda_experts.cuh"
+#include "moe/ops/cuda_gather.cuh"
 #include "moe/ops/cuda_hopper.cuh"
 
 namespace megalith::cuda::hopper {

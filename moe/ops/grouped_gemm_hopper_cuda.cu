@@ -60,7 +60,7 @@ struct Operands {
   bool k_major;  // b is [E n, k]
 };
 
-MGroupedArguments arguments_of(const TensorMaps& maps, const Operands& of) {
+MGroupedArguments arguments_of(CudaStream& stream, const TensorMaps& maps, const Operands& of) {
   const std::int64_t experts = of.offsets.size(0) - 1, rows = of.b.size(0) / experts, columns = of.b.size(1);
   const auto matrix = [&](const Tensor& b) { return maps.rows(b, of.k_major ? 128 : 64); };
   MGroupedArguments p{};
@@ -74,6 +74,7 @@ MGroupedArguments arguments_of(const TensorMaps& maps, const Operands& of) {
   p.columns = static_cast<int>(of.k_major ? rows : columns);
   p.depth = static_cast<int>(of.k_major ? columns : rows);
   p.pair = of.b2 ? 1 : 0;
+  p.limits = gather_limits(stream, of.a);
   return p;
 }
 
@@ -99,7 +100,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
   const auto& maps = stream.keep<TensorMaps>();
   const Operands operands{op.a, op.index, op.offsets, op.b, op.b2, op.c.size(0), op.transpose_b};
   if (!takes(maps, operands) || !suits(op.c)) return false;
-  MGroupedArguments p = arguments_of(maps, operands);
+  MGroupedArguments p = arguments_of(stream, maps, operands);
   p.tile_counter = tile_counter(stream, op.workspace);
   p.c = op.c.as<Bf16>();
   p.c_stride = op.c.stride(0);
@@ -114,7 +115,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
   const auto& maps = stream.keep<TensorMaps>();
   const Operands operands{op.a, op.index, op.offsets, op.gate, op.up, op.y.size(0), true};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.y)) return false;
-  MGroupedArguments p = arguments_of(maps, operands);
+  MGroupedArguments p = arguments_of(stream, maps, operands);
   p.tile_counter = tile_counter(stream, op.workspace);
   p.c = op.h.as<Bf16>();
   p.y = op.y.as<Bf16>();
@@ -131,7 +132,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
   const Tensor no_pair;
   const Operands operands{op.dy, op.index, op.offsets, op.b, no_pair, op.y.size(0), false};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.dh) || !suits(op.y)) return false;
-  MGroupedArguments p = arguments_of(maps, operands);
+  MGroupedArguments p = arguments_of(stream, maps, operands);
   p.tile_counter = tile_counter(stream, op.workspace);
   p.h = op.h.as<const Bf16>();
   p.c = op.dh.as<Bf16>();
@@ -174,6 +175,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
   p.a_columns = static_cast<int>(transposed ? n : m);
   p.b_columns = static_cast<int>(transposed ? m : n);
   p.pair = op.c2 ? 1 : 0;
+  p.limits = gather_limits(stream, first);
   // Measured: PingPong wins at 1024 rows an expert if gathered and at 2048 if not, Cooperative at the double of these.
   const std::int64_t few = gathers ? 1536 : 3072;
   const bool ping_pong = op.c.dtype == DType::kFp32 && second.size(0) <= few * experts;

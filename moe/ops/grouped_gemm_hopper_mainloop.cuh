@@ -48,7 +48,7 @@ __device__ inline void run_producer(const MGroupedArguments& p, MGroupedSharedSt
       for (int i = 0; i < kTimes; ++i) {
         const int row = down + i * (Traits::kProducerThreads / 8);
         const bool is_live = row < tile.live_rows;
-        sources[i] = (is_live ? p.index[tile.first_row + row] : 0) * stride + chunk;
+        sources[i] = (is_live ? gathered_row(p.index, tile.first_row + row, p.limits) : 0) * stride + chunk;
         live |= static_cast<unsigned>(is_live) << i;
       }
     }

@@ -24,6 +24,7 @@ struct MGroupedArguments {
   int depth;                // K of one matrix
   int pair;                 // 1: b2 has the other columns (K-major b), or the other depth
   int* tile_counter;
+  GatherLimits limits;  // of a gathered a
 };
 
 // SwiGLU's gradient has the longest epilogue: a narrower tile leaves registers for one more epilogue warpgroup.
@@ -35,7 +36,7 @@ struct MGroupedTraits {
   static constexpr bool kGated = kEpilogue == Epilogue::kSwiglu;  // half of the columns from b, half from b2
   static constexpr bool kWide = kEpilogue != Epilogue::kSwigluBackward;
   static constexpr int kBlockN = kWide ? 256 : 192;
-  static constexpr int kStages = kWide ? 3 : 4;  // as many as fit into shared memory beside the tile of C
+  static constexpr int kStages = kWide ? 3 : 4;  // as many as fit into shared memory with the tile of C
   static constexpr int kThreads = (kWide ? 3 : 4) * kWarpgroupThreads;
   // All threads but the consumers': producer warps first, the epilogue's are the rest. TMA takes one producer thread;
   // a gather copies rows by all of them.

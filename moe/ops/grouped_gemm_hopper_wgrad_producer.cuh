@@ -17,7 +17,8 @@ struct WgradArguments {
   int a_columns, b_columns;  // of one C
   bool adds;                 // or overwrites C
   int* tile_counter;
-  int pair;  // 1: the rows of C and those of c2 after them are the columns of the operand that has them
+  int pair;             // 1: the rows of C and those of c2 after them are the columns of the operand that has them
+  GatherLimits limits;  // of a gathered a
 };
 
 inline constexpr int kWgradThreads = (1 + kConsumers) * kWarpgroupThreads;
@@ -129,7 +130,7 @@ __device__ inline void run_wgrad_producer(const WgradArguments& p, WgradSharedSt
     // Lanes 0 to 15 fetch the indices of the warp's rows 2 warp, 2 warp + 1, 2 warp + 8, ...
     const auto index_of = [&](int k_block) {
       const int row = k_block * kBlockK + 2 * warp + lane % 2 + lane / 2 * 8;
-      return lane < 16 && row < tile.rows ? p.index[tile.first_row + row] : -1;
+      return lane < 16 && row < tile.rows ? gathered_row(p.index, tile.first_row + row, p.limits) : -1;
     };
     int index = kGather ? index_of(0) : 0;
     const int k_blocks = ceil_div(tile.rows, kBlockK);

@@ -5,6 +5,7 @@
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_product_tile.cuh"
 #include "moe/ops/cuda_experts.cuh"
+#include "moe/ops/cuda_gather.cuh"
 
 namespace megalith::cuda {
 
@@ -64,15 +65,18 @@ struct GemmArguments {
   int k, n;               // of one matrix
   unsigned matrix_tiles;  // tiles of n
   unsigned column_tiles;  // of c
+  GatherLimits limits;    // of a gathered a
 };
 
-// A block owns a tile of c, of rows of one expert. Tiles beside each other come one after the other, so that a's rows
+// A block owns a tile of c, of rows of one expert. Neighbouring tiles of N come one after the other, so that a's rows
 // are read from memory once and an expert's matrix stays in L2 while it fits.
 template <class T, bool kTransposeB, bool kVector>
 __global__ void __launch_bounds__(kTileThreads) grouped_gemm_kernel(const GemmArguments<T> a) {
   __shared__ TilePanels<T, true, kTransposeB> panels;
   const ExpertTile tile = find_tile<kTile>(a.offsets, blockIdx.x / a.column_tiles);
   if (tile.rows == 0) return;
+  if (kChecksIndices && a.a.index != nullptr && a.k > 0 && !are_rows(a.a.index, tile.first, tile.rows, a.limits))
+    return;
   const unsigned column_tile = blockIdx.x % a.column_tiles;
   const bool second = column_tile >= a.matrix_tiles;  // of a transposed pair
   const int column = static_cast<int>(second ? column_tile - a.matrix_tiles : column_tile) * kTile;
@@ -115,6 +119,7 @@ struct WgradArguments {
   unsigned matrix_tiles;  // tiles of m
   unsigned row_tiles;     // of both matrices
   unsigned column_tiles;
+  GatherLimits limits;  // of the gathered operand
 };
 
 // A block owns a tile of an expert's matrix for all its rows, and adds to it or writes it once.
@@ -125,6 +130,10 @@ __global__ void __launch_bounds__(kTileThreads) grouped_gemm_wgrad_kernel(const 
   const int expert = static_cast<int>(row_of_tiles / a.row_tiles);
   const int first = a.offsets.before(expert), count = a.offsets.before(expert + 1) - first;
   if (count <= 0 && a.adds) return;
+  if constexpr (kChecksIndices) {
+    const std::int32_t* const index = a.a.index != nullptr ? a.a.index : a.b.index;
+    if (index != nullptr && !are_rows(index, first, count, a.limits)) return;
+  }
   const unsigned row_tile = row_of_tiles % a.row_tiles;
   const bool second = row_tile >= a.matrix_tiles;
   const int row = static_cast<int>(second ? row_tile - a.matrix_tiles : row_tile) * kTile;
@@ -188,7 +197,8 @@ void run_plain(CudaStream& stream, const GroupedGemm& op) {
                                      .k = extent(k),
                                      .n = extent(n),
                                      .matrix_tiles = matrix_tiles,
-                                     .column_tiles = column_tiles};
+                                     .column_tiles = column_tiles,
+                                     .limits = gather_limits(stream, op.a)};
     launch_kernel(stream, {blocks, kTileThreads}, grouped_gemm_kernel<T, transpose_b(), is_vector()>, arguments);
   });
 }
@@ -214,7 +224,8 @@ void run_plain(CudaStream& stream, const GroupedGemmWgrad& op) {
                                            .n = extent(n),
                                            .matrix_tiles = matrix_tiles,
                                            .row_tiles = row_tiles,
-                                           .column_tiles = column_tiles};
+                                           .column_tiles = column_tiles,
+                                           .limits = gather_limits(stream, op.b_index ? op.b : op.a)};
       launch_kernel(stream, {blocks, kTileThreads}, grouped_gemm_wgrad_kernel<T, C, is_vector()>, arguments);
     }
   });
