@@ -256,7 +256,9 @@ struct ConfigEntry {
   std::string group;  // TOML table that --print-config puts it in
   std::string name;   // flag without dashes in front
   std::string value;
-  std::string origin;  // "default", "derived", FILE:LINE, "checkpoint" or "command line"
+  std::string origin;      // "default", "derived", FILE:LINE, "checkpoint" or "command line"
+  bool given = false;      // another value than the default; of some (FlagTraits::at_default) any that a user gave
+  bool suggested = false;  // plan --suggest chooses it
   OnLoad on_load = OnLoad::kFree;
 };
 
@@ -295,6 +297,10 @@ struct RunOptions {
   bool is_default(std::string_view flag) const {
     const auto entry = std::ranges::find(effective, flag, &ConfigEntry::name);
     return entry == effective.end() || entry->origin == "default";
+  }
+  bool is_given(std::string_view flag) const {
+    const auto entry = std::ranges::find(effective, flag, &ConfigEntry::name);
+    return entry != effective.end() && entry->given;
   }
   // The value of a flag of one's own, of the type that its declaration has; else an error with exit code 9.
   template <class Value>

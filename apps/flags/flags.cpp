@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
-#include <set>
 
 #include "apps/flags/flags_own.h"
 #include "apps/flags/flags_source.h"
@@ -56,7 +55,7 @@ struct State {
   Options options = fresh();
   Requests requests;
   std::vector<RawValue> given;  // on the command line
-  std::vector<Flag> table = make_table(options, requests);
+  FlagTable table = make_table(options, requests);
   const std::vector<std::string> defaults = values();  // in the order of the table
 
   std::vector<std::string> values() const {
@@ -96,17 +95,18 @@ std::string remedy_for(const Flag& flag, const RawValue& value) {
 }
 
 // The flag that a value is for; a file gives neither those of the program nor arguments without a flag.
-std::vector<Flag>::iterator flag_of(State& state, const RawValue& value) {
+FlagTable::iterator flag_of(State& state, const RawValue& value) {
   const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
   return std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
-    return is_named(flag, name) && (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.positional));
+    return is_named(flag, name) &&
+           (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.traits.positional));
   });
 }
 
 void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& values) {
   std::vector<std::string> names;
   for (const Flag& flag : state.table) {
-    if (flag.group != FlagGroup::kProgram && !flag.positional) names.emplace_back(flag.name);
+    if (flag.group != FlagGroup::kProgram && !flag.traits.positional) names.emplace_back(flag.name);
   }
   std::vector<UnknownFlag> unknown;
   for (const RawValue& value : values) {
@@ -162,6 +162,15 @@ void check_with_origins(const State& state, App app) {
   }
 }
 
+constexpr const char* kCheckpointConfig = "configuration of the checkpoint";
+
+// A value other than the default, or where the row says so any that a user gave: a checkpoint has all flags of its run.
+bool is_given(const Flag& flag, std::string_view initial) {
+  if (flag.origin == "default" || flag.origin == "derived") return false;
+  const bool is_saved = flag.origin == "checkpoint" || flag.origin.starts_with(kCheckpointConfig);
+  return flag.binding.get() != initial || (flag.traits.at_default && !is_saved);
+}
+
 void complete(State& state, App app) {
   const std::vector<std::string> before = state.values();
   resolve(state.options);
@@ -171,18 +180,19 @@ void complete(State& state, App app) {
     // A flag may set the field of another.
     if (after[i] != before[i] || (flag.origin == "default" && after[i] != state.defaults[i])) flag.origin = "derived";
   }
-  for (const Flag& flag : state.table) {
+  for (std::size_t i = 0; i < state.table.size(); ++i) {
+    const Flag& flag = state.table[i];
     if (!takes(flag, app) || flag.group == FlagGroup::kProgram) continue;
     state.options.effective.push_back({.group = std::string(title_of(flag.group)),
                                        .name = std::string(flag.name),
                                        .value = flag.binding.get(),
                                        .origin = flag.origin,
+                                       .given = is_given(flag, state.defaults[i]),
+                                       .suggested = is_suggested(flag),
                                        .on_load = on_load(flag)});
   }
   check_with_origins(state, app);
 }
-
-constexpr const char* kCheckpointConfig = "configuration of the checkpoint";
 
 std::string toml_of(const std::map<std::string, std::string>& config) {
   std::string text;
@@ -229,13 +239,6 @@ void fit_positions(State& state) {
   const auto flag = std::ranges::find(state.table, "max-position-embeddings", &Flag::name);
   if (flag->origin == "checkpoint" && model.max_position_embeddings < model.seq_length)
     model.max_position_embeddings = 0;
-}
-
-// Of the model and its tokenizer.
-bool is_of_model(const Flag& flag) {
-  const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe ||
-                      flag.group == FlagGroup::kOwn || flag.group == FlagGroup::kData;
-  return counts && takes(flag, App::kPlan);
 }
 
 void arm(const Requests& requests, int rank) {
@@ -293,12 +296,11 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
 }
 
 Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
-  const std::set<std::string> kFirst = {"config", "help", "version", "fault", "fault-rank", "allow-faults"};
   State& state = table_->state;
   state.clear();
   state.given = table_->command_line.read(arguments);
   for (const RawValue& value : state.given) {
-    if (kFirst.contains(value.name)) apply(state, value);
+    if (flag_of(state, value)->group == FlagGroup::kProgram) apply(state, value);
   }
   if (state.requests.help) return {.options = {}, .print = help_text(app_, state.declared)};
   if (state.requests.version) return {.options = {}, .print = version_line(name_of(app_)) + "\n"};
@@ -342,7 +344,7 @@ Options parse_options(App app, int argc, char** argv, OwnOptions own) {
 
 void update_effective(Options& options) {
   Requests requests;
-  const std::vector<Flag> table = make_table(options, requests);
+  const FlagTable table = make_table(options, requests);
   for (ConfigEntry& entry : options.effective) {
     std::string value = std::ranges::find(table, entry.name, &Flag::name)->binding.get();
     if (value != entry.value) entry.origin = "derived";
@@ -356,38 +358,16 @@ std::map<std::string, std::string> config_of(const Options& options) {
   return config;
 }
 
-std::map<std::string, std::string> model_config_of(Options options) {
-  Requests requests;
-  std::map<std::string, std::string> config;
-  for (const Flag& flag : make_table(options, requests)) {
-    if (is_of_model(flag)) config[std::string(flag.name)] = flag.binding.get();
-  }
-  return config;
-}
-
-std::string print_model_config(Options options) {
-  Requests requests;
-  std::string text, group;
-  for (const Flag& flag : make_table(options, requests)) {
-    const std::string value = flag.binding.get();
-    if (!is_of_model(flag) || value == "\"\"" || value == "[]") continue;
-    if (flag.group == FlagGroup::kMoe && options.model.moe.num_experts == 0) continue;
-    if (title_of(flag.group) != group) text += fmt::format("\n[{}]\n", title_of(flag.group));
-    group = title_of(flag.group);
-    text += fmt::format("{} = {}\n", flag.name, value);
-  }
-  return text;
-}
-
 Options options_from_config(App app, const std::map<std::string, std::string>& config, OwnOptions own) {
   State state(std::move(own));
   std::map<std::string, std::string> taken = config;
-  for (const char* of_a_run : {"device", "profile", "cuda-graph-modules", "fsdp-reduce-grads"}) taken.erase(of_a_run);
-  for (const auto& [name, value] : taken) {
-    if (std::ranges::find(state.table, name, &Flag::name) == state.table.end()) {
+  for (const auto& [name, value] : config) {
+    const auto flag = std::ranges::find(state.table, name, &Flag::name);
+    if (flag == state.table.end()) {
       refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),
                     "it was saved by another version of this program: load it with that version");
     }
+    if (flag->traits.of_run) taken.erase(name);
   }
   try {
     apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});

@@ -81,6 +81,8 @@ void resolve(Options& options);
 
 // Throws Error (exit code 2) for what is missing, contradictory or not built yet, naming the flags. After `resolve`.
 void check(App app, const Options& options);
+// Its part about batches, layout and memory: plan --suggest changes these flags alone of options that were checked.
+void check_layout(const Options& options);
 
 std::string help_text(App app, const OwnOptions& own = {});
 

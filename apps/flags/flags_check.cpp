@@ -33,36 +33,12 @@ void want(bool present, const char* flag, const char* remedy) {
 
 void check_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  only_with(!parallel.tp_comm_overlap || parallel.sequence_parallel,
-            {.flag = "--tp-comm-overlap", .needs = "--sequence-parallel"});
   check_sharding(options);
   check_tensor_parallel(options.model, parallel.tensor_model_parallel_size, parallel.sequence_parallel);
-  only_with(parallel.context_parallel_size > 1 || parallel.cp_comm_type == ContextCommunication::kP2p,
-            {.flag = "--cp-comm-type", .needs = "--context-parallel-size above 1", .got = "--context-parallel-size 1"});
   check_context_parallel(options.model, {.context = parallel.context_parallel_size,
                                          .tensor = parallel.tensor_model_parallel_size,
                                          .sequence_parallel = parallel.sequence_parallel,
                                          .communication = parallel.cp_comm_type});
-}
-
-void check_pipeline(const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
-  const bool by_layers = parallel.num_layers_per_virtual_pipeline_stage != 0;
-  const bool by_stages = parallel.num_virtual_stages_per_pipeline_rank != 0;
-  for (const auto& [is_set, flag] : {
-           std::pair{parallel.decoder_first_pipeline_num_layers != 0, "--decoder-first-pipeline-num-layers"},
-           {parallel.decoder_last_pipeline_num_layers != 0, "--decoder-last-pipeline-num-layers"},
-           {parallel.account_for_embedding_in_pipeline_split, "--account-for-embedding-in-pipeline-split"},
-           {parallel.account_for_loss_in_pipeline_split, "--account-for-loss-in-pipeline-split"},
-           {by_layers, "--num-layers-per-virtual-pipeline-stage"},
-           {by_stages, "--num-virtual-stages-per-pipeline-rank"},
-       }) {
-    not_both(is_set && !parallel.pipeline_model_parallel_layout.empty(), "--pipeline-model-parallel-layout", flag,
-             "the layout says which layers each stage holds: remove the other flag");
-  }
-  not_both(by_layers && by_stages, "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
-           "remove one");
-  pipeline_layout(options);
 }
 
 void check_graph_impl(App app, const TrainingOptions& train) {
@@ -76,28 +52,8 @@ void check_graph_impl(App app, const TrainingOptions& train) {
                                 "optimizer, hooks) stays outside of graphs"});
 }
 
-void check_graphs(const TrainingOptions& train) {
-  const TrainingOptions defaults;
-  const bool captures = train.cuda_graph_impl != CudaGraphImpl::kNone;
-  only_with(captures || train.cuda_graph_modules.empty(),
-            {.flag = "--cuda-graph-modules", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
-  only_with(captures || train.cuda_graph_warmup_steps == defaults.cuda_graph_warmup_steps,
-            {.flag = "--cuda-graph-warmup-steps", .needs = "--cuda-graph-impl local", .got = "--cuda-graph-impl none"});
-}
-
 void check_memory(const Options& options) {
   const TrainingOptions& train = options.train;
-  const auto granularity = static_cast<std::size_t>(train.recompute_granularity);
-  const std::string got = std::array{"--recompute-granularity none", "--recompute-granularity selective",
-                                     "--recompute-granularity full"}[granularity];
-  const bool is_full = train.recompute_granularity == RecomputeGranularity::kFull;
-  only_with(train.recompute_modules.empty() || train.recompute_granularity == RecomputeGranularity::kSelective,
-            {.flag = "--recompute-modules", .needs = "--recompute-granularity selective", .got = got});
-  only_with(is_full || train.recompute_method == RecomputeMethod::kUniform,
-            {.flag = "--recompute-method", .needs = "--recompute-granularity full", .got = got});
-  only_with(train.recompute_granularity != RecomputeGranularity::kNone || train.recompute_num_layers == 0,
-            {.flag = "--recompute-num-layers", .needs = "--recompute-granularity selective or full", .got = got});
-  check_graphs(train);
   if (train.recompute_num_layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers",
                  {.expected = "--recompute-num-layers <= --num-layers",
@@ -115,19 +71,6 @@ void check_model(const Options& options) {
   want(model.num_attention_heads > 0, "--num-attention-heads", kRemedy);
   want(model.seq_length > 0, "--seq-length", kRemedy);
   validate(model);
-  const ModelConfig defaults;
-  for (const auto& [is_set, flag] : {std::pair{model.rotary_base != defaults.rotary_base, "--rotary-base"},
-                                     {model.rotary_percent != defaults.rotary_percent, "--rotary-percent"},
-                                     {model.use_rope_scaling, "--use-rope-scaling"}}) {
-    only_with(!is_set || model.position_embedding_type == PositionEmbedding::kRope,
-              {.flag = flag,
-               .needs = "--position-embedding-type rope",
-               .got = model.position_embedding_type == PositionEmbedding::kNone
-                          ? "--position-embedding-type none"
-                          : "--position-embedding-type learned_absolute"});
-  }
-  only_with(model.use_rope_scaling || model.rope_scaling == defaults.rope_scaling,
-            {.flag = "--rope-scaling-*", .needs = "--use-rope-scaling"});
   if (model.hf_model_type != HfModelType::kAuto) hf_family(model);
   only_with(options.data.tokenizer_type != TokenizerType::kNull || model.vocab_size != 0,
             {.flag = "--tokenizer-type null", .needs = "--vocab-size above 0", .got = "--vocab-size 0"});
@@ -146,36 +89,18 @@ void check_batch(const TrainingOptions& train) {
 }
 
 void check_data(const DataOptions& data) {
-  not_both(data.mock_data && !data.data_path.empty(), "--data-path", "--mock-data",
-           "remove --mock-data to train on the dataset");
   want(data.mock_data || !data.data_path.empty(), "--data-path or --mock-data",
        "name an indexed dataset that prepare wrote");
   split_sequences(data.split, 0);  // refuses what is not a split
 }
 
-void check_checkpoint(const CheckpointOptions& checkpoint) {
-  const CheckpointOptions defaults;
-  for (const auto& [is_set, flag] : {std::pair{checkpoint.save_interval != 0, "--save-interval"},
-                                     {checkpoint.async_save, "--async-save"},
-                                     {checkpoint.keep_last != 0, "--keep-last"},
-                                     {checkpoint.max_failed_saves != defaults.max_failed_saves, "--max-failed-saves"}})
-    only_with(!is_set || !checkpoint.save.empty(), {.flag = flag, .needs = "--save"});
-  for (const auto& [is_set, flag] : {std::pair{checkpoint.ckpt_step != 0, "--ckpt-step"},
-                                     {checkpoint.finetune, "--finetune"},
-                                     {checkpoint.no_load_optim, "--no-load-optim"},
-                                     {checkpoint.use_checkpoint_args, "--use-checkpoint-args"}})
-    only_with(!is_set || !checkpoint.load.empty(), {.flag = flag, .needs = "--load"});
-}
-
-void check_profile(const TrainingOptions& train, const LoggingOptions& logging) {
+void check_profile(const LoggingOptions& logging) {
   if (logging.profile_step_start >= logging.profile_step_end) {
     refuse_usage("--profile-step-start and --profile-step-end",
                  {.expected = "a start before the end",
                   .got = fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
                   .remedy = "the step of the end is not recorded"});
   }
-  only_with(!logging.profile || train.device == DeviceType::kCuda,
-            {.flag = "--profile", .needs = "--device cuda", .got = "--device cpu"});
   for (const std::string& rank : logging.profile_ranks) {
     if (rank.empty() || rank.size() > 7 || rank.find_first_not_of("0123456789") != std::string::npos)
       refuse_usage("--profile-ranks",
@@ -192,28 +117,8 @@ void check_outputs(const Options& options) {
   require_other_file(trace, metrics);
 }
 
-// --train-samples counts in samples, --train-iters in steps; so do the flags of the schedule.
-void check_units(const TrainingOptions& train) {
-  const LrSchedule& schedule = train.schedule;
-  const bool by_samples = train.train_samples > 0;
-  for (const auto& [is_set, flag, unit] : {std::tuple{schedule.lr_decay_iters > 0, "--lr-decay", "iters"},
-                                           {schedule.lr_warmup_iters > 0, "--lr-warmup", "iters"},
-                                           {schedule.lr_wsd_decay_iters > 0, "--lr-wsd-decay", "iters"}}) {
-    not_both(is_set && by_samples, fmt::format("{}-{}", flag, unit), "--train-samples",
-             fmt::format("a run by samples takes {}-samples", flag));
-  }
-  for (const auto& [is_set, flag] : {std::pair{schedule.lr_decay_samples > 0, "--lr-decay-samples"},
-                                     {schedule.lr_warmup_samples > 0, "--lr-warmup-samples"},
-                                     {schedule.lr_wsd_decay_samples > 0, "--lr-wsd-decay-samples"},
-                                     {!train.rampup_batch_size.empty(), "--rampup-batch-size"}})
-    only_with(!is_set || by_samples, {.flag = flag, .needs = "--train-samples", .got = "--train-iters"});
-}
-
 void check_length(const Options& options) {
   const TrainingOptions& train = options.train;
-  only_with(train.train_samples == 0 || train.global_batch_size > 0,
-            {.flag = "--train-samples", .needs = "--global-batch-size"});
-  check_units(train);
   const std::int64_t first = batch_after(train, 0);
   if (train.train_samples > 0 && train.train_samples < first) {
     const char* const batch = first == train.global_batch_size ? "--global-batch-size" : "START of --rampup-batch-size";
@@ -231,33 +136,17 @@ void check_length(const Options& options) {
     if (!is_positive) refuse_usage(name, {.expected = "above 0", .got = "0", .remedy = "--skip-train evaluates only"});
   }
   validate(train.schedule);
-  for (const auto& [is_set, flag] : {std::pair{train.schedule.lr_wsd_decay_iters > 0, "--lr-wsd-decay-iters"},
-                                     {train.schedule.lr_wsd_decay_samples > 0, "--lr-wsd-decay-samples"}})
-    only_with(train.schedule.lr_decay_style == LrDecayStyle::kWsd || !is_set,
-              {.flag = flag, .needs = "--lr-decay-style WSD", .got = "another style"});
 }
 
 void check_forecast(const Options& options) {
   const ForecastOptions& forecast = options.forecast;
-  const bool has_rates = !forecast.rates.empty();
-  only_with(!forecast.suggest || has_rates, {.flag = "--suggest", .needs = "--rates"});
-  only_with(forecast.html.empty() || has_rates, {.flag = "--html", .needs = "--rates"});
-  only_with(!forecast.suggest || options.train.global_batch_size != 0,
-            {.flag = "--suggest", .needs = "--global-batch-size"});
-  only_with(forecast.device_memory_gib == 0 || forecast.suggest, {.flag = "--device-memory-gib", .needs = "--suggest"});
-  not_both(forecast.suggest && !forecast.html.empty(), "--suggest", "--html",
-           "run plan --html with the flags of a suggestion");
-  not_both(forecast.suggest && !forecast.json.empty(), "--suggest", "--json",
-           "run plan --json with the flags of a suggestion");
-  not_both(options.logging.print_actions && !forecast.json.empty(), "--print-actions", "--json",
-           "leave out one of them");
   require_other_file({"--html", forecast.html}, {"--rates", forecast.rates});
   require_other_file({"--json", forecast.json}, {"--rates", forecast.rates});
   require_other_file({"--json", forecast.json}, {"--html", forecast.html});
 }
 
 void check_convert(const Options& options) {
-  const auto& [from, to, shard, ignored] = options.convert;
+  const std::string &from = options.convert.from, &to = options.convert.to;
   want(!from.empty() || !to.empty(), "--from or --to", "name hf or native");
   for (const auto& [flag, format] : {std::pair("--from", from), std::pair("--to", to)}) {
     if (format != "hf" && format != "native" && !format.empty())
@@ -270,24 +159,19 @@ void check_convert(const Options& options) {
                  {.expected = "two formats", .got = from + " twice", .remedy = "one of the two flags is enough"});
   want(!options.checkpoint.load.empty(), "--load", "name the folder to convert");
   want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
-  const Options defaults;
-  const ModelConfig& model = options.model;
-  const DataOptions& data = options.data;
-  for (const auto& [is_set, flag] : {std::pair{model.params_dtype != defaults.model.params_dtype, "--bf16"},
-                                     {model.make_vocab_size_divisible_by != defaults.model.make_vocab_size_divisible_by,
-                                      "--make-vocab-size-divisible-by"},
-                                     {data.tokenizer_type != defaults.data.tokenizer_type, "--tokenizer-type"},
-                                     {!data.tokenizer_model.empty(), "--tokenizer-model"},
-                                     {!data.vocab_file.empty(), "--vocab-file"},
-                                     {!data.merge_file.empty(), "--merge-file"},
-                                     {!data.tiktoken_pattern.empty(), "--tiktoken-pattern"},
-                                     {!data.tiktoken_special_tokens.empty(), "--tiktoken-special-tokens"},
-                                     {!data.eod_token.empty(), "--eod-token"},
-                                     {!ignored.empty(), "--ignore-config-keys"}})
-    only_with(!is_set || to == "native", {.flag = flag, .needs = "--to native", .got = "--to hf"});
-  for (const auto& [is_set, flag] : {std::pair{options.checkpoint.ckpt_step != 0, "--ckpt-step"},
-                                     {shard != defaults.convert.max_shard_size, "--max-shard-size"}})
-    only_with(!is_set || to == "hf", {.flag = flag, .needs = "--to hf", .got = "--to native"});
+}
+
+void check_shape(const Options& options) {
+  check_parallel(options);
+  pipeline_layout(options);
+  check_memory(options);
+  check_moe(options);
+  check_own_flags(options);
+  check_offload(options);
+  not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32, "--grad-reduce-in-bf16",
+           "--main-grads-dtype fp32", "remove one");
+  only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
+            {.flag = "--main-grads-dtype bf16", .needs = "--bf16"});
 }
 
 }  // namespace
@@ -318,39 +202,35 @@ void resolve(Options& options) {
   if (options.report.output.empty()) options.report.output = "report.html";
 }
 
+void check_layout(const Options& options) {
+  check_batch(options.train);
+  check_ramp(options.train);
+  check_shape(options);
+}
+
 void check(App app, const Options& options) {
   check_graph_impl(app, options.train);
   if (app == App::kTrain || app == App::kPlan) {
     check_model(options);
     check_batch(options.train);
     check_ramp(options.train);
-    check_parallel(options);
-    check_pipeline(options);
-    check_memory(options);
-    check_moe(options);
-    check_own_flags(options);
-    check_offload(options);
-    not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32,
-             "--grad-reduce-in-bf16", "--main-grads-dtype fp32", "remove one");
-    only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
-              {.flag = "--main-grads-dtype bf16", .needs = "--bf16"});
+    check_companions(app, options);
+    check_shape(options);
   }
   if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
-    only_with(options.forecast.rates.empty() || options.offload.fine_grained_activation_offloading,
-              {.flag = "--rates", .needs = "--fine-grained-activation-offloading"});
     check_data(options.data);
-    check_checkpoint(options.checkpoint);
-    check_profile(options.train, options.logging);
+    check_profile(options.logging);
     check_outputs(options);
     if (!options.train.skip_train) check_length(options);
-    only_with(!options.train.skip_train || options.train.eval_iters > 0,
-              {.flag = "--skip-train", .needs = "--eval-iters above 0", .got = "--eval-iters 0"});
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);
   if (app == App::kGenerate)
     want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");
-  if (app == App::kConvert) check_convert(options);
+  if (app == App::kConvert) {
+    check_convert(options);
+    check_companions(app, options);
+  }
   if (app == App::kReport) {
     want(!options.report.inputs.empty(), "METRICS.jsonl", "name a file that train --metrics-jsonl wrote");
     for (const std::string& input : options.report.inputs)

@@ -22,7 +22,7 @@ bool is_whole_list(const Flag& flag) {
 }
 
 // The program's flag that an argument "--NAME" gives, or null.
-const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view argument) {
+const Flag* flag_of(App app, const FlagTable& table, std::string_view argument) {
   if (!argument.starts_with("--")) return nullptr;
   const auto flag = std::ranges::find_if(table, [&](const Flag& f) { return is_named(f, argument.substr(2)); });
   return flag != table.end() && takes(*flag, app) ? &*flag : nullptr;
@@ -35,15 +35,15 @@ const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view ar
 }
 
 // `words` are those that no flag took.
-[[noreturn]] void refuse_words(App app, const std::vector<Flag>& table, const std::vector<std::string>& words) {
+[[noreturn]] void refuse_words(App app, const FlagTable& table, const std::vector<std::string>& words) {
   std::vector<std::string> own;
   for (const Flag& flag : table) {
-    if (takes(flag, app) && !flag.positional) own.emplace_back(flag.name);
+    if (takes(flag, app) && !flag.traits.positional) own.emplace_back(flag.name);
   }
   std::vector<UnknownFlag> unknown = unknown_flags(words, own);
   for (UnknownFlag& entry : unknown) {
     const auto flag = std::ranges::find(table, entry.name, &Flag::name);
-    if (flag == table.end() || flag->positional || entry.is_word || takes(*flag, app)) continue;
+    if (flag == table.end() || flag->traits.positional || entry.is_word || takes(*flag, app)) continue;
     for (const App other : kApps) {
       if (takes(*flag, other) && entry.other.empty()) entry.other = name_of(other);
     }
@@ -53,7 +53,7 @@ const Flag* flag_of(App app, const std::vector<Flag>& table, std::string_view ar
 
 // "--flag=" as two arguments, and an error where the next flag stands in place of a value: CLI11 would in both cases
 // take the next argument for the value.
-std::vector<std::string> prepared(App app, const std::vector<Flag>& table, const std::vector<std::string>& arguments) {
+std::vector<std::string> prepared(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
   const auto takes_value = [](const Flag* flag) { return flag != nullptr && flag->binding.kind != ValueKind::kToggle; };
   std::vector<std::string> out;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -72,8 +72,7 @@ std::vector<std::string> prepared(App app, const std::vector<Flag>& table, const
 }
 
 // Of a list given twice the last one counts, as of any other flag.
-std::vector<std::string> without_earlier_lists(App app, const std::vector<Flag>& table,
-                                               const std::vector<std::string>& words) {
+std::vector<std::string> without_earlier_lists(App app, const FlagTable& table, const std::vector<std::string>& words) {
   std::vector<std::string> out;
   std::set<const Flag*> given;
   for (auto end = words.end(); end != words.begin();) {  // a flag with its values at a time, from the last one on
@@ -91,20 +90,20 @@ std::vector<std::string> without_earlier_lists(App app, const std::vector<Flag>&
 
 struct CommandLine::Parser {
   App app;
-  const std::vector<Flag>& table;
+  const FlagTable& table;
   CLI::App parser{};
   std::vector<std::pair<const Flag*, CLI::Option*>> declared{};
 };
 
-CommandLine::CommandLine(App app, const std::vector<Flag>& table) : parser_(new Parser{.app = app, .table = table}) {
+CommandLine::CommandLine(App app, const FlagTable& table) : parser_(new Parser{.app = app, .table = table}) {
   CLI::App& parser = parser_->parser;
   parser.set_help_flag();
   parser.allow_extras();
   for (const Flag& flag : table) {
     if (!takes(flag, app)) continue;
-    std::string name = flag.positional ? std::string(flag.name) : "--" + std::string(flag.name);
+    std::string name = flag.traits.positional ? std::string(flag.name) : "--" + std::string(flag.name);
     if (flag.name == "help") name += ",-h";
-    if (!flag.synonym.empty()) name += ",--" + std::string(flag.synonym);
+    if (!flag.traits.synonym.empty()) name += ",--" + std::string(flag.traits.synonym);
     const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = is_list_kind(flag.binding.kind);
     CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
     option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);

@@ -9,41 +9,80 @@
 
 namespace megalith {
 
-// clang-format off
-void add_moe(std::vector<Flag>& t, MoeConfig& m) {
+void add_moe(FlagTable& t, MoeConfig& m) {
   using enum FlagGroup;
   using enum OnLoad;
-  constexpr auto kShaped = static_cast<unsigned>(App::kTrain) | static_cast<unsigned>(App::kPlan);
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr std::int64_t kMaxFfn = 1 << 22;
-  t.insert(t.end(), {
-    {"num-experts", kMoe, kShaped, "N", integer(&m.num_experts, {0, 1024}), "experts in each layer of them, whose rows are routed; 0: no such layers", "", kTensors},
-    {"moe-layer-freq", kMoe, kShaped, "TEXT", text(&m.layer_freq), "which layers have experts in place of the MLP: N for layers 0, N, 2N and so on, or a 0 or 1 for each layer, such as '[0]*3+[1]*26'", "", kTensors},
-    {"moe-ffn-hidden-size", kMoe, kShaped, "N", integer(&m.ffn_hidden_size, {0, kMaxFfn}), "width of an expert; 0: derived", "ffn-hidden-size", kTensors},
-    {"moe-router-topk", kMoe, kShaped, "N", integer(&m.router_topk, {1, 16}), "experts that a token chooses", ""},
-    {"moe-router-score-function", kMoe, kShaped, "NAME", choice(&m.router_score_function, {"softmax", "sigmoid"}), "from the router's logits to the experts' weights; sigmoids of several choices are divided by their sum", ""},
-    {"moe-router-pre-softmax", kMoe, kShaped, "", toggle(&m.router_pre_softmax), "softmax over all experts, before the choice, instead of over the chosen ones", ""},
-    {"moe-router-topk-scaling-factor", kMoe, kShaped, "X", real(&m.router_topk_scaling_factor, {0, kInfinity, true}), "factor of the weights", ""},
-    {"moe-router-num-groups", kMoe, kShaped, "N", integer(&m.router_num_groups, {0, 1024}), "groups of neighbouring experts; 0: none", ""},
-    {"moe-router-group-topk", kMoe, kShaped, "N", integer(&m.router_group_topk, {0, 1024}), "groups from which a token may choose its experts, those of the best topk / group-topk experts", ""},
-    {"moe-router-dtype", kMoe, kShaped, "NAME", choice(&m.router_dtype, {"fp32"}), "of logits, scores and weights", "", kFree},
-    {"moe-router-load-balancing-type", kMoe, kShaped, "NAME...", list(&m.router_load_balancing_type, {"aux_loss", "seq_aux_loss", "global_aux_loss", "none"}), "losses that spread tokens over experts: over a microbatch, over each sequence of it, over the step's microbatches so far", "aux_loss", kNoted},
-    {"moe-aux-loss-coeff", kMoe, kShaped, "X...", reals(&m.aux_loss_coeff, {0, kInfinity}, 0, 4), "their coefficients, one for each type", "0", kNoted},
-    {"moe-z-loss-coeff", kMoe, kShaped, "X", real(&m.z_loss_coeff, {0, kInfinity}), "coefficient of the loss on large logits", "", kNoted},
-    {"moe-router-enable-expert-bias", kMoe, kShaped, "", toggle(&m.router_enable_expert_bias), "with sigmoid: choose experts by score plus a bias, which rises after each step in which an expert had too few rows: balance without a loss", "", kTensors},
-    {"moe-router-bias-update-rate", kMoe, kShaped, "X", real(&m.router_bias_update_rate, {0, kInfinity}), "of the bias above", "", kNoted},
-    {"moe-router-force-load-balancing", kMoe, kShaped, "", toggle(&m.router_force_load_balancing), "random logits, for benchmarks: the model learns nothing of its routing", "", kNoted},
-    {"moe-expert-capacity-factor", kMoe, kShaped, "X", real(&m.expert_capacity_factor, {0, kInfinity}), "rows of an expert over the mean, at most, on each rank in each microbatch; a token goes without an expert that has them all; 0: no row is dropped", ""},
-    {"moe-token-drop-policy", kMoe, kShaped, "NAME", choice(&m.token_drop_policy, {"probs", "position"}), "with a capacity: what gets no row, the lowest weights or the last tokens", ""},
-    {"moe-pad-expert-input-to-capacity", kMoe, kShaped, "", toggle(&m.pad_expert_input_to_capacity), "with a capacity: taken, but no row is padded, as no result would be another", "", kFree},
-    {"moe-shared-expert-intermediate-size", kMoe, kShaped, "N", integer(&m.shared_expert_intermediate_size, {0, kMaxFfn}), "width of an MLP beside the experts that every token passes; 0: none", "", kTensors},
-    {"moe-shared-expert-gate", kMoe, kShaped, "", toggle(&m.shared_expert_gate), "scale its output by the sigmoid of a linear gate", "", kTensors},
-    {"moe-combine-groups", kMoe, kShaped, "N", integer(&m.combine_groups, {0, 1024}), "groups of neighbouring experts in which a token's rows are added up, each sum rounded, before the groups' sums are; a multiple of --expert-model-parallel-size that divides the experts. At one number the same bits with any such size; 0: that size, which sends least", "expert-model-parallel-size", kNoted},
-    {"moe-grouped-gemm", kMoe, kShaped, "", toggle(&m.grouped_gemm), "all experts' products in one kernel, which is also what is done without it", "", kFree},
-    {"use-transformer-engine-op-fuser", kMoe, kShaped, "", toggle(&m.use_transformer_engine_op_fuser), "with --moe-grouped-gemm: the experts' activation, and its gradient, within these kernels; the same bits", "", kFree},
-  });
+  Section moe(t, kMoe, kShaped);
+  moe.add("num-experts", "N", integer(&m.num_experts, {0, 1024}),
+          "experts in each layer of them, whose rows are routed; 0: no such layers",
+          {.on_load = kTensors, .example = "8 --swiglu --disable-bias-linear"});
+  moe.add("moe-layer-freq", "TEXT", text(&m.layer_freq),
+          "which layers have experts in place of the MLP: N for layers 0, N, 2N and so on, or a 0 or 1 for each layer, "
+          "such as '[0]*3+[1]*26'",
+          {.on_load = kTensors, .example = "[0]+[1]"});
+  moe.add("moe-ffn-hidden-size", "N", integer(&m.ffn_hidden_size, {0, kMaxFfn}), "width of an expert; 0: derived",
+          {.shown = "ffn-hidden-size", .on_load = kTensors, .example = "48"});
+  moe.add("moe-router-topk", "N", integer(&m.router_topk, {1, 16}), "experts that a token chooses", {.example = "3"});
+  moe.add("moe-router-score-function", "NAME", choice(&m.router_score_function, {"softmax", "sigmoid"}),
+          "from the router's logits to the experts' weights; sigmoids of several choices are divided by their sum",
+          {.example = "sigmoid"});
+  moe.add("moe-router-pre-softmax", "", toggle(&m.router_pre_softmax),
+          "softmax over all experts, before the choice, instead of over the chosen ones");
+  moe.add("moe-router-topk-scaling-factor", "X", real(&m.router_topk_scaling_factor, {0, kInfinity, true}),
+          "factor of the weights", {.example = "2.5"});
+  moe.add("moe-router-num-groups", "N", integer(&m.router_num_groups, {0, 1024}),
+          "groups of neighbouring experts; 0: none", {.example = "2 --moe-router-group-topk 1"});
+  moe.add("moe-router-group-topk", "N", integer(&m.router_group_topk, {0, 1024}),
+          "groups from which a token may choose its experts, those of the best topk / group-topk experts",
+          {.example = "1 --moe-router-num-groups 2"});
+  moe.add("moe-router-dtype", "NAME", choice(&m.router_dtype, {"fp32"}), "of logits, scores and weights",
+          {.on_load = kFree});
+  moe.add("moe-router-load-balancing-type", "NAME...",
+          list(&m.router_load_balancing_type, {"aux_loss", "seq_aux_loss", "global_aux_loss", "none"}),
+          "losses that spread tokens over experts: over a microbatch, over each sequence of it, over the step's "
+          "microbatches so far",
+          {.shown = "aux_loss", .on_load = kNoted, .example = "seq_aux_loss none"});
+  moe.add("moe-aux-loss-coeff", "X...", reals(&m.aux_loss_coeff, {0, kInfinity}, 0, 4),
+          "their coefficients, one for each type",
+          {.shown = "0", .on_load = kNoted, .example = "0 0.01 --moe-router-load-balancing-type none seq_aux_loss"});
+  moe.add("moe-z-loss-coeff", "X", real(&m.z_loss_coeff, {0, kInfinity}), "coefficient of the loss on large logits",
+          {.on_load = kNoted, .example = "0.001"});
+  moe.add("moe-router-enable-expert-bias", "", toggle(&m.router_enable_expert_bias),
+          "with sigmoid: choose experts by score plus a bias, which rises after each step in which an expert had too "
+          "few rows: balance without a loss",
+          {.on_load = kTensors, .example = "--moe-router-score-function sigmoid"});
+  moe.add("moe-router-bias-update-rate", "X", real(&m.router_bias_update_rate, {0, kInfinity}), "of the bias above",
+          {.on_load = kNoted, .example = "0.01 --moe-router-enable-expert-bias --moe-router-score-function sigmoid"});
+  moe.add("moe-router-force-load-balancing", "", toggle(&m.router_force_load_balancing),
+          "random logits, for benchmarks: the model learns nothing of its routing", {.on_load = kNoted});
+  moe.add("moe-expert-capacity-factor", "X", real(&m.expert_capacity_factor, {0, kInfinity}),
+          "rows of an expert over the mean, at most, on each rank in each microbatch; a token goes without an expert "
+          "that has them all; 0: no row is dropped",
+          {.example = "1.25"});
+  moe.add("moe-token-drop-policy", "NAME", choice(&m.token_drop_policy, {"probs", "position"}),
+          "with a capacity: what gets no row, the lowest weights or the last tokens",
+          {.example = "position --moe-expert-capacity-factor 1.25"});
+  moe.add("moe-pad-expert-input-to-capacity", "", toggle(&m.pad_expert_input_to_capacity),
+          "with a capacity: taken, but no row is padded, as no result would be another",
+          {.on_load = kFree, .example = "--moe-expert-capacity-factor 1.25"});
+  moe.add("moe-shared-expert-intermediate-size", "N", integer(&m.shared_expert_intermediate_size, {0, kMaxFfn}),
+          "width of an MLP beside the experts that every token passes; 0: none",
+          {.on_load = kTensors, .example = "24"});
+  moe.add("moe-shared-expert-gate", "", toggle(&m.shared_expert_gate),
+          "scale its output by the sigmoid of a linear gate",
+          {.on_load = kTensors, .example = "--moe-shared-expert-intermediate-size 24"});
+  moe.add("moe-combine-groups", "N", integer(&m.combine_groups, {0, 1024}),
+          "groups of neighbouring experts in which a token's rows are added up, each sum rounded, before the groups' "
+          "sums are; a multiple of --expert-model-parallel-size that divides the experts. At one number the same bits "
+          "with any such size; 0: that size, which sends least",
+          {.shown = "expert-model-parallel-size", .on_load = kNoted, .example = "2"});
+  moe.add("moe-grouped-gemm", "", toggle(&m.grouped_gemm),
+          "all experts' products in one kernel, which is also what is done without it", {.on_load = kFree});
+  moe.add("use-transformer-engine-op-fuser", "", toggle(&m.use_transformer_engine_op_fuser),
+          "with --moe-grouped-gemm: the experts' activation, and its gradient, within these kernels; the same bits",
+          {.on_load = kFree, .example = "--moe-grouped-gemm"});
 }
-// clang-format on
 
 namespace {
 
@@ -76,28 +115,10 @@ void check_graph_modules(const Options& options) {
     refuse("--moe-layer-freq", "mlp only where a layer has an MLP", "experts in all layers", "use moe in its place");
 }
 
-// Without experts no flag of theirs may be given: it would be ignored.
-void check_unused(const ParallelOptions& parallel) {
-  const ParallelOptions none;
-  for (const auto& [is_set, flag] :
-       {std::pair{parallel.expert_model_parallel_size != 1, "--expert-model-parallel-size"},
-        {parallel.expert_tensor_parallel_size != 1, "--expert-tensor-parallel-size"},
-        {parallel.moe_token_dispatcher_type != none.moe_token_dispatcher_type, "--moe-token-dispatcher-type"},
-        {parallel.moe_expert_rank_capacity_factor != none.moe_expert_rank_capacity_factor,
-         "--moe-expert-rank-capacity-factor"},
-        {parallel.moe_shared_expert_overlap, "--moe-shared-expert-overlap"}}) {
-    if (!is_set) continue;
-    refuse_usage(fmt::format("{} and --num-experts", flag),
-                 {.expected = fmt::format("{} only with --num-experts", flag),
-                  .got = fmt::format("{} alone", flag),
-                  .remedy = fmt::format("use --num-experts, or remove {}", flag)});
-  }
-}
-
 void check_expert_parallel(const Options& options) {
   const MoeConfig& moe = options.moe();
   const ParallelOptions& parallel = options.parallel;
-  if (moe.num_experts == 0) return check_unused(parallel);
+  if (moe.num_experts == 0) return;
   const std::int64_t ep = parallel.expert_model_parallel_size, etp = parallel.expert_tensor_parallel_size;
   const auto check_divides = [](const char* flag, std::int64_t ranks, const char* whole_flag, std::int64_t whole) {
     if (whole % ranks == 0) return;
@@ -117,11 +138,6 @@ void check_expert_parallel(const Options& options) {
         {.expected = "groups of which each rank has as many",
          .got = fmt::format("--moe-combine-groups {} and --expert-model-parallel-size {}", moe.combine_groups, ep),
          .remedy = fmt::format("use --moe-combine-groups {}", ep)});
-  if (parallel.moe_shared_expert_overlap && moe.shared_expert_intermediate_size == 0)
-    refuse_usage("--moe-shared-expert-overlap and --moe-shared-expert-intermediate-size",
-                 {.expected = "--moe-shared-expert-overlap only with --moe-shared-expert-intermediate-size",
-                  .got = "--moe-shared-expert-overlap alone",
-                  .remedy = "give the shared expert's width, or remove --moe-shared-expert-overlap"});
 }
 
 }  // namespace

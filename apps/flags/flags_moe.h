@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-void add_moe(std::vector<Flag>& table, MoeConfig& moe);
+void add_moe(FlagTable& table, MoeConfig& moe);
 // What of layout and memory does not go with experts; those among themselves: validate_moe of core/model.
 void check_moe(const Options& options);
 

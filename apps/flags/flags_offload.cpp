@@ -17,8 +17,6 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kMany = 1'000'000'000'000;
-constexpr unsigned kShaped = static_cast<unsigned>(App::kTrain) | static_cast<unsigned>(App::kPlan);
 constexpr const char* kFlag = "--offload-modules";
 
 std::vector<std::string_view> kind_names() {
@@ -129,46 +127,62 @@ void check_kinds(const Options& options) {
   }
 }
 
-// By a user, whatever the value is: on the command line, in a file, or with a checkpoint.
-bool is_given(const Options& options, std::string_view flag) {
-  const auto entry = std::ranges::find(options.effective, flag, &ConfigEntry::name);
-  return entry != options.effective.end() && entry->origin != "default" && entry->origin != "derived";
-}
-
 }  // namespace
 
-// clang-format off
-void add_offload(std::vector<Flag>& t, OffloadOptions& o) {
+void add_offload(FlagTable& t, OffloadOptions& o) {
   using enum FlagGroup;
-  t.insert(t.end(), {
-    {"fine-grained-activation-offloading", kMemory, kShaped, "", toggle(&o.fine_grained_activation_offloading), "move the activations of --offload-modules to host memory behind forward and back before backward", ""},
-    {"offload-modules", kMemory, kShaped, "NAME...", list(&o.offload_modules), "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides behind compute by the forecast of --rates", "none"},
-    {"activation-offload-fraction", kMemory, kShaped, "X", real(&o.activation_offload_fraction, {0, 1}), "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay", ""},
-    {"offload-mb-per-layer", kMemory, kShaped, "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}), "most of a layer and microbatch that is moved; 0: no limit", ""},
-    {"offload-distance", kMemory, kShaped, "LAYERS", integer(&o.offload_distance, {-1, 100}), "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1", ""},
-    {"offload-slowdown", kMemory, kShaped, "X", real(&o.offload_slowdown, {0, 100}), "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more memory. Buffers whose copies take longer stay", ""},
-    {"min-offload-bytes", kMemory, kShaped, "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay", ""},
-    {"min-offloaded-tensor-size", kMemory, kShaped, "N", integer(&o.min_offloaded_tensor_size, {0, kMany}), "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: --min-offload-bytes says", ""},
-  });
+  Section memory(t, kMemory, kShaped);
+  memory.add("fine-grained-activation-offloading", "", toggle(&o.fine_grained_activation_offloading),
+             "move the activations of --offload-modules to host memory behind forward and back before backward",
+             {.suggested = false, .example = "--offload-modules core_attn:0-1 act"});
+  memory.add("offload-modules", "NAME...", list(&o.offload_modules),
+             "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, "
+             "expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), "
+             "fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides "
+             "behind compute by the forecast of --rates",
+             {.shown = "none",
+              .at_default = true,
+              .needs = {{"fine-grained-activation-offloading"}},
+              .suggested = false,
+              .example = "core_attn:0-1 act"});
+  memory.add(
+      "activation-offload-fraction", "X", real(&o.activation_offload_fraction, {0, 1}),
+      "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay",
+      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "0.5"});
+  memory.add(
+      "offload-mb-per-layer", "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}),
+      "most of a layer and microbatch that is moved; 0: no limit",
+      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "12"});
+  memory.add(
+      "offload-distance", "LAYERS", integer(&o.offload_distance, {-1, 100}),
+      "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer "
+      "save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1",
+      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "0"});
+  memory.add("offload-slowdown", "X", real(&o.offload_slowdown, {0, 100}),
+             "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more "
+             "memory. Buffers whose copies take longer stay",
+             {.at_default = true,
+              .needs = {{"fine-grained-activation-offloading"}},
+              .suggested = false,
+              .example = "0.1 --rates rates.toml"});
+  memory.add("min-offload-bytes", "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay",
+             {.at_default = true,
+              .needs = {{"fine-grained-activation-offloading"}},
+              .excludes = {{"min-offloaded-tensor-size", "above 0"}},
+              .suggested = false,
+              .example = "123"});
+  memory.add(
+      "min-offloaded-tensor-size", "N", integer(&o.min_offloaded_tensor_size, {0, kMany}),
+      "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: "
+      "--min-offload-bytes says",
+      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "123"});
 }
-// clang-format on
 
 void check_offload(const Options& options) {
   const OffloadOptions& offload = options.offload;
-  const bool asks = offload.fine_grained_activation_offloading;
-  for (const std::string_view name :
-       {"offload-modules", "activation-offload-fraction", "offload-mb-per-layer", "offload-distance",
-        "offload-slowdown", "min-offload-bytes", "min-offloaded-tensor-size"}) {
-    if (asks || !is_given(options, name)) continue;
-    const std::string flag = fmt::format("--{}", name);
-    refuse_usage(fmt::format("{} and --fine-grained-activation-offloading", flag),
-                 {.expected = fmt::format("{} only with --fine-grained-activation-offloading", flag),
-                  .got = fmt::format("{} alone", flag),
-                  .remedy = fmt::format("use --fine-grained-activation-offloading, or remove {}", flag)});
-  }
-  if (!asks) return;
+  if (!offload.fine_grained_activation_offloading) return;
   const bool is_auto = std::ranges::find(offload.offload_modules, "auto") != offload.offload_modules.end();
-  if (is_given(options, "offload-slowdown") &&
+  if (options.is_given("offload-slowdown") &&
       (options.forecast.rates.empty() || (offload.offload_distance >= 0 && !is_auto)))
     refuse_usage("--offload-slowdown", {.expected = "--rates, by which it is kept, and no --offload-distance",
                                         .got = options.forecast.rates.empty() ? "no --rates" : "--offload-distance",
@@ -177,8 +191,6 @@ void check_offload(const Options& options) {
     refuse_usage(kFlag, {.expected = fmt::format("names of what to move: {}", alternatives(kind_names())),
                          .got = "none",
                          .remedy = "such as --offload-modules core_attn attn_proj"});
-  not_both(is_given(options, "min-offload-bytes") && offload.min_offloaded_tensor_size != 0, "--min-offload-bytes",
-           "--min-offloaded-tensor-size");
   check_form(options);
   if (!offloads_by_forecast(options)) return check_kinds(options);
   if (options.forecast.rates.empty())

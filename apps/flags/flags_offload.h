@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-void add_offload(std::vector<Flag>& table, OffloadOptions& offload);
+void add_offload(FlagTable& table, OffloadOptions& offload);
 void check_offload(const Options& options);
 
 }  // namespace megalith

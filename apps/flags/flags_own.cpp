@@ -55,7 +55,7 @@ void check_own_defaults(const OwnOptions& declared) {
   }
 }
 
-void add_own(std::vector<Flag>& table, Options& options) {
+void add_own(FlagTable& table, Options& options) {
   for (std::size_t i = 0; i < options.own.flags.size(); ++i) {
     const OwnFlag& flag = options.own.flags[i];
     const bool is_toggle = std::holds_alternative<bool>(flag.value);
@@ -66,12 +66,11 @@ void add_own(std::vector<Flag>& table, Options& options) {
       refuse(flag, "a unit for a value, and none for a toggle", "the other way round");
     table.push_back({.name = flag.name,
                      .group = FlagGroup::kOwn,
-                     .apps = static_cast<unsigned>(App::kTrain) | static_cast<unsigned>(App::kPlan),
+                     .apps = kShaped,
                      .unit = flag.unit,
                      .binding = binding_of(options, i),
                      .help = flag.help,
-                     .shown = {},
-                     .on_load = flag.on_load});
+                     .traits = {.on_load = flag.on_load}});
   }
 }
 

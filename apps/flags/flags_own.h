@@ -8,7 +8,7 @@
 namespace megalith {
 
 // `options` outlives the table. A name that is no flag's or that another flag has is an error with exit code 9.
-void add_own(std::vector<Flag>& table, Options& options);
+void add_own(FlagTable& table, Options& options);
 
 // A toggle that is on by default is an error with exit code 9: no flag could switch it off.
 void check_own_defaults(const OwnOptions& declared);

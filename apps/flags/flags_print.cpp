@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <string>
 
 #include "apps/flags/flags_table.h"
 #include "apps/flags/unknown_flags.h"
@@ -44,9 +46,10 @@ std::string facts(const Flag& flag) {
   std::string out;
   if (flag.binding.kind == ValueKind::kToggle) {
     out = "default off";
-  } else if (!flag.shown.empty()) {
-    out = flag.shown == "required" || flag.shown.ends_with("is required") ? std::string(flag.shown)
-                                                                          : "default " + std::string(flag.shown);
+  } else if (!flag.traits.shown.empty()) {
+    out = flag.traits.shown == "required" || flag.traits.shown.ends_with("is required")
+              ? std::string(flag.traits.shown)
+              : "default " + std::string(flag.traits.shown);
   } else {
     out = "default " + value;
   }
@@ -70,6 +73,13 @@ std::string usage(App app) {
   return {};
 }
 
+// Does it belong to the model and its tokenizer?
+bool is_of_model(const Flag& flag) {
+  const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe ||
+                      flag.group == FlagGroup::kOwn || flag.group == FlagGroup::kData;
+  return counts && takes(flag, App::kPlan);
+}
+
 }  // namespace
 
 std::string_view name_of(App app) {
@@ -88,7 +98,7 @@ std::string help_text(App app, const OwnOptions& own) {
   Requests requests;
   std::string out = usage(app);
   const FlagGroup* last = nullptr;
-  const std::vector<Flag> table = make_table(options, requests);
+  const FlagTable table = make_table(options, requests);
   for (const Flag& flag : table) {
     if (!takes(flag, app)) continue;
     if (last == nullptr || *last != flag.group) {
@@ -98,7 +108,7 @@ std::string help_text(App app, const OwnOptions& own) {
     }
     last = &flag.group;
     std::string left =
-        flag.positional ? fmt::format("  {}", flag.unit) : fmt::format("  --{} {}", flag.name, flag.unit);
+        flag.traits.positional ? fmt::format("  {}", flag.unit) : fmt::format("  --{} {}", flag.name, flag.unit);
     if (flag.unit.empty()) left.pop_back();
     const bool plain = flag.group == FlagGroup::kProgram;
     out += wrapped(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag)));
@@ -118,6 +128,29 @@ std::string print_config(App app, const Options& options) {
     out += fmt::format("{:<47} # {}\n", assignment, entry.origin);
   }
   return out;
+}
+
+std::map<std::string, std::string> model_config_of(Options options) {
+  Requests requests;
+  std::map<std::string, std::string> config;
+  for (const Flag& flag : make_table(options, requests)) {
+    if (is_of_model(flag)) config[std::string(flag.name)] = flag.binding.get();
+  }
+  return config;
+}
+
+std::string print_model_config(Options options) {
+  Requests requests;
+  std::string text, group;
+  for (const Flag& flag : make_table(options, requests)) {
+    const std::string value = flag.binding.get();
+    if (!is_of_model(flag) || value == "\"\"" || value == "[]") continue;
+    if (flag.group == FlagGroup::kMoe && options.moe().num_experts == 0) continue;
+    if (title_of(flag.group) != group) text += fmt::format("\n[{}]\n", title_of(flag.group));
+    group = title_of(flag.group);
+    text += fmt::format("{} = {}\n", flag.name, value);
+  }
+  return text;
 }
 
 }  // namespace megalith

@@ -100,8 +100,6 @@ void check_reduction(const ParallelOptions& parallel, const Said& said) {
 
 void check_sharding_of_experts(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  only_with(parallel.expert_data_parallel_sharding_strategy == ShardingStrategy::kAuto || options.moe().num_experts > 0,
-            {.flag = "--expert-data-parallel-sharding-strategy", .needs = "--num-experts"});
   const bool of_experts = parallel.expert_sharding() != ShardingStrategy::kNoShard;
   if (of_experts == parallel.shards_optimizer()) return;
   refuse_usage("--expert-data-parallel-sharding-strategy and --data-parallel-sharding-strategy",
@@ -124,8 +122,6 @@ void check_sharding(const Options& options) {
   const std::string got = is_given ? said.got : "";
   only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
             {.flag = "--overlap-param-gather", .needs = needs, .got = got});
-  only_with(!parallel.overlap_param_gather || parallel.overlap_grad_reduce,
-            {.flag = "--overlap-param-gather", .needs = "--overlap-grad-reduce"});
   if (options.moe().num_experts > 0) check_reduction(parallel, said);
   check_sharded_units(parallel, said);
   check_slot_grads(options, said);
@@ -133,11 +129,6 @@ void check_sharding(const Options& options) {
             {.flag = "--num-distributed-optimizer-instances",
              .needs = needs,
              .got = is_given ? got : "nothing that is sharded"});
-  only_with(parallel.outer_dp_sharding_strategy == OuterSharding::kNoShard ||
-                parallel.num_distributed_optimizer_instances > 1,
-            {.flag = "--outer-dp-sharding-strategy optim",
-             .needs = "--num-distributed-optimizer-instances above 1",
-             .got = "--num-distributed-optimizer-instances 1"});
   check_sharding_of_experts(options);
 }
 

@@ -39,7 +39,7 @@ std::vector<RawValue> read_config_text(std::string_view text, const std::string&
 // Reads command lines of a program; its parser, which takes long to build, serves for any number of them.
 class CommandLine {
  public:
-  CommandLine(App app, const std::vector<Flag>& table);  // which outlives it
+  CommandLine(App app, const FlagTable& table);  // which outlives it
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;

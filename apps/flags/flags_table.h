@@ -1,6 +1,8 @@
-// The table of all flags. For the files of apps/flags* only.
+// The table of all flags: one row a flag. For the files of apps/flags* only.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,26 +36,77 @@ enum class FlagGroup {
 };
 std::string_view title_of(FlagGroup group);
 
+inline constexpr auto kTrainApp = static_cast<unsigned>(App::kTrain);
+inline constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
+inline constexpr auto kPlanApp = static_cast<unsigned>(App::kPlan);
+inline constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
+inline constexpr auto kConvertApp = static_cast<unsigned>(App::kConvert);
+inline constexpr unsigned kShaped = kTrainApp | kPlanApp;  // programs that need the shape of the run
+// Bounds of values.
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr std::int64_t kMany = 1'000'000'000'000;
+inline constexpr std::int64_t kMaxWidth = 1 << 20;
+inline constexpr std::int64_t kMaxLength = 1 << 28;
+inline constexpr std::int64_t kMaxVocab = 1 << 24;
+inline constexpr std::int64_t kMaxRanks = 1 << 20;
+
+// Another flag that a flag needs or excludes (flags_companion.h).
+struct OtherFlag {
+  std::string_view flag;         // without dashes in front
+  std::string_view value = {};   // "rope", "selective or full", "above 1"; empty: any that asks for something
+  unsigned apps = ~0U;           // programs that hold to it
+  std::string_view remedy = {};  // in place of the usual one: to use the flag that is needed, or to remove one
+  std::string_view got = {};     // what stands in place of a flag that is needed; empty: nothing
+  std::string_view also = {};    // a value that means the same, which messages leave out
+};
+
+struct FlagTraits {
+  unsigned apps = 0;                   // App values that take it, or-ed; 0: those of its section
+  std::string_view shown = {};         // what --help shows as default where the field's own value says little
+  std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
+  bool positional = false;
+  std::string_view synonym = {};  // another name that it takes
+  bool at_default = false;        // its needs and exclusions hold at its default value too, where that is given
+  std::vector<OtherFlag> needs = {}, excludes = {};
+  bool of_run = false;                 // of one run: what reads a checkpoint's configuration leaves it out
+  std::optional<bool> suggested = {};  // does plan --suggest choose it; none: those of parallel and memory
+  std::string_view example = {};       // a value other than the default, then what else it takes besides its needs
+};
+
 struct Flag {
   std::string_view name;  // without dashes in front
   FlagGroup group;
-  unsigned apps;                       // App values that take it, or-ed
-  std::string_view unit;               // of the value, as --help shows it; empty for a toggle
-  Binding binding;                     // refers to the Options the table was made for
-  std::string_view help;               // what it sets
-  std::string_view shown;              // what --help shows as default where the field's own value says little
-  std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
-  bool positional = false;
-  std::string_view synonym = {};   // another name that it takes
+  unsigned apps;          // App values that take it, or-ed
+  std::string_view unit;  // of the value, as --help shows it; empty for a toggle
+  Binding binding;        // refers to the Options the table was made for
+  std::string_view help;  // what it sets
+  FlagTraits traits = {};
   std::string origin = "default";  // of its value, as ConfigEntry has it
+};
+using FlagTable = std::vector<Flag>;
+
+// Adds rows of one group to a table.
+class Section {
+ public:
+  Section(FlagTable& table, FlagGroup group, unsigned apps) : table_(table), group_(group), apps_(apps) {}
+  void add(std::string_view name, std::string_view unit, Binding binding, std::string_view help,
+           FlagTraits traits = {});
+
+ private:
+  FlagTable& table_;
+  FlagGroup group_;
+  unsigned apps_;
 };
 
 // Without a word in the table: flags of the model compute, those of training, optimizer and data are noted, others
 // free.
 OnLoad on_load(const Flag& flag);
 
+inline bool is_suggested(const Flag& flag) {
+  return flag.traits.suggested.value_or(flag.group == FlagGroup::kParallel || flag.group == FlagGroup::kMemory);
+}
 inline bool is_named(const Flag& flag, std::string_view name) {
-  return flag.name == name || (!flag.synonym.empty() && flag.synonym == name);
+  return flag.name == name || (!flag.traits.synonym.empty() && flag.traits.synonym == name);
 }
 constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
 
@@ -68,7 +121,20 @@ struct Requests {
   bool help = false;
 };
 
+// The rows, by file: flags_model.cpp, flags_training.cpp, flags_parallel.cpp, flags_programs.cpp.
+void add_model(FlagTable& t, ModelConfig& m);
+void add_training(FlagTable& t, TrainingOptions& o);
+void add_optimizer(FlagTable& t, TrainingOptions& o);
+void add_data_and_evaluation(FlagTable& t, Options& o);
+void add_checkpoint(FlagTable& t, CheckpointOptions& o);
+void add_parallel(FlagTable& t, ParallelOptions& o);
+void add_memory(FlagTable& t, TrainingOptions& o);
+void add_logging(FlagTable& t, LoggingOptions& o);
+void add_other_programs(FlagTable& t, Options& o);
+void add_testing(FlagTable& t, TrainingOptions& o);
+void add_program(FlagTable& t, Requests& r);
+
 // `options` and `requests` must outlive the table.
-std::vector<Flag> make_table(Options& options, Requests& requests);
+FlagTable make_table(Options& options, Requests& requests);
 
 }  // namespace megalith

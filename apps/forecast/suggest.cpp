@@ -41,24 +41,6 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-// Flags that --suggest chooses, all but --micro-batch-size.
-bool is_of_layout(const ConfigEntry& entry) {
-  constexpr std::array<std::string_view, 12> kOthers = {"world-size",
-                                                        "moe-token-dispatcher-type",
-                                                        "moe-expert-rank-capacity-factor",
-                                                        "loss-chunk-size",
-                                                        "fine-grained-activation-offloading",
-                                                        "offload-modules",
-                                                        "activation-offload-fraction",
-                                                        "offload-mb-per-layer",
-                                                        "offload-distance",
-                                                        "offload-slowdown",
-                                                        "min-offload-bytes",
-                                                        "min-offloaded-tensor-size"};
-  return (entry.group == "parallel" || entry.group == "memory") &&
-         std::ranges::find(kOthers, entry.name) == kOthers.end();
-}
-
 // The flags that make these options of those that `effective` still describes.
 std::vector<std::string> flags_of(Options options) {
   const std::vector<ConfigEntry> before = options.effective;
@@ -66,7 +48,7 @@ std::vector<std::string> flags_of(Options options) {
   std::vector<std::string> flags;
   for (std::size_t i = 0; i < before.size(); ++i) {
     std::string value = options.effective[i].value;
-    const bool is_chosen = is_of_layout(before[i]) && value != before[i].value;
+    const bool is_chosen = before[i].suggested && value != before[i].value;
     if (!is_chosen && before[i].name != "micro-batch-size") continue;
     flags.push_back("--" + before[i].name);
     if (value == "true") continue;
@@ -79,7 +61,7 @@ std::vector<std::string> flags_of(Options options) {
 // Do the flags fit together, as those of a command line must?
 bool is_legal(const Options& options, int world) {
   try {
-    check(App::kPlan, options);
+    check_layout(options);
     check_stages(options.train, run_config(options, world));
     return true;
   } catch (const Error& error) {
@@ -353,7 +335,7 @@ class Search {
 
 void refuse_layout_flags(const Options& options) {
   for (const ConfigEntry& entry : options.effective) {
-    if (!is_of_layout(entry) || entry.origin == "default" || entry.origin == "derived") continue;
+    if (!entry.suggested || entry.origin == "default" || entry.origin == "derived") continue;
     refuse_usage(fmt::format("--suggest and --{}", entry.name),
                  {.expected = "no layout flags: --suggest looks for the layout",
                   .got = fmt::format("--{} ({})", entry.name, entry.origin),

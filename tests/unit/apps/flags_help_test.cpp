@@ -45,15 +45,15 @@ TEST(Help, EveryFlagSaysUnitDefaultAndRange) {
     const std::string help = help_text(app);
     for (const Flag& flag : make_table(options, requests)) {
       if (!takes(flag, app)) continue;
-      const std::string name = flag.positional ? std::string(flag.unit) : "--" + std::string(flag.name);
+      const std::string name = flag.traits.positional ? std::string(flag.unit) : "--" + std::string(flag.name);
       SCOPED_TRACE(std::string(name_of(app)) + " " + name);
       const std::string text = text_of(help, name);
       ASSERT_FALSE(text.empty());
       EXPECT_FALSE(flag.help.empty());
       const bool is_toggle = flag.binding.kind == ValueKind::kToggle;
       EXPECT_EQ(flag.unit.empty(), is_toggle) << "the unit of its value";
-      EXPECT_THAT(text,
-                  StartsWith(is_toggle || flag.positional ? name + " " : name + " " + std::string(flag.unit) + " "));
+      EXPECT_THAT(text, StartsWith(is_toggle || flag.traits.positional ? name + " "
+                                                                       : name + " " + std::string(flag.unit) + " "));
       if (flag.group == FlagGroup::kProgram) continue;  // asked of the program, no setting
       const std::size_t bracket = text.rfind(" [");
       ASSERT_NE(bracket, std::string::npos) << text;

@@ -260,7 +260,7 @@ TEST(Flags, ContradictionsNameBothFlags) {
   EXPECT_EQ(
       train_outcome({"--lr-wsd-decay-iters", "10"}),
       "exit 2: --lr-wsd-decay-iters and --lr-decay-style: expected --lr-wsd-decay-iters only with --lr-decay-style "
-      "WSD, got another style; use --lr-decay-style WSD, or remove --lr-wsd-decay-iters");
+      "WSD, got --lr-decay-style linear; use --lr-decay-style WSD, or remove --lr-wsd-decay-iters");
   EXPECT_EQ(train_outcome({"--recompute-modules", "mlp"}),
             "exit 2: --recompute-modules and --recompute-granularity: expected --recompute-modules only with "
             "--recompute-granularity selective, got --recompute-granularity none; use --recompute-granularity "
@@ -395,7 +395,7 @@ TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
     const std::string help = parse_flags(app, {"--help"}).print;
     EXPECT_EQ(help, parse_flags(app, {"-h", "--help"}).print);
     for (const Flag& flag : make_table(options, requests)) {
-      if (flag.positional) continue;
+      if (flag.traits.positional) continue;
       EXPECT_EQ(help.find("\n  --" + std::string(flag.name) + " ") != std::string::npos, takes(flag, app)) << flag.name;
     }
   }

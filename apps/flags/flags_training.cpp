@@ -1,0 +1,250 @@
+// The rows of the flags of training, its optimizer, data, evaluations and checkpoints.
+#include "apps/flags/flags_table.h"
+
+#include <utility>
+
+namespace megalith {
+
+using enum FlagGroup;
+using enum OnLoad;
+
+namespace {
+
+// Before --main-grads-dtype in the table, so that a contradiction is seen. False leaves that as it is.
+Binding bf16_gradients(TrainingOptions& o) {
+  Binding binding = toggle(&o.grad_reduce_in_bf16);
+  binding.set = [&o, set = std::move(binding.set)](const std::vector<std::string>& texts) {
+    const bool is_valid = set(texts);
+    if (o.grad_reduce_in_bf16) o.main_grads_dtype = DType::kBf16;
+    return is_valid;
+  };
+  return binding;
+}
+
+}  // namespace
+
+void add_training(FlagTable& t, TrainingOptions& o) {
+  Section training(t, kTraining, kTrainApp);
+  training.add("micro-batch-size", "SAMPLES", integer(&o.micro_batch_size, {1, kMaxRanks}), "per rank and forward pass",
+               {.apps = kShaped, .example = "4"});
+  training.add("global-batch-size", "SAMPLES", integer(&o.global_batch_size, {0, kMany}),
+               "per step, over all ranks; 0: derived",
+               {.apps = kShaped, .shown = "micro-batch-size x data-parallel size", .example = "32"});
+  training.add("train-iters", "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run",
+               {.shown = "required", .example = "7"});
+  training.add("train-samples", "SAMPLES", integer(&o.train_samples, {0, kMany}),
+               "length of the run in place of --train-iters: whole batches while these do not exceed it",
+               {.shown = "off", .needs = {{"global-batch-size"}}, .example = "640"});
+  training.add("rampup-batch-size", "START INCREMENT SAMPLES", integers(&o.rampup_batch_size, {1, kMany}, 3),
+               "the batch grows from START by INCREMENT, in equal parts of the first SAMPLES samples, to "
+               "--global-batch-size; evaluations take the latter. Only with --train-samples",
+               {.apps = kShaped,
+                .shown = "off",
+                .needs = {{.flag = "train-samples", .apps = kTrainApp, .got = "--train-iters"}},
+                .example = "8 8 100 --global-batch-size 32"});
+  training.add("skip-train", "", toggle(&o.skip_train), "evaluate only",
+               {.on_load = kFree, .needs = {{"eval-iters", "above 0"}}});
+  training.add("seed", "N", integer(&o.seed, {0, 4'294'967'295}), "seed of weights, data order, dropout and sampling",
+               {.apps = kTrainApp | kGenerateApp, .example = "4294967295"});
+  training.add("deterministic-mode", "", toggle(&o.deterministic_mode),
+               "use only kernels with bit-reproducible results (those of the CPU always are), and set "
+               "NCCL_GRAPH_REGISTER=0, so that sums over ranks have the same bits in captured graphs",
+               {.apps = kShaped, .on_load = kFree});
+  training.add("exit-interval", "STEPS", integer(&o.exit_interval, {0, kMany}),
+               "save and end with exit code 75 at a multiple of this; 0: off", {.on_load = kFree, .example = "3"});
+  training.add("exit-duration-in-mins", "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}),
+               "save and end with exit code 75 after this time; 0: off", {.on_load = kFree, .example = "0.1"});
+  training.add("stop-file", "FILE", text(&o.stop_file),
+               "save and end with exit code 75 after the step in which this file appears, a regular file of the user "
+               "who runs train; it is then removed, as it is when a run completes. A run does not start where it is "
+               "there already. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 have the same effect, and a second of them ends "
+               "the run at once; so have SIGHUP, SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR, as often as they come",
+               {.shown = "none", .on_load = kFree, .example = "stop"});
+  training.add("max-skipped-steps", "STEPS", integer(&o.max_skipped_steps, {0, kMany}),
+               "steps with NaN or Inf in loss or gradients that a whole run tolerates: such a step updates nothing and "
+               "is rerun to locate the first such value; one more ends the run with exit code 8",
+               {.on_load = kFree, .example = "0"});
+  training.add(
+      "check-weight-hash-interval", "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}),
+      "steps between comparisons of the data-parallel ranks' weights, main parameters and moments by hash (with "
+      "--use-distributed-optimizer weights only); a rank that differs ends the run with exit code 8; 0: never",
+      {.on_load = kFree, .example = "5"});
+  training.add("device", "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute; cpu for plan --rates of a CPU",
+               {.apps = kTrainApp | kGenerateApp | kPlanApp,
+                .shown = "cuda where a GPU can be used or plan has --rates, else cpu",
+                .on_load = kFree,
+                .of_run = true});
+}
+
+void add_optimizer(FlagTable& t, TrainingOptions& o) {
+  LrSchedule& s = o.schedule;
+  const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two of DType
+  Section optimizer(t, kOptimizer, kTrainApp);
+  optimizer.add("optimizer", "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay",
+                {.apps = kShaped});
+  optimizer.add("lr", "X", real(&s.lr, {0, kInfinity}), "peak learning rate, above 0",
+                {.shown = "required", .example = "3.3333333333333335e-05"});
+  optimizer.add("min-lr", "X", real(&s.min_lr, {0, kInfinity}), "learning rate at the end of the decay",
+                {.example = "1e-9"});
+  optimizer.add("lr-decay-style", "NAME",
+                choice(&s.lr_decay_style, {"constant", "linear", "cosine", "WSD", "inverse-square-root"}),
+                "shape of the decay", {.example = "inverse-square-root"});
+  optimizer.add("lr-decay-iters", "STEPS", integer(&s.lr_decay_iters, {0, kMany}), "end of the decay; 0: derived",
+                {.shown = "train-iters",
+                 .excludes = {{.flag = "train-samples", .remedy = "a run by samples takes --lr-decay-samples"}},
+                 .example = "200"});
+  optimizer.add(
+      "lr-decay-samples", "SAMPLES", integer(&s.lr_decay_samples, {0, kMany}),
+      "with --train-samples, in place of it; 0: derived",
+      {.shown = "train-samples", .needs = {{.flag = "train-samples", .got = "--train-iters"}}, .example = "500"});
+  optimizer.add("lr-warmup-iters", "STEPS", integer(&s.lr_warmup_iters, {0, kMany}), "linear warm-up",
+                {.excludes = {{.flag = "train-samples", .remedy = "a run by samples takes --lr-warmup-samples"}},
+                 .example = "10"});
+  optimizer.add("lr-warmup-samples", "SAMPLES", integer(&s.lr_warmup_samples, {0, kMany}),
+                "with --train-samples, in place of it",
+                {.needs = {{.flag = "train-samples", .got = "--train-iters"}}, .example = "30"});
+  optimizer.add("lr-warmup-fraction", "X", real(&s.lr_warmup_fraction, {0, 1, false, true}),
+                "warm-up as a share of --lr-decay-iters or --lr-decay-samples; 0: off", {.example = "0.013"});
+  optimizer.add("lr-warmup-init", "X", real(&s.lr_warmup_init, {0, kInfinity}),
+                "learning rate of the first step of a warm-up", {.example = "1e-7"});
+  optimizer.add("lr-wsd-decay-iters", "STEPS", integer(&s.lr_wsd_decay_iters, {0, kMany}),
+                "last phase of --lr-decay-style WSD",
+                {.shown = "none",
+                 .needs = {{"lr-decay-style", "WSD"}},
+                 .excludes = {{.flag = "train-samples", .remedy = "a run by samples takes --lr-wsd-decay-samples"}},
+                 .example = "9"});
+  optimizer.add("lr-wsd-decay-samples", "SAMPLES", integer(&s.lr_wsd_decay_samples, {0, kMany}),
+                "with --train-samples, in place of it",
+                {.shown = "none",
+                 .needs = {{.flag = "train-samples", .got = "--train-iters"}, {"lr-decay-style", "WSD"}},
+                 .example = "9"});
+  optimizer.add("lr-wsd-decay-style", "NAME",
+                choice(&s.lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"}), "shape of that phase",
+                {.example = "minus_sqrt"});
+  optimizer.add("adam-beta1", "X", real(&o.adam_beta1, {0, 1, false, true}), "decay of the first moment",
+                {.example = "0.8"});
+  optimizer.add("adam-beta2", "X", real(&o.adam_beta2, {0, 1, false, true}), "decay of the second moment",
+                {.example = "0.95"});
+  optimizer.add("adam-eps", "X", real(&o.adam_eps, {0, 1, true}), "added to the root of the second moment",
+                {.example = "1e-15"});
+  optimizer.add("weight-decay", "X", real(&o.weight_decay, {0, kInfinity}), "on matrices, not on norms and biases",
+                {.example = "0"});
+  optimizer.add("clip-grad", "X", real(&o.clip_grad, {0, kInfinity}),
+                "largest global L2 norm of the gradients; 0: no clipping", {.example = "0.3"});
+  optimizer.add(
+      "grad-reduce-in-bf16", "", bf16_gradients(o),
+      "means --main-grads-dtype bf16: gradients are not only reduced but also summed over microbatches in bf16",
+      {.apps = kShaped, .on_load = kFree, .example = "--bf16"});
+  optimizer.add("main-grads-dtype", "NAME", dtype(&o.main_grads_dtype),
+                "dtype of the gradients, summed over microbatches and ranks; bf16 requires --bf16",
+                {.apps = kShaped, .example = "bf16 --bf16"});
+  optimizer.add("megatron-fsdp-grad-comm-dtype", "NAME",
+                choice(&o.megatron_fsdp_grad_comm_dtype, {"auto", "fp32", "bf16"}),
+                "dtype of a unit's gradients until they are reduced, with optim_grads, or optim_grads_params that "
+                "reduces gradients each microbatch: bf16 halves their slots and what goes over the links, the shards "
+                "stay --main-grads-dtype, and where GPUs read each other's memory the sums are not rounded either; "
+                "auto: as --main-grads-dtype",
+                {.apps = kShaped, .example = "fp32 --data-parallel-sharding-strategy optim_grads"});
+  optimizer.add("exp-avg-dtype", "NAME", dtype(&o.exp_avg_dtype), "dtype of Adam's first moment",
+                {.apps = kShaped, .example = "bf16"});
+  optimizer.add("exp-avg-sq-dtype", "NAME", dtype(&o.exp_avg_sq_dtype),
+                "dtype of Adam's second moment; with bf16 keep --adam-beta2 below 0.996, or the moment cannot shrink",
+                {.apps = kShaped, .example = "bf16"});
+}
+
+void add_data_and_evaluation(FlagTable& t, Options& o) {
+  Section data(t, kData, kShaped | kConvertApp);
+  Section evaluation(t, kEvaluation, kTrainApp);
+  data.add("data-path", "PREFIX...", list(&o.data.data_path),
+           "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs",
+           {.apps = kTrainApp,
+            .shown = "this or --mock-data is required",
+            .excludes = {{.flag = "mock-data", .remedy = "remove --mock-data to train on the dataset"}},
+            .example = "0.3 A 0.7 B"});
+  data.add("split", "A,B,C", text(&o.data.split), "shares of training, validation and test documents",
+           {.apps = kTrainApp, .example = "90,10"});
+  data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset",
+           {.apps = kTrainApp});
+  data.add("tokenizer-type", "NAME",
+           choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"},
+                  {{"NullTokenizer", "null"}}),
+           "byte: ids are bytes, 256 ends a document; null, or NullTokenizer: ids as given, --vocab-size of them plus "
+           "one that ends documents; others: byte-level BPE from the files below",
+           {.on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "null --vocab-size 100"});
+  data.add("vocab-file", "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer",
+           {.apps = kShaped | kGenerateApp | kConvertApp,
+            .shown = "none",
+            .on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "vocab.json"});
+  data.add("merge-file", "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer",
+           {.apps = kShaped | kGenerateApp | kConvertApp,
+            .shown = "none",
+            .on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "merges.txt"});
+  data.add("tokenizer-model", "FILE", text(&o.data.tokenizer_model),
+           "tokenizer.json of HuggingFaceTokenizer, or its folder; or the ranks of TikTokenizer",
+           {.apps = kShaped | kGenerateApp | kConvertApp,
+            .shown = "none",
+            .on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "tokenizer.json"});
+  data.add("tiktoken-pattern", "NAME", text(&o.data.tiktoken_pattern),
+           "how TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2",
+           {.shown = "none",
+            .on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "o200k"});
+  data.add("tiktoken-special-tokens", "NAME[=ID]...", list(&o.data.tiktoken_special_tokens),
+           "special tokens of TikTokenizer; one without an id gets the next free id",
+           {.shown = "<|endoftext|>",
+            .on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "<|a|>=7 <|b|>"});
+  data.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents with BPE",
+           {.shown = "<|endoftext|>, <|end_of_text|> or </s>",
+            .on_load = kTokenizer,
+            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
+            .example = "</s>"});
+  evaluation.add("eval-interval", "STEPS", integer(&o.train.eval_interval, {0, kMany}),
+                 "steps between evaluations; 0: never", {.example = "9"});
+  evaluation.add("eval-iters", "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation",
+                 {.example = "9"});
+}
+
+void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
+  Section checkpoint(t, kCheckpoint, kTrainApp);
+  checkpoint.add("save", "DIR", text(&o.save), "folder for checkpoints",
+                 {.apps = kTrainApp | kConvertApp, .shown = "none", .example = "kept"});
+  checkpoint.add("load", "DIR", text(&o.load), "folder to read the newest valid checkpoint from",
+                 {.apps = kTrainApp | kGenerateApp | kConvertApp, .shown = "none", .example = "kept"});
+  checkpoint.add("save-interval", "STEPS", integer(&o.save_interval, {0, kMany}),
+                 "steps between checkpoints; 0: only at the end", {.needs = {{"save"}}, .example = "9"});
+  checkpoint.add("async-save", "", toggle(&o.async_save),
+                 "write checkpoints in a background thread while training continues, from a copy in host memory that "
+                 "is allocated (pinned on a GPU) before the first step",
+                 {.apps = kShaped, .needs = {{"save"}}});
+  checkpoint.add("keep-last", "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all",
+                 {.needs = {{"save"}}, .example = "9"});
+  checkpoint.add("max-failed-saves", "N", integer(&o.max_failed_saves, {0, 1'000'000}),
+                 "end the run with exit code 3 after this many consecutive failed saves; 0: never",
+                 {.needs = {{"save"}}, .example = "9"});
+  checkpoint.add("ckpt-step", "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one",
+                 {.apps = kTrainApp | kGenerateApp | kConvertApp,
+                  .needs = {{"load"}, {.flag = "to", .value = "hf", .apps = kConvertApp}},
+                  .example = "9"});
+  checkpoint.add("finetune", "", toggle(&o.finetune), "load the weights only and start at step 0",
+                 {.needs = {{"load"}}});
+  checkpoint.add("use-checkpoint-args", "", toggle(&o.use_checkpoint_args),
+                 "take the flags of the model, of what its experts and router are (their losses stay the run's own) "
+                 "and of the tokenizer from the checkpoint of --load: they override --config files and defaults, the "
+                 "command line overrides them; while there is no checkpoint, flags apply as given",
+                 {.needs = {{"load"}}});
+  checkpoint.add("no-load-optim", "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0",
+                 {.needs = {{"load"}}});
+}
+
+}  // namespace megalith
