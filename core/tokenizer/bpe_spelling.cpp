@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/take_part.h"
@@ -130,7 +132,8 @@ SpelledVocabulary::SpelledVocabulary(BpeVocabulary& vocabulary, const std::strin
   for (const auto& [token, id] : vocab.items()) add_token(place, token, id);
   std::vector<std::pair<std::int32_t, const std::string*>> by_id;
   for (const auto& [token, id] : ids_) by_id.emplace_back(id, &token);
-  std::ranges::sort(by_id);
+  std::ranges::sort(by_id, {},
+                    [](const auto& entry) { return std::pair(entry.first, std::string_view(*entry.second)); });
   for (std::size_t i = 1; i < by_id.size(); ++i) {
     if (by_id[i].first != by_id[i - 1].first) continue;
     refuse_tokenizer_file(place, "one token an id",
