@@ -4,25 +4,13 @@
 
 #include <algorithm>
 
+#include "apps/flags/complete_options.h"
 #include "core/base/file.h"
-#include "core/model/config.h"
 #include "parallel/checkpoint/manifest.h"
 
 namespace megalith {
 
 namespace {
-
-TokenizerOptions tokenizer_options(const Options& options) {
-  const DataOptions& data = options.data;
-  return {.type = std::string(tokenizer_types()[static_cast<std::size_t>(data.tokenizer_type)]),
-          .vocab_size = options.model.vocab_size,
-          .vocab_file = data.vocab_file,
-          .merge_file = data.merge_file,
-          .tokenizer_model = data.tokenizer_model,
-          .tiktoken_pattern = data.tiktoken_pattern,
-          .tiktoken_special_tokens = data.tiktoken_special_tokens,
-          .eod_token = data.eod_token};
-}
 
 bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();

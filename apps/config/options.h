@@ -241,6 +241,19 @@ struct ConvertOptions {
   std::vector<std::string> ignore_config_keys;  // of config.json, --to native
 };
 
+// prepare and prepare inspect; which data and tokenizer is in DataOptions.
+struct PrepareOptions {
+  std::vector<std::string> inputs;
+  std::string output_prefix;
+  std::string json_key = "text";
+  std::vector<std::string> document_start;
+  std::string document_separator;  // where it is given, empty or not
+  bool append_eod = false;
+  std::int64_t max_bad_lines = 0;  // of JSON lines in all inputs, which are skipped
+  std::int64_t documents = 3;      // that inspect shows of each dataset
+  std::int64_t samples = 0;        // 0: inspect shows counts and documents; else the ids of this many training samples
+};
+
 // What a flag's value that differs from the one in the loaded checkpoint means.
 enum class OnLoad {
   kFree,       // nothing
@@ -291,6 +304,7 @@ struct RunOptions {
   ReportOptions report;
   ConvertOptions convert;
   ForecastOptions forecast;
+  PrepareOptions prepare;
   OwnOptions own;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 

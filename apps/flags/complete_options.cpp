@@ -12,6 +12,18 @@
 
 namespace megalith {
 
+TokenizerOptions tokenizer_options(const Options& options) {
+  const DataOptions& data = options.data;
+  return {.type = std::string(tokenizer_types()[static_cast<std::size_t>(data.tokenizer_type)]),
+          .vocab_size = options.model.vocab_size,
+          .vocab_file = data.vocab_file,
+          .merge_file = data.merge_file,
+          .tokenizer_model = data.tokenizer_model,
+          .tiktoken_pattern = data.tiktoken_pattern,
+          .tiktoken_special_tokens = data.tiktoken_special_tokens,
+          .eod_token = data.eod_token};
+}
+
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world) {
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&

@@ -7,6 +7,9 @@
 
 namespace megalith {
 
+// What the flags say of the tokenizer.
+TokenizerOptions tokenizer_options(const Options& options);
+
 // Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps. Errors
 // (exit code 2) say what of the sizes and the layout does not fit.
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);

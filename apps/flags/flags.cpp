@@ -97,16 +97,14 @@ std::string remedy_for(const Flag& flag, const RawValue& value) {
 // The flag that a value is for; a file gives neither those of the program nor arguments without a flag.
 FlagTable::iterator flag_of(State& state, const RawValue& value) {
   const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
-  return std::find_if(state.table.begin(), state.table.end(), [&](const Flag& flag) {
-    return is_named(flag, name) &&
-           (value.file.empty() || (flag.group != FlagGroup::kProgram && !flag.traits.positional));
-  });
+  return std::find_if(state.table.begin(), state.table.end(),
+                      [&](const Flag& flag) { return is_named(flag, name) && (value.file.empty() || is_key(flag)); });
 }
 
 void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& values) {
   std::vector<std::string> names;
   for (const Flag& flag : state.table) {
-    if (flag.group != FlagGroup::kProgram && !flag.traits.positional) names.emplace_back(flag.name);
+    if (is_key(flag)) names.emplace_back(flag.name);
   }
   std::vector<UnknownFlag> unknown;
   for (const RawValue& value : values) {

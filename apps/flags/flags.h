@@ -17,8 +17,17 @@
 
 namespace megalith {
 
-enum class App : unsigned { kTrain = 1, kGenerate = 2, kPlan = 4, kReport = 8, kConvert = 16 };
-inline constexpr std::array kApps = {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert};
+enum class App : unsigned {
+  kTrain = 1,
+  kGenerate = 2,
+  kPlan = 4,
+  kReport = 8,
+  kConvert = 16,
+  kPrepare = 32,
+  kInspect = 64
+};
+inline constexpr std::array kApps = {App::kTrain,   App::kGenerate, App::kPlan,   App::kReport,
+                                     App::kConvert, App::kPrepare,  App::kInspect};
 std::string_view name_of(App app);
 
 struct Parsed {

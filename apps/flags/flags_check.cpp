@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <string>
@@ -161,6 +162,27 @@ void check_convert(const Options& options) {
   want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
 }
 
+void check_prepare(const PrepareOptions& prepare) {
+  const auto refuse = [](const char* flag, const char* expected, const char* got) {
+    refuse_usage(flag, {.expected = expected, .got = got, .remedy = "see prepare --help"});
+  };
+  if (prepare.inputs.empty()) refuse("--input", "at least one file", "none");
+  if (prepare.output_prefix.empty()) refuse("--output-prefix", "where to write PREFIX.bin and PREFIX.idx", "nothing");
+  if (std::ranges::find(prepare.document_start, "") != prepare.document_start.end())
+    refuse("--document-start", "the first characters of a line", "none");
+}
+
+void check_inspect(const Options& options) {
+  if (options.data.data_path.empty())
+    refuse_usage("inspect", {.expected = "a prefix", .got = "none", .remedy = "see prepare inspect --help"});
+  const TrainingOptions& train = options.train;
+  if (std::int64_t samples = 0; __builtin_mul_overflow(train.train_iters, train.global_batch_size, &samples))
+    refuse_usage("--train-iters and --global-batch-size",
+                 {.expected = "fewer samples in the run",
+                  .got = fmt::format("{} x {}", train.train_iters, train.global_batch_size),
+                  .remedy = "lower one of them"});
+}
+
 void check_shape(const Options& options) {
   check_parallel(options);
   pipeline_layout(options);
@@ -227,10 +249,10 @@ void check(App app, const Options& options) {
   if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);
   if (app == App::kGenerate)
     want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");
-  if (app == App::kConvert) {
-    check_convert(options);
-    check_companions(app, options);
-  }
+  if (app == App::kConvert) check_convert(options);
+  if (app == App::kPrepare) check_prepare(options.prepare);
+  if (app == App::kInspect) check_inspect(options);
+  if (app == App::kConvert || app == App::kPrepare || app == App::kInspect) check_companions(app, options);
   if (app == App::kReport) {
     want(!options.report.inputs.empty(), "METRICS.jsonl", "name a file that train --metrics-jsonl wrote");
     for (const std::string& input : options.report.inputs)

@@ -79,7 +79,7 @@ std::vector<std::string> without_earlier_lists(App app, const FlagTable& table, 
     auto begin = end - 1;
     while (begin != words.begin() && !begin->starts_with("--")) --begin;
     const Flag* const flag = flag_of(app, table, begin->substr(0, begin->find('=')));
-    const bool is_earlier = flag != nullptr && is_whole_list(*flag) && !given.insert(flag).second;
+    const bool is_earlier = flag != nullptr && is_whole_list(*flag) && !flag->traits.adds && !given.insert(flag).second;
     if (!is_earlier) out.insert(out.begin(), begin, end);
     end = begin;
   }

@@ -25,13 +25,14 @@ void add_model(FlagTable& t, ModelConfig& m) {
             {.shown = "as many as query heads", .on_load = kTensors, .example = "2"});
   model.add("kv-channels", "N", integer(&m.kv_channels, {0, 65'536}), "width of a head; 0: derived",
             {.shown = "hidden / heads", .on_load = kTensors, .example = "24"});
-  model.add("seq-length", "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample",
-            {.shown = "required", .example = "48"});
+  model.add(
+      "seq-length", "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample",
+      {.apps = kShaped | kInspectApp, .shown = "required", .needs = {{"samples", {}, kInspectApp}}, .example = "48"});
   model.add("max-position-embeddings", "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}),
             "rows of the learned position table; 0: derived",
             {.shown = "seq-length", .on_load = kPositions, .example = "64"});
   model.add("vocab-size", "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's",
-            {.shown = "the tokenizer's", .on_load = kTensors, .example = "512"});
+            {.apps = kShaped | kTexts, .shown = "the tokenizer's", .on_load = kTensors, .example = "512"});
   model.add("make-vocab-size-divisible-by", "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}),
             "pad the vocabulary to a multiple of this",
             {.apps = kShaped | kConvertApp,

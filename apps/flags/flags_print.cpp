@@ -40,12 +40,16 @@ std::string wrapped(std::string line, std::string_view text) {
 }
 
 // "[default 128; 1 to 16777216]"
-std::string facts(const Flag& flag) {
+std::string facts(const Flag& flag, App app) {
+  const bool goes_with_another = std::ranges::any_of(
+      flag.traits.needs, [app](const OtherFlag& need) { return (need.apps & static_cast<unsigned>(app)) != 0; });
   std::string value = flag.binding.get();
   if (value.size() > 1 && value.front() == '"') value = value.substr(1, value.size() - 2);
   std::string out;
   if (flag.binding.kind == ValueKind::kToggle) {
     out = "default off";
+  } else if (flag.traits.shown == "required" && goes_with_another) {
+    out = "default none";
   } else if (!flag.traits.shown.empty()) {
     out = flag.traits.shown == "required" || flag.traits.shown.ends_with("is required")
               ? std::string(flag.traits.shown)
@@ -69,6 +73,13 @@ std::string usage(App app) {
     case App::kConvert:
       return "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
              "Converts weights of Hugging Face transformers to a checkpoint, or back.\n";
+    case App::kPrepare:
+      return "Usage: prepare --input FILE... --output-prefix PREFIX [flags]\n"
+             "       prepare inspect PREFIX... [flags]\n"
+             "Turns text into the tokens that train reads: PREFIX.bin and PREFIX.idx, Megatron-LM's indexed dataset.\n";
+    case App::kInspect:
+      return "Usage: prepare inspect PREFIX... [flags]\n"
+             "Shows counts and the first documents of datasets, or the samples that train will read.\n";
   }
   return {};
 }
@@ -83,7 +94,8 @@ bool is_of_model(const Flag& flag) {
 }  // namespace
 
 std::string_view name_of(App app) {
-  constexpr std::array<std::string_view, kApps.size()> kNames = {"train", "generate", "plan", "report", "convert"};
+  constexpr std::array<std::string_view, kApps.size()> kNames = {"train",   "generate", "plan",           "report",
+                                                                 "convert", "prepare",  "prepare inspect"};
   return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
 }
 
@@ -111,7 +123,7 @@ std::string help_text(App app, const OwnOptions& own) {
         flag.traits.positional ? fmt::format("  {}", flag.unit) : fmt::format("  --{} {}", flag.name, flag.unit);
     if (flag.unit.empty()) left.pop_back();
     const bool plain = flag.group == FlagGroup::kProgram;
-    out += wrapped(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag)));
+    out += wrapped(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag, app)));
   }
   return out + "\n" + exit_codes_text();
 }

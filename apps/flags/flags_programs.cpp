@@ -90,6 +90,35 @@ void add_other_programs(FlagTable& t, Options& o) {
       {.shown = "none"});
 }
 
+void add_prepare(FlagTable& t, Options& o) {
+  PrepareOptions& p = o.prepare;
+  Section prepare(t, kPrepare, static_cast<unsigned>(App::kPrepare));
+  Section inspect(t, kInspect, kInspectApp);
+  prepare.add(
+      "input", "FILE...", list(&p.inputs),
+      "text files, each one document unless the flags below split it; NAME.jsonl and NAME.json: JSON lines, each "
+      "a document",
+      {.shown = "required", .adds = true});
+  prepare.add("output-prefix", "PREFIX", text(&p.output_prefix), "where to write PREFIX.bin and PREFIX.idx",
+              {.shown = "required"});
+  prepare.add("json-keys", "NAME", text(&p.json_key), "key of the text in a JSON line");
+  prepare.add("max-bad-lines", "N", integer(&p.max_bad_lines, {0, kMany}),
+              "JSON lines without a document that are skipped and counted, over all files; one more is an error");
+  prepare.add("document-start", "TEXT...", list(&p.document_start),
+              "of text files: a line that begins with this starts a document, as Chapter does in a novel",
+              {.shown = "none", .adds = true});
+  prepare.add("document-separator", "TEXT", text(&p.document_separator),
+              "of text files: a line equal to this separates documents; '' for empty lines", {.shown = "none"});
+  prepare.add("append-eod", "", toggle(&p.append_eod), "end each document with the EOD token");
+  inspect.add("prefixes", "PREFIX...", list(&o.data.data_path), "datasets without .bin/.idx, or WEIGHT PREFIX pairs",
+              {.shown = "required", .positional = true});
+  inspect.add("documents", "N", integer(&p.documents, {0, kMany}), "documents to show of each dataset");
+  inspect.add("samples", "N", integer(&p.samples, {1, kMany}),
+              "print the token ids of the first N training samples instead, a JSON array each; the run's flags decide "
+              "which these are",
+              {.shown = "off", .needs = {{"seq-length"}}});
+}
+
 void add_testing(FlagTable& t, TrainingOptions& o) {
   Section testing(t, kTesting, kTrainApp);
   testing.add("check-hazards", "", toggle(&o.check_hazards),
@@ -100,7 +129,7 @@ void add_testing(FlagTable& t, TrainingOptions& o) {
 
 void add_program(FlagTable& t, Requests& r) {
   constexpr unsigned kConfigured = kTrainApp | kGenerateApp | kPlanApp;
-  constexpr unsigned kAll = kConfigured | kReportApp | kConvertApp;
+  constexpr unsigned kAll = kConfigured | kReportApp | kConvertApp | kTexts;
   Section program(t, kProgram, kAll);
   program.add("config", "FILE", list(&r.config),
               "TOML file with flag names as keys; may be repeated: later files override earlier ones, the command line "

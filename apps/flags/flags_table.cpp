@@ -24,9 +24,10 @@ void Section::add(std::string_view name, std::string_view unit, Binding binding,
 }
 
 std::string_view title_of(FlagGroup group) {
-  constexpr std::array<std::string_view, 17> kTitles = {
-      "model",  "moe",     "own",      "training", "optimizer", "data",     "evaluation", "checkpoint", "parallel",
-      "memory", "logging", "generate", "report",   "convert",   "forecast", "testing",    "program"};
+  constexpr std::array<std::string_view, 19> kTitles = {"model",   "moe",        "own",        "training", "optimizer",
+                                                        "data",    "evaluation", "checkpoint", "parallel", "memory",
+                                                        "logging", "generate",   "report",     "convert",  "forecast",
+                                                        "prepare", "inspect",    "testing",    "program"};
   static_assert(kTitles.size() == static_cast<std::size_t>(kProgram) + 1);
   return kTitles[static_cast<std::size_t>(group)];
 }
@@ -49,6 +50,7 @@ FlagTable make_table(Options& options, Requests& requests) {
   add_offload(table, options.offload);
   add_logging(table, options.logging);
   add_other_programs(table, options);
+  add_prepare(table, options);
   add_testing(table, options.train);
   add_program(table, requests);
   add_own(table, options);  // last, so that a name that is taken is seen

@@ -31,6 +31,8 @@ enum class FlagGroup {
   kReport,
   kConvert,
   kForecast,
+  kPrepare,
+  kInspect,
   kTesting,
   kProgram
 };
@@ -41,6 +43,8 @@ inline constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
 inline constexpr auto kPlanApp = static_cast<unsigned>(App::kPlan);
 inline constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
 inline constexpr auto kConvertApp = static_cast<unsigned>(App::kConvert);
+inline constexpr auto kInspectApp = static_cast<unsigned>(App::kInspect);
+inline constexpr unsigned kTexts = static_cast<unsigned>(App::kPrepare) | kInspectApp;
 inline constexpr unsigned kShaped = kTrainApp | kPlanApp;  // programs that need the shape of the run
 // Bounds of values.
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -66,6 +70,7 @@ struct FlagTraits {
   std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
   bool positional = false;
   std::string_view synonym = {};  // another name that it takes
+  bool adds = false;              // a list to which each use of the flag adds; of others the last one counts
   bool at_default = false;        // its needs and exclusions hold at its default value too, where that is given
   std::vector<OtherFlag> needs = {}, excludes = {};
   bool of_run = false;                 // of one run: what reads a checkpoint's configuration leaves it out
@@ -108,6 +113,11 @@ inline bool is_suggested(const Flag& flag) {
 inline bool is_named(const Flag& flag, std::string_view name) {
   return flag.name == name || (!flag.traits.synonym.empty() && flag.traits.synonym == name);
 }
+// May it be a key of a configuration file? prepare reads none.
+inline bool is_key(const Flag& flag) {
+  using enum FlagGroup;
+  return flag.group != kProgram && flag.group != kPrepare && flag.group != kInspect && !flag.traits.positional;
+}
 constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
 
 // Requests other than options; command line only.
@@ -131,6 +141,7 @@ void add_parallel(FlagTable& t, ParallelOptions& o);
 void add_memory(FlagTable& t, TrainingOptions& o);
 void add_logging(FlagTable& t, LoggingOptions& o);
 void add_other_programs(FlagTable& t, Options& o);
+void add_prepare(FlagTable& t, Options& o);
 void add_testing(FlagTable& t, TrainingOptions& o);
 void add_program(FlagTable& t, Requests& r);
 

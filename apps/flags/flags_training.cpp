@@ -29,12 +29,22 @@ void add_training(FlagTable& t, TrainingOptions& o) {
                {.apps = kShaped, .example = "4"});
   training.add("global-batch-size", "SAMPLES", integer(&o.global_batch_size, {0, kMany}),
                "per step, over all ranks; 0: derived",
-               {.apps = kShaped, .shown = "micro-batch-size x data-parallel size", .example = "32"});
+               {.apps = kShaped | kInspectApp,
+                .shown = "micro-batch-size x data-parallel size",
+                .needs = {{"train-iters", {}, kInspectApp}},
+                .example = "32"});
   training.add("train-iters", "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run",
-               {.shown = "required", .example = "7"});
+               {.apps = kTrainApp | kInspectApp,
+                .shown = "required",
+                .needs = {{"global-batch-size", {}, kInspectApp}, {"samples", {}, kInspectApp}},
+                .example = "7"});
   training.add("train-samples", "SAMPLES", integer(&o.train_samples, {0, kMany}),
                "length of the run in place of --train-iters: whole batches while these do not exceed it",
-               {.shown = "off", .needs = {{"global-batch-size"}}, .example = "640"});
+               {.apps = kTrainApp | kInspectApp,
+                .shown = "off",
+                .needs = {{"global-batch-size", {}, kTrainApp}, {"samples", {}, kInspectApp}},
+                .excludes = {{.flag = "train-iters", .apps = kInspectApp}},
+                .example = "640"});
   training.add("rampup-batch-size", "START INCREMENT SAMPLES", integers(&o.rampup_batch_size, {1, kMany}, 3),
                "the batch grows from START by INCREMENT, in equal parts of the first SAMPLES samples, to "
                "--global-batch-size; evaluations take the latter. Only with --train-samples",
@@ -45,7 +55,9 @@ void add_training(FlagTable& t, TrainingOptions& o) {
   training.add("skip-train", "", toggle(&o.skip_train), "evaluate only",
                {.on_load = kFree, .needs = {{"eval-iters", "above 0"}}});
   training.add("seed", "N", integer(&o.seed, {0, 4'294'967'295}), "seed of weights, data order, dropout and sampling",
-               {.apps = kTrainApp | kGenerateApp, .example = "4294967295"});
+               {.apps = kTrainApp | kGenerateApp | kInspectApp,
+                .needs = {{"samples", {}, kInspectApp}},
+                .example = "4294967295"});
   training.add("deterministic-mode", "", toggle(&o.deterministic_mode),
                "use only kernels with bit-reproducible results (those of the CPU always are), and set "
                "NCCL_GRAPH_REGISTER=0, so that sums over ranks have the same bits in captured graphs",
@@ -153,7 +165,7 @@ void add_optimizer(FlagTable& t, TrainingOptions& o) {
 }
 
 void add_data_and_evaluation(FlagTable& t, Options& o) {
-  Section data(t, kData, kShaped | kConvertApp);
+  Section data(t, kData, kShaped | kConvertApp | kTexts);
   Section evaluation(t, kEvaluation, kTrainApp);
   data.add("data-path", "PREFIX...", list(&o.data.data_path),
            "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs",
@@ -162,7 +174,7 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
             .excludes = {{.flag = "mock-data", .remedy = "remove --mock-data to train on the dataset"}},
             .example = "0.3 A 0.7 B"});
   data.add("split", "A,B,C", text(&o.data.split), "shares of training, validation and test documents",
-           {.apps = kTrainApp, .example = "90,10"});
+           {.apps = kTrainApp | kInspectApp, .needs = {{"samples", {}, kInspectApp}}, .example = "90,10"});
   data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset",
            {.apps = kTrainApp});
   data.add("tokenizer-type", "NAME",
@@ -174,20 +186,20 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
             .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
             .example = "null --vocab-size 100"});
   data.add("vocab-file", "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer",
-           {.apps = kShaped | kGenerateApp | kConvertApp,
+           {.apps = kShaped | kGenerateApp | kConvertApp | kTexts,
             .shown = "none",
             .on_load = kTokenizer,
             .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
             .example = "vocab.json"});
   data.add("merge-file", "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer",
-           {.apps = kShaped | kGenerateApp | kConvertApp,
+           {.apps = kShaped | kGenerateApp | kConvertApp | kTexts,
             .shown = "none",
             .on_load = kTokenizer,
             .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
             .example = "merges.txt"});
   data.add("tokenizer-model", "FILE", text(&o.data.tokenizer_model),
            "tokenizer.json of HuggingFaceTokenizer, or its folder; or the ranks of TikTokenizer",
-           {.apps = kShaped | kGenerateApp | kConvertApp,
+           {.apps = kShaped | kGenerateApp | kConvertApp | kTexts,
             .shown = "none",
             .on_load = kTokenizer,
             .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
+#include "apps/flags/complete_options.h"
+#include "apps/flags/flags.h"
 #include "apps/program/program.h"
 #include "core/base/counted.h"
 #include "core/base/cpu_check.h"
@@ -17,6 +20,7 @@
 #include "core/base/mapped_file.h"
 #include "core/base/output_file.h"
 #include "core/base/seconds_since.h"
+#include "core/data/document_reader.h"
 #include "core/data/indexed_dataset.h"
 
 namespace megalith {
@@ -37,17 +41,26 @@ void check_paths(const PrepareOptions& options) {
   if (!folder.empty()) Directory::create(folder).check_writable();
 }
 
+DocumentOptions document_options(const Options& options) {
+  DocumentOptions documents{.json_key = options.prepare.json_key, .document_start = options.prepare.document_start};
+  if (!options.is_default("document-separator")) documents.document_separator = options.prepare.document_separator;
+  return documents;
+}
+
 }  // namespace
 
-void prepare(const PrepareOptions& options) {
+void prepare(const Options& all) {
+  const PrepareOptions& options = all.prepare;
+  const Tokenizer tokenizer = make_tokenizer(tokenizer_options(all));
   check_paths(options);
   constexpr double kSecondsBetweenReports = 5.0;
   const Clock::time_point start = Clock::now();
   double next_report = kSecondsBetweenReports;
-  IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(options.tokenizer.vocab_size()),
-                              options.tokenizer.identity());
+  IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(tokenizer.vocab_size()),
+                              tokenizer.identity());
   std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
+  const DocumentOptions documents = document_options(all);
   BadLines bad(options.max_bad_lines);
   for (const std::string& input : options.inputs) {
     std::int64_t in_file = 0;
@@ -55,13 +68,13 @@ void prepare(const PrepareOptions& options) {
       ++in_file;
       ids.clear();
       try {
-        options.tokenizer.encode(document, ids);
+        tokenizer.encode(document, ids);
       } catch (const Error& error) {
         if (holds_json_lines(input)) throw;  // whose place is the line
         throw Error(error.code(), fmt::format("{}: document {}: {}", input, in_file, error.what()));
       }
       if (ids.empty()) return;
-      if (options.append_eod) ids.push_back(options.tokenizer.eod());
+      if (options.append_eod) ids.push_back(tokenizer.eod());
       writer.add_document(ids);
       text_bytes += static_cast<std::int64_t>(document.size());
       if (seconds_since(start) > next_report) {
@@ -70,7 +83,7 @@ void prepare(const PrepareOptions& options) {
                              static_cast<double>(text_bytes) * 1e-6));
       }
     };
-    for_each_document(input, options.documents, add, &bad);
+    for_each_document(input, documents, add, &bad);
   }
   if (bad.skipped() > 0)
     log_warning(fmt::format("{} skipped (--max-bad-lines {}), the first: {}", counted(bad.skipped(), "bad line"),
@@ -85,8 +98,8 @@ void prepare(const PrepareOptions& options) {
       "{0}.bin, {0}.idx: {1}, {2} ({3}) from {4} with {5:.2f} MB of text in {6:.2f} s, "
       "{7:.1f} MB/s\n",
       options.output_prefix, counted(writer.num_documents(), "document"), counted(writer.num_tokens(), "token"),
-      options.tokenizer.identity(), counted(options.inputs.size(), "file"), static_cast<double>(text_bytes) * 1e-6,
-      seconds, static_cast<double>(text_bytes) * 1e-6 / seconds);
+      tokenizer.identity(), counted(options.inputs.size(), "file"), static_cast<double>(text_bytes) * 1e-6, seconds,
+      static_cast<double>(text_bytes) * 1e-6 / seconds);
 }
 
 }  // namespace megalith
@@ -96,13 +109,10 @@ int main(int argc, char** argv) {
   require_cpu_baseline();
   end_on_lost_mappings();
   return run_program("prepare", [&] {
-    const PrepareCommand command = parse_prepare_command({argv + 1, argv + argc});
-    if (!command.print.empty()) {
-      fmt::print("{}\n", command.print);
-    } else if (command.inspect) {
-      inspect(command.inspect_options);
+    if (argc > 1 && argv[1] == std::string_view("inspect")) {
+      inspect(parse_options(App::kInspect, argc - 1, argv + 1));
     } else {
-      prepare(command.prepare_options);
+      prepare(parse_options(App::kPrepare, argc, argv));
     }
     return ExitCode::kOk;
   });

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "apps/flags/complete_options.h"
 #include "apps/prepare/prepare.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
@@ -12,6 +13,7 @@
 #include "core/base/utf8.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
+#include "core/model/config.h"
 
 namespace megalith {
 
@@ -60,7 +62,7 @@ void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::
              std::cmp_less(shown.size(), tokens) ? " ..." : "");
 }
 
-void show_counts(const std::string& prefix, const InspectOptions& options) {
+void show_counts(const std::string& prefix, const Tokenizer& tokenizer, std::int64_t documents) {
   const IndexedDataset data = IndexedDataset::open(prefix);
   fmt::print("{}: {}, {}, {} of type {} ({})\n", prefix, counted(data.num_documents(), "document"),
              counted(data.num_sequences(), "sequence"), counted(data.num_tokens(), "token"),
@@ -75,28 +77,35 @@ void show_counts(const std::string& prefix, const InspectOptions& options) {
     fmt::print("  tokens per sequence: {} to {}, {:.1f} on average\n", shortest, longest,
                static_cast<double>(data.num_tokens()) / static_cast<double>(data.num_sequences()));
   }
-  for (std::int64_t document = 0; document < std::min(options.documents, data.num_documents()); ++document) {
-    show_document(data, options.tokenizer, document);
+  for (std::int64_t document = 0; document < std::min(documents, data.num_documents()); ++document) {
+    show_document(data, tokenizer, document);
   }
 }
 
-void show_samples(const InspectOptions& options) {
-  const std::int64_t train_samples = options.train_samples > 0 ? options.train_samples : options.samples;
-  if (options.samples > train_samples) {
+// Of the whole run, which decides the number of epochs.
+std::int64_t samples_of_run(const Options& options) {
+  if (options.is_given("train-iters")) return options.train.train_iters * options.train.global_batch_size;
+  return options.is_given("train-samples") ? options.train.train_samples : options.prepare.samples;
+}
+
+void show_samples(const Options& options) {
+  const std::int64_t samples = options.prepare.samples, train_samples = samples_of_run(options);
+  const std::int64_t seq_length = options.model.seq_length;
+  if (samples > train_samples) {
     refuse_usage("--samples", {.expected = fmt::format("at most the {} samples of the run", train_samples),
-                               .got = std::to_string(options.samples),
+                               .got = std::to_string(samples),
                                .remedy = "lower it, or raise --train-samples"});
   }
   // Whether the model has all the ids is for train to say.
-  const Datasets datasets = build_datasets({.data_path = options.data_path,
-                                            .split = options.split,
-                                            .seed = options.seed,
-                                            .seq_length = options.seq_length,
+  const Datasets datasets = build_datasets({.data_path = options.data.data_path,
+                                            .split = options.data.split,
+                                            .seed = options.train.seed,
+                                            .seq_length = seq_length,
                                             .vocab_size = std::numeric_limits<std::int32_t>::max(),
                                             .num_samples = {.train = train_samples}});
   for (const std::string& note : datasets.notes) log_info(note);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.seq_length + 1));
-  for (std::int64_t k = 0; k < options.samples; ++k) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length + 1));
+  for (std::int64_t k = 0; k < samples; ++k) {
     datasets.train.sample(k, tokens);
     fmt::print("[{}]\n", fmt::join(tokens, ", "));
   }
@@ -104,12 +113,11 @@ void show_samples(const InspectOptions& options) {
 
 }  // namespace
 
-void inspect(const InspectOptions& options) {
-  if (options.samples > 0) {
-    show_samples(options);
-  } else {
-    for (const std::string& prefix : prefixes_of(options.data_path)) show_counts(prefix, options);
-  }
+void inspect(const Options& options) {
+  const Tokenizer tokenizer = make_tokenizer(tokenizer_options(options));
+  if (options.prepare.samples > 0) return show_samples(options);
+  for (const std::string& prefix : prefixes_of(options.data.data_path))
+    show_counts(prefix, tokenizer, options.prepare.documents);
 }
 
 }  // namespace megalith

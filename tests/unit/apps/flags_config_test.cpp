@@ -84,6 +84,7 @@ TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
   EXPECT_EQ(file_outcome("config = \"x\"\n"),
             "exit 2: run.toml:1:1: unknown key config; the keys are the names of the flags, see --help");
   EXPECT_THAT(file_outcome("inputs = [\"a.jsonl\"]\n"), StartsWith("exit 2: run.toml:1:1: unknown key inputs; "));
+  EXPECT_THAT(file_outcome("samples = 3\n"), StartsWith("exit 2: run.toml:1:1: unknown key samples; ")) << "of prepare";
   const std::string x80(80, 'x');
   EXPECT_EQ(file_outcome(x80 + " = 1\n"),
             "exit 2: run.toml:1:1: unknown key " + x80 + "; the keys are the names of the flags, see --help");

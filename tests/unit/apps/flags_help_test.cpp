@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <sstream>
 
@@ -13,7 +12,6 @@
 namespace megalith {
 namespace {
 
-using testing::HasSubstr;
 using testing::StartsWith;
 
 // The text of one flag in --help: from its line to the next that starts with two blanks and no more.
@@ -41,7 +39,7 @@ std::vector<std::string> groups_of(const std::string& help) {
 TEST(Help, EveryFlagSaysUnitDefaultAndRange) {
   Options options;
   Requests requests;
-  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert}) {
+  for (const App app : kApps) {
     const std::string help = help_text(app);
     for (const Flag& flag : make_table(options, requests)) {
       if (!takes(flag, app)) continue;
@@ -76,48 +74,16 @@ TEST(Help, StandsInGroups) {
   EXPECT_THAT(groups_of(help_text(App::kGenerate)),
               testing::ElementsAre("Training", "Data", "Checkpoint", "Memory", "Generate", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kReport)), testing::ElementsAre("Report", "Program", "Exit codes"));
+  EXPECT_THAT(groups_of(help_text(App::kPrepare)),
+              testing::ElementsAre("Model", "Data", "Prepare", "Program", "Exit codes"));
+  EXPECT_THAT(groups_of(help_text(App::kInspect)),
+              testing::ElementsAre("Model", "Training", "Data", "Inspect", "Program", "Exit codes"));
 }
 
 TEST(Help, FitsATerminal) {
-  for (const App app : {App::kTrain, App::kGenerate, App::kPlan, App::kReport, App::kConvert}) {
+  for (const App app : kApps) {
     std::istringstream lines(help_text(app));
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
-  }
-}
-
-std::string help_of_prepare(const std::string& arguments) {
-  const std::string command = MEGALITH_BIN_DIR "/prepare " + arguments + " --help";
-  FILE* pipe = popen(command.c_str(), "r");
-  std::string text;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) text += static_cast<char>(c);
-  EXPECT_EQ(pclose(pipe), 0);
-  return text;
-}
-
-// Those of the command line that stand in the help; the program has a table of its own.
-TEST(Help, EveryFlagOfPrepareSaysUnitDefaultAndRange) {
-  for (const auto& [arguments, number] : {std::pair{"", 14}, {"inspect", 16}}) {
-    const std::string help = help_of_prepare(arguments);
-    std::istringstream lines(help);
-    int flags = 0;
-    for (std::string line; std::getline(lines, line);) {
-      if (!line.starts_with("  -")) continue;
-      const std::string name = line.substr(2, line.find_first_of(" ,", 2) - 2);
-      if (name == "-h" || name == "--version") continue;
-      SCOPED_TRACE(std::string("prepare ") + arguments + " " + name);
-      ++flags;
-      const std::string text = text_of(help, name);
-      const std::string facts = text.substr(text.rfind(" ["));
-      EXPECT_TRUE(facts.starts_with(" [default ") || facts.starts_with(" [required")) << text;
-      EXPECT_EQ(text.back(), ']');
-      if (name != "--append-eod") {
-        const char unit = text[name.size() + 1];
-        EXPECT_TRUE(unit >= 'A' && unit <= 'Z') << "no unit: " << text;
-      }
-    }
-    EXPECT_GE(flags, number);
-    EXPECT_THAT(help, HasSubstr("\nTokenizer:\n"));
-    EXPECT_THAT(help, HasSubstr("\nExit codes:\n"));
   }
 }
 

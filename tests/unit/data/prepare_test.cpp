@@ -51,8 +51,8 @@ class Prepare : public testing::Test {
 TEST_F(Prepare, TextToTokensAndBack) {
   write_bytes(folder_ / "a.txt", "Title\nChapter 1\nIt was.\nChapter 2\nIt is.\n");
   write_bytes(folder_ / "b.jsonl", "{\"text\": \"caf\\u00e9\"}\n");
-  const Outcome outcome = run({"--input", folder_ / "a.txt", folder_ / "b.jsonl", "--output-prefix", folder_ / "d",
-                               "--document-start", "Chapter", "--append-eod"});
+  const Outcome outcome = run({"--input", folder_ / "a.txt", "--input", folder_ / "b.jsonl", "--output-prefix",
+                               folder_ / "d", "--document-start", "Chapter", "--append-eod"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("4 documents, 50 tokens (byte-257) from 2 files"), EndsWith("MB/s\n")));
 
@@ -143,7 +143,9 @@ TEST_F(Prepare, VersionAndHelp) {
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("--output-prefix"), HasSubstr("inspect")));
-  EXPECT_THAT(run({"inspect", "--help"}).out, HasSubstr("--samples"));
+  const std::string inspect_help = run({"inspect", "--help"}).out;
+  EXPECT_THAT(inspect_help, HasSubstr("--samples"));
+  EXPECT_THAT(inspect_help, HasSubstr("length of a sample [default none;")) << "required by train alone";
 }
 
 TEST_F(Prepare, BadCommandLines) {
@@ -158,13 +160,13 @@ TEST_F(Prepare, BadCommandLines) {
   EXPECT_THAT(usage({"word"}), HasSubstr("\"word\": an argument without a flag"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--json-keys"}), HasSubstr("--json-keys"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--tokenizer-type", "bpe"}),
-              HasSubstr("one of byte, null, GPT2"));
+              HasSubstr("expected byte, null, GPT2"));
   EXPECT_THAT(usage({"--input", "x", "--output-prefix", "y", "--document-start", ""}), HasSubstr("--document-start"));
   EXPECT_THAT(usage({"inspect"}), HasSubstr("a prefix"));
   EXPECT_THAT(usage({"inspect", "x", "--seq-len", "3"}), HasSubstr("--seq-len: unknown flag of prepare"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "0", "--seq-length", "3"}),
               HasSubstr("--samples: expected an integer from 1 to"));
-  EXPECT_THAT(usage({"inspect", "x", "--samples", "3x", "--seq-length", "3"}), HasSubstr("got '3x'"));
+  EXPECT_THAT(usage({"inspect", "x", "--samples", "3x", "--seq-length", "3"}), HasSubstr("got \"3x\""));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "99999999999999999999", "--seq-length", "3"}),
               HasSubstr("--samples"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "3"}), HasSubstr("--seq-length"));
@@ -173,6 +175,7 @@ TEST_F(Prepare, BadCommandLines) {
               HasSubstr("--seed: expected an integer from 0 to 4294967295"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "3", "--seq-length", "3", "--train-iters", "3"}),
               HasSubstr("--global-batch-size"));
+  EXPECT_THAT(usage({"inspect", "x", "--seed", "3"}), HasSubstr("--seed only with --samples"));
   EXPECT_THAT(usage({"inspect", "x", "--samples", "30", "--seq-length", "3", "--train-samples", "3"}),
               HasSubstr("--samples: expected at most the 3 samples"));
 }
