@@ -15,7 +15,7 @@ bool prefers_flex(const Options& options) {
 
 MoeTokenDispatcher dispatcher_of(const Options& options) {
   if (!prefers_flex(options)) return options.parallel.moe_token_dispatcher_type;
-  const bool reads_peers = options.train.device == DeviceType::kCuda && !options.parallel.gpus_apart;
+  const bool reads_peers = options.train.device == DeviceType::kCuda && !options.machine.gpus_apart;
   return reads_peers ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll;
 }
 
@@ -26,7 +26,7 @@ std::string said_dispatcher(const Options& options) {
     default: break;
   }
   if (!prefers_flex(options)) return "rows by alltoall";
-  return fmt::format("rows by alltoall ({})", options.parallel.gpus_apart
+  return fmt::format("rows by alltoall ({})", options.machine.gpus_apart
                                                   ? "flex needs GPUs that all map each other's memory"
                                                   : "flex needs GPUs");
 }

@@ -109,8 +109,6 @@ struct OffloadOptions {
   std::int64_t offload_distance =
       -1;                           // layers between a slot's readers and its copies' ends; -1: by the forecast, or 1
   double offload_slowdown = 0.005;  // most of the step's computing that it waits for copies, by the forecast
-  std::size_t host_share = 0;       // no flag: bytes of its host's memory that a rank may take; 0: not known
-  bool host_is_device = false;      // no flag: what a step computes with is in that share too
 };
 
 struct DataOptions {
@@ -149,7 +147,6 @@ struct ParallelOptions {
   MoeTokenDispatcher moe_token_dispatcher_type = MoeTokenDispatcher::kAuto;  // among these ranks, as the next two
   double moe_expert_rank_capacity_factor = 1.5;
   bool moe_shared_expert_overlap = false;
-  bool gpus_apart = false;                 // no flag: GPUs that share out experts do not all read each other's memory
   std::int64_t context_parallel_size = 1;  // ranks that share each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
@@ -171,7 +168,6 @@ struct ParallelOptions {
   std::int64_t fsdp_prefetch = 1;        // units gathered ahead of the one of their family in use
   GradientReduction fsdp_reduce_grads = GradientReduction::kEach;
   EndUnits fsdp_embedding_and_head = EndUnits::kAuto;
-  bool ends_exceed_memory = false;  // no flag: what kAuto found, embedding and head have no room where they are whole
   std::int64_t num_distributed_optimizer_instances = 1;  // groups of data-parallel ranks that hold all parts
   OuterSharding outer_dp_sharding_strategy = OuterSharding::kNoShard;
   bool overlap_grad_reduce = false;               // with backward; otherwise one bucket after it
@@ -254,6 +250,14 @@ struct PrepareOptions {
   std::int64_t samples = 0;        // 0: inspect shows counts and documents; else the ids of this many training samples
 };
 
+// What a run finds on its machine, and plan in --rates; no flag sets it.
+struct MachineFacts {
+  bool gpus_apart = false;          // GPUs that share out experts do not all read each other's memory
+  std::size_t host_share = 0;       // bytes of its host's memory that a rank may take; 0: not known
+  bool host_is_device = false;      // what a step computes with is in that share too
+  bool ends_exceed_memory = false;  // a first plan found no room for whole embedding and head where that is open
+};
+
 // What a flag's value that differs from the one in the loaded checkpoint means.
 enum class OnLoad {
   kFree,       // nothing
@@ -306,6 +310,7 @@ struct RunOptions {
   ForecastOptions forecast;
   PrepareOptions prepare;
   OwnOptions own;
+  MachineFacts machine;
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 
   bool is_default(std::string_view flag) const {

@@ -67,7 +67,7 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
 // GPUs of several hosts do not read each other's memory.
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
   const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
-  options.parallel.gpus_apart |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;
+  options.machine.gpus_apart |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;
   return options;
 }
 

@@ -79,7 +79,7 @@ void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   const std::size_t whole = forecast.step->most_memory;
   if (!may_shard_ends(options) || whole <= room) return;
   Options with_shards = options;
-  with_shards.parallel.ends_exceed_memory = true;
+  with_shards.machine.ends_exceed_memory = true;
   Forecast sharded = make_forecast(with_shards, static_cast<int>(options.parallel.world_size), {.rates = &rates});
   if (sharded.step->most_memory >= whole) return;
   options = std::move(with_shards);
@@ -292,7 +292,7 @@ ExitCode forecast(int argc, char** argv) {
   if (!options.forecast.rates.empty()) {
     rates = read_rates(options.forecast.rates);
     if (options.is_default("device")) options.train.device = DeviceType::kCuda;  // rates mostly are of GPUs
-    options.offload.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
+    options.machine.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
                                                static_cast<std::size_t>(std::min(world, rates->host_ranks)));
   }
   if (options.forecast.suggest) {

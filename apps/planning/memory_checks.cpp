@@ -44,8 +44,8 @@ std::size_t least_share_of_host(Communicator& world, std::size_t available) {
 }
 
 void take_host_share(Options& options, Communicator& world, std::size_t available) {
-  if (offloads_by_forecast(options)) options.offload.host_share = least_share_of_host(world, available);
-  options.offload.host_is_device = options.train.device == DeviceType::kCpu;
+  if (offloads_by_forecast(options)) options.machine.host_share = least_share_of_host(world, available);
+  options.machine.host_is_device = options.train.device == DeviceType::kCpu;
 }
 
 void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator& world, std::size_t available) {

@@ -47,11 +47,11 @@ void set_sure_rows(OffloadSlot& slot, const std::optional<ExpertRows>& rows, Dev
 double host_room(const Rank& plain, const StepRecording& recording) {
   constexpr double kForSlots = 0.85;
   const Options& options = plain.options;
-  if (options.offload.host_share == 0 || !offloads_by_forecast(options)) return std::numeric_limits<double>::infinity();
+  if (options.machine.host_share == 0 || !offloads_by_forecast(options)) return std::numeric_limits<double>::infinity();
   auto taken = static_cast<double>(staging_bytes(shards_to_write(plain)));
-  if (options.offload.host_is_device)
+  if (options.machine.host_is_device)
     taken += static_cast<double>(plain.memory.pool.allocated_bytes() + recording.plans.train.peak_bytes);
-  return std::max(0.0, kForSlots * static_cast<double>(options.offload.host_share) - taken);
+  return std::max(0.0, kForSlots * static_cast<double>(options.machine.host_share) - taken);
 }
 
 // What a forecast of the plain step says of its copies.

@@ -47,7 +47,7 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
     const bool may =
         !unit.shard.is_whole() &&
         (!is_end || (!options.ties_embeddings() &&
-                     (parallel.fsdp_embedding_and_head == EndUnits::kSharded || parallel.ends_exceed_memory)));
+                     (parallel.fsdp_embedding_and_head == EndUnits::kSharded || options.machine.ends_exceed_memory)));
     unit.resident_weights = !(weights && may);
     unit.resident_gradients = !(gradients && may) || (is_end && (is_head(gpt, u) ? keeps_head : keeps_embedding));
   }

@@ -27,7 +27,7 @@ std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
 std::string said_ends(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (!options.model.untie_embeddings_and_output_weights) return "embedding and head whole, which share their words";
-  if (parallel.ends_exceed_memory) return "embedding and head too, as the device has no room for whole ones";
+  if (options.machine.ends_exceed_memory) return "embedding and head too, as the device has no room for whole ones";
   switch (parallel.fsdp_embedding_and_head) {
     case EndUnits::kSharded: return "embedding and head too, by --fsdp-embedding-and-head";
     case EndUnits::kWhole: return "embedding and head whole, by --fsdp-embedding-and-head";

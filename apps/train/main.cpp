@@ -11,10 +11,7 @@
 
 #include "apps/checkpoint/checkpoint_flags.h"
 #include "apps/checkpoint/save_lock.h"
-#include "apps/config/dispatcher_choice.h"
-#include "apps/config/layer_offload.h"
 #include "apps/flags/flags.h"
-#include "apps/planning/memory_checks.h"
 #include "apps/program/program.h"
 #include "apps/run/own_model.h"
 #include "apps/run/ranks_program.h"
@@ -115,13 +112,13 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags) {
     if (!takes_flags) take_folder(parsed.options);
   });
   find_start(parsed.options, world, found);
-  take_host_share(parsed.options, world);
   on_all_ranks(world, [&] {
-    setup = std::make_unique<RunSetup>(prepare_run(parsed.options, world.rank(), world.size(), std::move(found)));
+    setup = std::make_unique<RunSetup>(load_run(parsed.options, world.rank(), world.size(), std::move(found)));
   });
+  find_machine(*setup, world);
+  on_all_ranks(world, [&] { plan_run(*setup, world.rank()); });
   const std::vector<StepGraphs> graphs = world.host_gather(setup->plans.graphs);
   on_all_ranks(world, [&] { check_captured_modules(setup->options.train, graphs); });
-  if (gpus_are_apart(*setup, world)) on_all_ranks(world, [&] { use_gpus_apart(*setup, world.rank()); });
   decide_on_ends(*setup, world);
   if (parsed.options.logging.print_actions) {
     if (world.rank() == 0) fmt::print("{}", printed_actions(setup->options, setup->config));

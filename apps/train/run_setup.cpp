@@ -43,7 +43,7 @@ std::optional<DataStart> known_start(const RunSetup& setup) {
 
 }  // namespace
 
-RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found) {
+RunSetup load_run(const Options& options, int rank, int world, FoundCheckpoint found) {
   RunTokenizer tokenizer = run_tokenizer(options, found.checkpoint ? &*found.checkpoint : nullptr);
   if (rank == 0 && !tokenizer.note.empty()) log_warning(tokenizer.note);
   RunSetup setup{
@@ -53,7 +53,14 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   if (rank == 0) warn_of_routers(setup.options);
   if (const std::optional<DataStart> start = known_start(setup))
     build_data(setup.data, {.options = setup.options, .tokenizer = setup.tokenizer, .start = *start});
-  setup.plans = plan_stages(setup.options, setup.config, rank);
+  return setup;
+}
+
+void plan_run(RunSetup& setup, int rank) { setup.plans = plan_stages(setup.options, setup.config, rank); }
+
+RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found) {
+  RunSetup setup = load_run(options, rank, world, std::move(found));
+  plan_run(setup, rank);
   return setup;
 }
 
@@ -78,7 +85,7 @@ void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes
     return std::ranges::max(world.host_gather(memory_use(plans).total()));
   };
   Options options = setup.options;
-  options.parallel.ends_exceed_memory = true;
+  options.machine.ends_exceed_memory = true;
   StepPlans sharded;
   on_all_ranks(world, [&] { sharded = plan_stages(options, setup.config, world.rank()); });
   if (most(sharded) >= most(setup.plans)) return;
@@ -86,16 +93,12 @@ void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes
   setup.plans = std::move(sharded);
 }
 
-bool gpus_are_apart(const RunSetup& setup, Communicator& world) {
+void find_machine(RunSetup& setup, Communicator& world) {
+  take_host_share(setup.options, world);
   const MeshSizes& mesh = setup.config.mesh;
-  if (mesh.ep * mesh.etp == 1 || dispatcher_of(setup.options) != MoeTokenDispatcher::kFlex) return false;
+  if (mesh.ep * mesh.etp == 1 || dispatcher_of(setup.options) != MoeTokenDispatcher::kFlex) return;
   const std::vector<int> ranks = group_of(mesh, world.rank(), {Axis::kEtp, Axis::kEp});
-  return world.host_any(!can_share_memory(world, ranks));
-}
-
-void use_gpus_apart(RunSetup& setup, int rank) {
-  setup.options.parallel.gpus_apart = true;
-  setup.plans = plan_stages(setup.options, setup.config, rank);
+  setup.options.machine.gpus_apart = world.host_any(!can_share_memory(world, ranks));
 }
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// What each rank prepares on its own before the ranks talk to each other; its errors are mostly the user's.
+// What each rank prepares before the first step; its errors are mostly the user's.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +28,17 @@ struct RunSetup {
   std::function<void(Rank&)> customize = nullptr;                              // adds hooks, before anything runs
   std::function<std::size_t()> host_bytes = [] { return available_bytes(); };  // what this host can give; 0: unknown
 };
-// `options` is complete except for the vocabulary size, which the tokenizer gives.
+// All but plans. `options` is complete except for the vocabulary size, which the tokenizer gives.
+RunSetup load_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
+// Sets options.machine: what each rank may take of its host, and whether GPUs among which rows of experts may go by
+// flex all read each other's memory; the same on all ranks. Collective.
+void find_machine(RunSetup& setup, Communicator& world);
+void plan_run(RunSetup& setup, int rank);
+// load_run and plan_run, for one rank on its own.
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
 
 // Shards them on all ranks where that is open, some rank's device has no room for whole ones (on the CPU: its share of
 // what the host can give), and the rank with the most then needs less. Plans again. Collective.
 void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes = available_bytes());
-// Whether flex is asked for, or may be taken, on GPUs of which some do not read each other's memory. Collective over
-// `world`; the same on all ranks.
-bool gpus_are_apart(const RunSetup& setup, Communicator& world);
-// Rows of experts go by messages (apps/config/dispatcher_choice.h), on all ranks or none; plans again.
-void use_gpus_apart(RunSetup& setup, int rank);
 
 }  // namespace megalith

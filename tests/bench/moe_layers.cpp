@@ -83,8 +83,9 @@ class LayerClock {
 int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
   const bool on_gpus = options.train.device == DeviceType::kCuda;
   LayerClock clock;
-  RunSetup setup = prepare_run(options, world.rank(), world.size());
-  if (gpus_are_apart(setup, world)) use_gpus_apart(setup, world.rank());
+  RunSetup setup = load_run(options, world.rank(), world.size());
+  find_machine(setup, world);
+  plan_run(setup, world.rank());
   setup.customize = [&](Rank& rank) { clock.attach(rank); };
   const std::unique_ptr<Communicator> gpus = on_gpus ? gpu_world(mpi) : nullptr;
   const StopRequest stop;

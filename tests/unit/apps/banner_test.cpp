@@ -86,7 +86,7 @@ TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
     std::vector<std::string> flags = {"--data-parallel-sharding-strategy", "optim_grads_params"};
     flags.insert(flags.end(), more.begin(), more.end());
     Options options = test::train_options(flags);
-    options.parallel.ends_exceed_memory = exceeds;
+    options.machine.ends_exceed_memory = exceeds;
     return said_ends(options);
   };
   const std::string untied = "--untie-embeddings-and-output-weights", flag = "--fsdp-embedding-and-head";
@@ -147,9 +147,9 @@ TEST(Banner, SaysWhyRowsDoNotGoByFlex) {
   options.train.device = DeviceType::kCuda;
   for (const MoeTokenDispatcher asked : {MoeTokenDispatcher::kAuto, MoeTokenDispatcher::kFlex}) {
     options.parallel.moe_token_dispatcher_type = asked;
-    options.parallel.gpus_apart = false;
+    options.machine.gpus_apart = false;
     EXPECT_EQ(said_dispatcher(options), "rows by flex");
-    options.parallel.gpus_apart = true;
+    options.machine.gpus_apart = true;
     EXPECT_EQ(said_dispatcher(options), "rows by alltoall (flex needs GPUs that all map each other's memory)");
   }
   options.parallel.moe_token_dispatcher_type = MoeTokenDispatcher::kAllToAll;

@@ -90,12 +90,12 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     options.checkpoint.async_save = false;
     const MemoryUse kept{.persistent = all.persistent, .arena = all.offload.kept_peak_bytes};
     const std::size_t room = all.host.peak_bytes / 2, taken = kept.total() + all.checkpoint_staging;
-    options.offload.host_share =
+    options.machine.host_share =
         taken;  // too little on the CPU, where the step is there too, and enough for a device's
     EXPECT_GE(plan_steps(options, config, 0).host.peak_bytes, room);
-    options.offload.host_is_device = true;
+    options.machine.host_is_device = true;
     EXPECT_TRUE(plan_steps(options, config, 0).offload.points.empty());
-    options.offload.host_share = (taken + room) * 100 / 85;
+    options.machine.host_share = (taken + room) * 100 / 85;
     const StepPlans some = plan_steps(options, config, 0);
     EXPECT_LE(some.host.peak_bytes, room);
     EXPECT_GT(some.host.peak_bytes, room / 2);
@@ -104,7 +104,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     // What was named moves, or is refused before the run.
     options.offload.offload_modules = {"act"};
     const StepPlans named = plan_steps(options, config, 0);
-    options.offload.host_share = 0;
+    options.machine.host_share = 0;
     EXPECT_EQ(named.host.peak_bytes, plan_steps(options, config, 0).host.peak_bytes);
   }
 }

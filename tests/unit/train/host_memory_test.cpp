@@ -126,13 +126,13 @@ TEST(HostMemory, AutoTakesARanksShareOfWhatTheHostHas) {
     Options options;
     options.offload.offload_modules = {"act"};
     take_host_share(options, group, 6 * kGib);
-    EXPECT_EQ(options.offload.host_share, 0u);
+    EXPECT_EQ(options.machine.host_share, 0u);
     options.offload.offload_modules = {"auto"};
     for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
       options.train.device = device;
       take_host_share(options, group, 6 * kGib);
-      EXPECT_EQ(options.offload.host_share, 3 * kGib);
-      EXPECT_EQ(options.offload.host_is_device, device == DeviceType::kCpu);
+      EXPECT_EQ(options.machine.host_share, 3 * kGib);
+      EXPECT_EQ(options.machine.host_is_device, device == DeviceType::kCpu);
     }
   });
 }
@@ -182,7 +182,7 @@ TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
       const std::size_t whole = memory_use(setup.plans).total();
       decide_on_ends(setup, world, tenths * whole * 4 / 10);
       if (world.rank() != 0) return;
-      sharded = setup.options.parallel.ends_exceed_memory;
+      sharded = setup.options.machine.ends_exceed_memory;
       EXPECT_EQ(memory_use(setup.plans).total() < whole, sharded);
     });
     return sharded;
