@@ -18,6 +18,9 @@ void add_logging(FlagTable& t, LoggingOptions& o) {
               {.shown = "none", .example = "metrics.jsonl"});
   logging.add("tensorboard-dir", "DIR", text(&o.tensorboard_dir), "folder for TensorBoard event files",
               {.shown = "none", .example = "events"});
+  logging.add("tensorboard-log-interval", "STEPS", integer(&o.tensorboard_log_interval, {1, kMany}),
+              "steps per entry of --tensorboard-dir; a first, a last and an evaluated step always have one",
+              {.needs = {{"tensorboard-dir"}}, .example = "5"});
   logging.add("print-actions", "", toggle(&o.print_actions),
               "print each pipeline stage's list of actions in a training step, and exit",
               {.apps = kTrainApp | kPlanApp, .excludes = {{.flag = "json", .remedy = "leave out one of them"}}});

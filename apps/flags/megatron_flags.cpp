@@ -86,7 +86,7 @@ constexpr Names kNames[] = {
     {"memory is planned before the first step: leave it out",
      "empty-unused-memory-level manual-gc manual-gc-interval no-manual-gc-eval disable-manual-gc-eval"},
     {"--tensorboard-dir and --metrics-jsonl have every step, with memory by owner: leave it out",
-     "tensorboard-log-interval tensorboard-queue-size log-timers-to-tensorboard log-memory-to-tensorboard "
+     "tensorboard-queue-size log-timers-to-tensorboard log-memory-to-tensorboard "
      "log-world-size-to-tensorboard log-batch-size-to-tensorboard log-loss-scale-to-tensorboard "
      "log-validation-ppl-to-tensorboard log-memory-interval log-device-memory-used"},
     {"nothing is sent anywhere: leave it out", "no-one-logger enable-one-logger"},

@@ -179,15 +179,18 @@ struct TensorBoardLog::Records {
 };
 
 TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start,
-                               std::int64_t log_interval)
+                               TensorBoardIntervals intervals)
     : steps_(begin_file(folder, now(), start ? std::optional(start->iteration + 1) : std::nullopt), kTensorboardFlag,
              kTensorboardScope),
       samples_(
           begin_file(folder + "/by-samples", now(), start ? std::optional(start->consumed_samples + 1) : std::nullopt),
           kTensorboardFlag, kTensorboardScope),
-      log_interval_(log_interval) {}
+      intervals_(intervals) {}
 
 void TensorBoardLog::write(const StepMetrics& metrics) {
+  const bool is_end = std::exchange(is_first_, false) || metrics.iteration == metrics.train_iters;
+  const bool was_timed = metrics.offload && !metrics.offload->stages.empty();
+  if (!is_end && !was_timed && !metrics.validation_loss && metrics.iteration % intervals_.entries != 0) return;
   Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
   records.add_both("learning-rate", metrics.learning_rate);
   records.add_both("batch-size", static_cast<double>(metrics.global_batch_size));
@@ -199,16 +202,15 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
   records.add_both("iteration-time", metrics.step_ms * 1e-3);
   records.add("throughput", metrics.tflops_per_device);
   records.add("mem-max-allocated-bytes", static_cast<double>(metrics.memory_peak_bytes));
-  const bool is_logged = std::exchange(is_first_, false) || metrics.iteration % log_interval_ == 0 ||
-                         metrics.iteration == metrics.train_iters;
-  if (is_logged) {
+  const bool has_details = is_end || metrics.iteration % intervals_.details == 0;
+  if (has_details) {
     for (const ExpertLoad& load : metrics.experts) records.add_experts(load);
     if (metrics.expert_room) {
       records.add("moe/room_used", metrics.expert_room->used);
       records.add("moe/room_regrows", static_cast<double>(metrics.expert_room->regrows));
     }
   }
-  if (metrics.offload && (is_logged || !metrics.offload->stages.empty())) records.add_offload(*metrics.offload);
+  if (metrics.offload && (has_details || was_timed)) records.add_offload(*metrics.offload);
   if (metrics.validation_loss) records.add_validation(*metrics.validation_loss);
   steps_.write(records.by_step);
   samples_.write(records.by_samples);

@@ -38,16 +38,21 @@ struct TensorBoardStart {
   std::int64_t consumed_samples = 0;
 };
 
+// Steps between entries, and between those with experts and offload.
+struct TensorBoardIntervals {
+  std::int64_t entries = 1;
+  std::int64_t details = 1;
+};
+
 class TensorBoardLog {
  public:
   // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each; without `start` they add to what is
-  // there and start no session. `log_interval`: steps between those of the log line. Fails with kFileIo; what cannot be
-  // written later is tried again at each step.
-  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start, std::int64_t log_interval = 1);
+  // there and start no session. Fails with kFileIo; what cannot be written later is tried again at each step.
+  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start, TensorBoardIntervals intervals = {});
   TensorBoardLog(const TensorBoardLog&) = delete;
   TensorBoardLog& operator=(const TensorBoardLog&) = delete;
 
-  void write(const StepMetrics& metrics);
+  void write(const StepMetrics& metrics);  // if it is time for an entry
   void write(const EvaluationMetrics& metrics);
 
  private:
@@ -55,7 +60,7 @@ class TensorBoardLog {
 
   AppendLog steps_;
   AppendLog samples_;
-  std::int64_t log_interval_;
+  TensorBoardIntervals intervals_;
   bool is_first_ = true;
 };
 

@@ -94,7 +94,8 @@ void RunLog::open(const TrainState& state) {
   // An evaluation alone does not take the place of steps.
   const TensorBoardStart start{.iteration = state.step, .consumed_samples = state.consumed_samples};
   tensorboard_ = std::make_unique<TensorBoardLog>(
-      logging.tensorboard_dir, options.train.skip_train ? std::nullopt : std::optional(start), logging.log_interval);
+      logging.tensorboard_dir, options.train.skip_train ? std::nullopt : std::optional(start),
+      TensorBoardIntervals{.entries = logging.tensorboard_log_interval, .details = logging.log_interval});
 }
 
 void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& facts) {

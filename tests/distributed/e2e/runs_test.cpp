@@ -5,8 +5,10 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
 #include "tests/distributed/e2e/program.h"
 
@@ -209,11 +211,25 @@ TEST(Runs, ASuppressedWaitIsFoundAndTheWholeRunIsClean) {
 #endif
 }
 
+int entries_of(const std::string& tag, const std::string& folder) {
+  int entries = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (!file.is_regular_file()) continue;
+    std::stringstream bytes;
+    bytes << std::ifstream(file.path(), std::ios::binary).rdbuf();
+    const std::string text = bytes.str();
+    for (std::size_t at = text.find(tag); at != std::string::npos; at = text.find(tag, at + 1)) ++entries;
+  }
+  return entries;
+}
+
 TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
   const Folder folder;
   folder.make_text();
   const Words flags = stateful() + Words{"--save", "kept", "--load", "kept"};
-  ASSERT_EQ(test::run(test::program("train", flags), folder).code, 0);
+  const Words thin = {"--tensorboard-dir", "thin", "--tensorboard-log-interval", "5"};
+  ASSERT_EQ(test::run(test::program("train", flags + thin), folder).code, 0);
+  EXPECT_EQ(entries_of("grad-norm", folder.path("thin")), 5);  // of 6 steps all but the third: 2 and 4 are evaluated
   const Outcome again = test::run(test::program("train", flags), folder);
   EXPECT_EQ(again.code, 0);
   EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not before --train-iters 6"));

@@ -167,7 +167,7 @@ TEST_F(TensorBoardFiles, AStepHasMegatronsTags) {
 
 TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{}, 3);
+    TensorBoardLog log(folder_, TensorBoardStart{}, {.details = 3});
     for (std::int64_t step = 1; step <= 5; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 5};
       metrics.experts = {
@@ -190,9 +190,24 @@ TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
   EXPECT_EQ(steps[26], (Scalar{5, "moe/room_regrows", 1}));
 }
 
+TEST_F(TensorBoardFiles, AnIntervalLeavesOutStepsButTheFirstTheLastAndEvaluatedOnes) {
+  {
+    TensorBoardLog log(folder_, TensorBoardStart{}, {.entries = 4});
+    for (std::int64_t step = 2; step <= 9; ++step) {
+      StepMetrics metrics{.iteration = step, .train_iters = 9};
+      if (step == 6) metrics.validation_loss = 1.0;
+      log.write(metrics);
+    }
+  }
+  std::vector<std::int64_t> steps;
+  for (const Scalar& scalar : scalars(folder_, 2))
+    if (scalar.tag == "lm loss") steps.push_back(scalar.step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 6, 8, 9}));
+}
+
 TEST_F(TensorBoardFiles, ActivationsOnTheHostAreInTheStepsOfTheLogLineAndThoseThatWereTimed) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{}, 4);
+    TensorBoardLog log(folder_, TensorBoardStart{}, {.details = 4});
     for (std::int64_t step = 1; step <= 3; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 9};
       metrics.offload = {.bytes_out = 100, .bytes_back = 90, .saving_bytes = 80, .saved_bytes = 60};
