@@ -1,0 +1,199 @@
+#include "apps/train/start.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "apps/checkpoint/checkpoint_flags.h"
+#include "apps/checkpoint/save_lock.h"
+#include "apps/flags/flags.h"
+#include "apps/program/program.h"
+#include "apps/run/own_model.h"
+#include "apps/summary/planned_graphs.h"
+#include "apps/summary/printed_actions.h"
+#include "apps/train/banner.h"
+#include "apps/train/start_watch.h"
+#include "apps/train/trainer.h"
+#include "core/base/fault.h"
+#include "core/base/file.h"
+#include "core/base/launch.h"
+#include "core/base/standard_files.h"
+#include "core/device/cuda_device.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
+#include "parallel/comm/on_all_ranks.h"
+
+namespace megalith {
+namespace {
+
+// Flags as this rank reads them, or why it cannot; all ranks report that together.
+struct Flags {
+  std::unique_ptr<FlagParser> parser;
+  Parsed read;
+  std::optional<Error> error;
+
+  bool prints() const { return !read.print.empty(); }
+};
+
+Flags read_flags(const std::vector<std::string>& arguments, int rank) {
+  Flags flags{.parser = std::make_unique<FlagParser>(App::kTrain, own_options()), .read = {}, .error = {}};
+  try {
+    flags.read = flags.parser->read(arguments, rank);
+  } catch (const Error& error) {
+    flags.error = error;
+  }
+  return flags;
+}
+
+std::chrono::milliseconds timeout_of(const Flags& flags, const std::vector<std::string>& arguments) {
+  const ParallelOptions& parallel = flags.read.options.parallel;
+  if (flags.error || flags.prints()) return megalith::timeout_of(arguments);
+  return megalith::timeout_of(parallel.comm_timeout, static_cast<double>(parallel.distributed_timeout_minutes));
+}
+
+// Processes that MPI does not connect would all be rank 0, and write the same files. Any sign of a launch is enough:
+// one rank in place of many wastes hours before anyone notices.
+void check_launch(int world) {
+  const Launch launch = launch_of(LaunchSigns::kAny);
+  if (world > 1 || launch.ranks == 1) return;
+  refuse_usage(
+      launch.sign,
+      {.expected = fmt::format("a world of {} ranks in MPI", launch.ranks),
+       .got = "one of 1 rank",
+       .remedy = fmt::format("start the ranks by mpirun -np {} of the Open MPI that train was built with, or by srun "
+                             "--mpi=pmix; mpirun -np 1 where one rank is meant",
+                             launch.ranks)});
+}
+
+// The folder of --save while a run writes there. A check now in place of an error at the first save.
+class RunFolder {
+ public:
+  // The first call takes it.
+  void take(const Options& options, int rank) {
+    const std::string& save = options.checkpoint.save;
+    if (std::exchange(taken_, true) || options.logging.print_actions) return;
+    const bool writes = !options.train.skip_train && rank == 0;
+    if (writes) StopFile(options.train.stop_file).require_free();
+    if (save.empty()) return;
+    check(save);
+    if (writes) lock_.emplace(save);
+  }
+  void hand_to(Trainer& trainer) {
+    if (lock_) trainer.checkpoints().hold_folder([this](const Directory& folder) { lock_->hold(folder); });
+  }
+
+ private:
+  static void check(const std::string& folder) {
+    const FaultScope scope("save.root");
+    try {
+      Directory::create(folder).check_writable();
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("--save: {}", error.what()));
+    }
+  }
+
+  bool taken_ = false;
+  std::optional<SaveLock> lock_;  // rank 0's
+};
+
+// The phases. What a phase returns is the next one's input; an error of one rank in a phase ends all ranks.
+
+// Complete flags, and under --use-checkpoint-args the checkpoint that gave some of them. Such a run takes its folder
+// before it looks for a checkpoint: a run that ends meanwhile may still save a newer one.
+Parsed complete_flags(const Flags& flags, Communicator& world, RunFolder& folder, FoundCheckpoint& found) {
+  const bool asks_checkpoint = !flags.prints() && flags.read.options.checkpoint.use_checkpoint_args;
+  on_all_ranks(world, [&] {
+    if (flags.error) throw *flags.error;
+    if (!flags.prints()) check_launch(world.size());
+    if (asks_checkpoint) folder.take(flags.read.options, world.rank());
+  });
+  return flags.prints() ? flags.read : finish_flags(*flags.parser, flags.read, world, found);
+}
+
+// Configuration, tokenizer, data and checkpoint of the run.
+RunSetup load(const Options& options, Communicator& world, FoundCheckpoint found) {
+  find_start(options, world, found);
+  std::optional<RunSetup> setup;
+  on_all_ranks(world, [&] { setup.emplace(load_run(options, world.rank(), world.size(), std::move(found))); });
+  return std::move(*setup);
+}
+
+// The plan of a step: made once, and a second time where memory decides about the model's ends.
+void plan(RunSetup& setup, Communicator& world) {
+  on_all_ranks(world, [&] { plan_run(setup, world.rank()); });
+  const std::vector<StepGraphs> graphs = world.host_gather(setup.plans.graphs);
+  on_all_ranks(world, [&] { check_captured_modules(setup.options.train, graphs); });
+  decide_on_ends(setup, world);
+}
+
+// From here on signals save, and a rank that hangs is reported.
+void watch(MpiRuntime& mpi, const RunSetup& setup, StopRequest& stop, bool tells, std::chrono::milliseconds timeout) {
+  for (const int signal : kStopSignals) stop_on_signal(signal, stop, tells);
+  const auto place_of = [sizes = setup.config.mesh](int rank) { return rank_place(sizes, rank); };
+  const bool splits_experts = setup.config.mesh.ep * setup.config.mesh.etp > 1;
+  mpi.watch({.timeout = timeout,
+             .dump_folder = setup.options.parallel.comm_dump,
+             .place_of = splits_experts ? place_of : std::function<std::string(int)>()});
+}
+
+ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopRequest& stop) {
+  const auto printed = [&world](const std::string& text) {
+    if (world.rank() == 0) fmt::print("{}", text);
+    return ExitCode::kOk;
+  };
+  RunFolder folder;
+  FoundCheckpoint found;
+  const Parsed parsed = complete_flags(flags, world, folder, found);
+  if (!parsed.print.empty()) return printed(parsed.print);
+  const bool on_gpus = parsed.options.train.device == DeviceType::kCuda;
+  on_all_ranks(world, [&] {
+    if (on_gpus) select_cuda_device(mpi.gpu());
+    folder.take(parsed.options, world.rank());
+  });
+  RunSetup setup = load(parsed.options, world, std::move(found));
+  find_machine(setup, world);
+  plan(setup, world);
+  if (setup.options.logging.print_actions) return printed(printed_actions(setup.options, setup.config));
+  watch(mpi, setup, stop, world.rank() == 0, timeout_of(flags, {}));
+  const std::unique_ptr<Communicator> gpus = on_gpus ? gpu_world(mpi) : nullptr;
+  print_banner(setup, world);
+  Trainer trainer(std::move(setup), gpus ? *gpus : world, stop, &world);
+  folder.hand_to(trainer);
+  const ExitCode code = trainer.run();
+  if (code == ExitCode::kOk) check_standard_output();  // the exit code of a run that was stopped says so already
+  return code;
+}
+
+}  // namespace
+
+ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_ptr<MpiRuntime>& mpi,
+                        std::string& label) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::optional<StartWatch> start(label);
+  start->begin({.what = "flags and configuration",
+                .expected = "all files of --config to be read",
+                .remedy = "see whether the disk that holds them answers"},
+               at_start(megalith::timeout_of(arguments)));
+  const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
+  const TrainingOptions& options = flags.read.options.train;
+  if (options.deterministic_mode) set_deterministic_environment();
+  if (options.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
+  start->begin({.what = "MPI_Init",
+                .expected = "all ranks",
+                .remedy = "see whether each of them was started, and whether their machines reach each other"},
+               at_start(timeout_of(flags, arguments)));
+  mpi = std::make_unique<MpiRuntime>(argc, argv, MpiOptions{.timeout = at_start(timeout_of(flags, arguments))});
+  const std::unique_ptr<Communicator> world = mpi->world();
+  start.reset();
+  label = fmt::format("rank {}/{}", world->rank(), world->size());
+  return train(*mpi, *world, flags, stop);
+}
+
+std::string label_of_launch() {
+  const Launch launch = launch_of(LaunchSigns::kCertain);
+  return launch.ranks == 1 ? "rank 0/1" : fmt::format("rank {}/{}", launch.rank, launch.ranks);
+}
+
+}  // namespace megalith

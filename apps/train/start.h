@@ -1,0 +1,20 @@
+// The start of train, from the command line to the first step, as a list of phases (start.cpp).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "apps/train/stop_request.h"
+#include "core/base/error.h"
+#include "parallel/comm/mpi/mpi_runtime.h"
+
+namespace megalith {
+
+// Runs train on this rank to its end. Starts `mpi`, and names the rank in `label`, "rank 1/2". `stop` is that of the
+// process's signals. Errors of one rank end all ranks with its exit code.
+ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_ptr<MpiRuntime>& mpi, std::string& label);
+
+// "rank 1/2", as far as the launcher's variables say it.
+std::string label_of_launch();
+
+}  // namespace megalith
