@@ -16,6 +16,9 @@
 
 namespace megalith::test {
 
+// Several blocks and, where the program makes them small, several chunks and messages.
+inline constexpr std::int64_t kLarge = 100'003;
+
 template <class T>
 void expect_same_bits(const std::vector<T>& got, const std::vector<T>& want, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
