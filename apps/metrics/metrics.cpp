@@ -158,7 +158,8 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
   std::string line = fmt::format(
       R"({{"iteration": {}, "consumed_samples": {}, "global_batch_size": {}, "lm_loss": {}, "lm_loss_hex": {}, )"
       R"("grad_norm": {}, "grad_norm_hex": {}, "learning_rate": {}, "tokens_per_second": {}, )"
-      R"("tflops_per_device": {}, "step_ms": {}, "enqueue_ms": {}, "memory_peak_bytes": {}, "skipped": {}, "skipped_steps": {})",
+      R"("tflops_per_device": {}, "step_ms": {}, "enqueue_ms": {}, "memory_peak_bytes": {}, "skipped": {}, )"
+      R"("skipped_steps": {})",
       metrics.iteration, metrics.consumed_samples, metrics.global_batch_size, number_or_null(metrics.lm_loss),
       hex(metrics.lm_loss), number_or_null(metrics.grad_norm), hex(metrics.grad_norm),
       number_or_null(metrics.learning_rate), number_or_null(metrics.tokens_per_second),

@@ -69,9 +69,9 @@ std::vector<Column> columns_of(const MetricsRun& run) {
 double opacity_of(int shade) { return 0.04 + 0.96 * shade / kShades; }
 
 std::string rect(double x, double y, double width, double height, int shade, const std::string& title) {
-  return fmt::format(
-      R"(<rect class="f1" opacity="{:.2f}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>)",
-      opacity_of(shade), x, y, width, height, title);
+  return fmt::format(R"(<rect class="f1" opacity="{:.2f}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">)"
+                     "<title>{}</title></rect>",
+                     opacity_of(shade), x, y, width, height, title);
 }
 
 // What the shades mean, at the right above the picture.

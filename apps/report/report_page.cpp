@@ -24,10 +24,11 @@ namespace {
 // Categorical colours that stay apart for colour-blind readers, in a set each for light and dark.
 constexpr const char* kStyle = R"(
 :root { color-scheme: light dark; --page: #f7f7f5; --card: #ffffff; --ink: #1d1d1b; --soft: #6b6a66; --line: #e4e3de;
-  --c0: #2a78d6; --c1: #eb6834; --c2: #1baf7a; --c3: #eda100; --c4: #e87ba4; --c5: #4a3aa7; --c6: #008300; --c7: #e34948; }
+  --c0: #2a78d6; --c1: #eb6834; --c2: #1baf7a; --c3: #eda100; --c4: #e87ba4; --c5: #4a3aa7;
+  --c6: #008300; --c7: #e34948; }
 @media (prefers-color-scheme: dark) { :root { --page: #161615; --card: #1f1f1e; --ink: #f1f0ec; --soft: #a3a29c;
-  --line: #363633; --c0: #3987e5; --c1: #d95926; --c2: #199e70; --c3: #c98500; --c4: #d55181; --c5: #9085e9; --c6: #00a300;
-  --c7: #e66767; } }
+  --line: #363633; --c0: #3987e5; --c1: #d95926; --c2: #199e70; --c3: #c98500; --c4: #d55181; --c5: #9085e9;
+  --c6: #00a300; --c7: #e66767; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; }
 main { max-width: 1120px; margin: 0 auto; padding: 32px 24px 64px; }
@@ -51,12 +52,14 @@ figcaption + svg { margin-top: 6px; } .bar { height: 26px; border-radius: 5px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; color: var(--soft); font-size: 13px; margin: 2px 0; }
 .key, .key-dot { display: inline-block; margin-right: 7px; vertical-align: middle; }
 .key { width: 16px; height: 3px; border-radius: 2px; } .key-dot { width: 9px; height: 9px; border-radius: 50%; }
-.swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px; vertical-align: -1px; }
+.swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px;
+  vertical-align: -1px; }
 .bubble { fill: var(--line); } .box { stroke: var(--card); stroke-width: .5; }
 .box-label { fill: #fff; font-size: 10px; pointer-events: none; }
 .key-cross { color: var(--c7); font-weight: 700; font-style: normal; margin-right: 6px; }
 .card { padding: 14px 16px; overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; } td, th { padding: 5px 14px 5px 0; text-align: left; font-weight: 400; }
+table { border-collapse: collapse; width: 100%; }
+td, th { padding: 5px 14px 5px 0; text-align: left; font-weight: 400; }
 tr + tr td, tr + tr th { border-top: 1px solid var(--line); } th { color: var(--soft); font-size: 13px; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td { overflow-wrap: anywhere; } code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }

@@ -74,8 +74,8 @@ TEST(GoldenMessages, AreManyAndDifferent) {
 // plain text without a path of the machine.
 TEST(GoldenMessages, HaveCauseValuePlaceAndRemedy) {
   static const std::regex kOutcome("exit (2|3|4|5|6|7|8|9): (.+)");
-  static const std::regex kPlace(
-      R"(^(--?[a-z]|[^ ]+\.[a-z]+[: ]|[^ ]+:\d+|cannot |"|'|no valid checkpoint in |METRICS|(apps|core|parallel)/|[a-z]).*)");
+  static const std::regex kPlace(R"(^(--?[a-z]|[^ ]+\.[a-z]+[: ]|[^ ]+:\d+|cannot |"|'|no valid checkpoint in |)"
+                                 R"(METRICS|(apps|core|parallel)/|[a-z]).*)");
   for (const GoldenMessage& message : all_messages()) {
     const std::string where = fmt::format("{}:{}: {}", message.file, message.line, message.title);
     std::smatch parts;
