@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/digest.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
 
 namespace megalith {

@@ -9,7 +9,7 @@
 
 #include "core/layers/segment.h"
 #include "moe/dispatcher.h"
-#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 
 namespace megalith {
 

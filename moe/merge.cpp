@@ -1,7 +1,7 @@
 #include "moe/merge.h"
 
 #include "core/layers/row_sums.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "moe/ops/rank_rows.h"
 #include "moe/ops/route_rows.h"
 #include "moe/routed.h"

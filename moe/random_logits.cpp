@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/ops/fill_normal.h"
+#include "core/ops/elementwise/fill_normal.h"
 
 namespace megalith {
 

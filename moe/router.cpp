@@ -6,7 +6,7 @@
 #include "core/base/rng.h"
 #include "core/layers/linear.h"
 #include "core/layers/row_sums.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "moe/ops/expert_bias.h"
 #include "moe/ops/expert_capacity.h"
 #include "moe/ops/rank_rows.h"

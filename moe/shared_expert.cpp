@@ -1,8 +1,8 @@
 #include "moe/shared_expert.h"
 
-#include "core/ops/activation.h"
-#include "core/ops/elementwise.h"
-#include "moe/ops/grouped_gemm.h"
+#include "core/ops/elementwise/activation.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/device/copy.h"
-#include "core/ops/copy_rows.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/copy_rows.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
 
 namespace megalith {

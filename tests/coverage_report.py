@@ -24,7 +24,7 @@ PARSERS = {
     "safetensors": ["core/checkpoint/safetensors*.cpp"],
     "manifest and state": ["parallel/checkpoint/manifest.cpp", "core/checkpoint/train_state.cpp",
                            "core/checkpoint/strict_json.cpp"],
-    "tokenizer files": ["core/tokenizer/bpe_*file*.cpp", "core/tokenizer/bpe_spelling.cpp", "core/base/utf8.cpp"],
+    "tokenizer files": ["core/tokenizer/bpe_*file*.cpp", "core/tokenizer/bpe_spelling.cpp", "core/base/text/utf8.cpp"],
     "Hugging Face": ["*/hf_*.cpp"],
     "checkpoint": ["core/checkpoint/*.cpp", "parallel/checkpoint/*.cpp"],
 }

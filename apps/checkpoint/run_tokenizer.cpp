@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "apps/flags/complete_options.h"
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "parallel/checkpoint/manifest.h"
 
 namespace megalith {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 #include "parallel/checkpoint/folder.h"
 

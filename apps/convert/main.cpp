@@ -4,8 +4,8 @@
 #include "apps/convert/converter.h"
 #include "apps/flags/flags.h"
 #include "apps/program/program.h"
-#include "core/base/cpu_check.h"
-#include "core/base/mapped_file.h"
+#include "core/base/files/mapped_file.h"
+#include "core/base/machine/cpu_check.h"
 
 int main(int argc, char** argv) {
   using namespace megalith;

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "core/device/copy.h"
-#include "core/ops/copy_rows.h"
+#include "core/ops/elementwise/copy_rows.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {

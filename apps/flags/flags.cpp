@@ -13,11 +13,11 @@
 #include "apps/flags/flags_table.h"
 #include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
-#include "core/base/edit_distance.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/standard_files.h"
-#include "core/base/text.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/standard_files.h"
+#include "core/base/text/edit_distance.h"
+#include "core/base/text/text.h"
 #include "core/model/config.h"
 
 namespace megalith {

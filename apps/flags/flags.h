@@ -36,8 +36,8 @@ struct Parsed {
   std::string print;     // not empty: --help, --version or --print-config was asked; print it and end with exit code 0
 };
 
-// `arguments` without the program's name. Arms the faults (core/base/fault.h) that --fault asks of this rank, before
-// any file is read. `own`: those of apps/own.cpp; without them their flags are unknown.
+// `arguments` without the program's name. Arms the faults (core/base/files/fault.h) that --fault asks of this rank,
+// before any file is read. `own`: those of apps/own.cpp; without them their flags are unknown.
 Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank = 0, OwnOptions own = {});
 
 // The same for many command lines, without building the parser anew. parse_text reads a configuration file's text in

@@ -8,7 +8,7 @@
 #include <limits>
 #include <optional>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -11,7 +11,7 @@
 #include "apps/flags/flags_binding.h"
 #include "apps/flags/flags_companion.h"
 #include "core/base/error.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

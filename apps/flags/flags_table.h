@@ -125,7 +125,7 @@ struct Requests {
   std::vector<std::string> config;  // TOML files
   bool print_config = false;
   bool allow_faults = false;
-  std::vector<std::string> faults;  // SITE:N[:KIND], see core/base/fault.h; or list
+  std::vector<std::string> faults;  // SITE:N[:KIND], see core/base/files/fault.h; or list
   std::int64_t fault_rank = -1;     // -1: all
   bool version = false;
   bool help = false;

@@ -7,8 +7,8 @@
 
 #include "apps/flags/flags_source.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
 
 namespace megalith {
 

@@ -10,9 +10,9 @@
 #include "apps/flags/flags_binding.h"
 #include "apps/flags/flags_source.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/file.h"
-#include "core/base/text.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "core/base/edit_distance.h"
 #include "core/base/error.h"
-#include "core/base/text.h"
+#include "core/base/text/edit_distance.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -6,7 +6,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 
 namespace megalith {

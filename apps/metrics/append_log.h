@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 
 namespace megalith {
 

@@ -10,11 +10,11 @@
 #include "apps/metrics/metrics_reader.h"
 #include "apps/program/version.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/line_reader.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/line_reader.h"
+#include "core/base/files/output_file.h"
 #include "core/base/log.h"
-#include "core/base/output_file.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/line_reader.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/line_reader.h"
 #include "core/base/log.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/strict_json.h"
 

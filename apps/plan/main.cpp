@@ -23,9 +23,9 @@
 #include "apps/summary/printed_actions.h"
 #include "apps/summary/sharding_words.h"
 #include "core/base/counted.h"
-#include "core/base/cpu_check.h"
 #include "core/base/error.h"
-#include "core/base/host_memory.h"
+#include "core/base/machine/cpu_check.h"
+#include "core/base/machine/host_memory.h"
 #include "core/model/config.h"
 #include "parallel/pipeline_parallel/simulator.h"
 

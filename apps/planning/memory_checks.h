@@ -6,7 +6,7 @@
 
 #include "apps/config/options.h"
 #include "apps/run/step_plan.h"
-#include "core/base/host_memory.h"
+#include "core/base/machine/host_memory.h"
 #include "core/device/cuda_memory.h"
 
 namespace megalith {

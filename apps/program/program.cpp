@@ -14,10 +14,10 @@
 #include <thread>
 #include <utility>
 
-#include "core/base/launch.h"
+#include "core/base/files/standard_files.h"
 #include "core/base/log.h"
+#include "core/base/machine/launch.h"
 #include "core/base/memory_limit.h"
-#include "core/base/standard_files.h"
 
 namespace megalith {
 

@@ -5,7 +5,7 @@
 #include "apps/metrics/metrics_reader.h"
 #include "apps/program/program.h"
 #include "apps/report/report_page.h"
-#include "core/base/cpu_check.h"
+#include "core/base/machine/cpu_check.h"
 
 int main(int argc, char** argv) {
   using namespace megalith;

@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -14,8 +14,8 @@
 #include "apps/report/report_experts.h"
 #include "apps/report/report_offload.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/output_file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/output_file.h"
 
 namespace megalith {
 

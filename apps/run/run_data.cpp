@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/counted.h"
-#include "core/base/parse_number.h"
+#include "core/base/text/parse_number.h"
 #include "core/model/config.h"
 
 namespace megalith {

@@ -11,8 +11,8 @@
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/optim/grad_norm.h"
 #include "offload/lowering.h"
 
 namespace megalith {

@@ -1,7 +1,7 @@
 // Of a step: what the ranks count of experts and routers, and what follows from it.
 #include "apps/run/step.h"
 #include "core/device/copy.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "moe/ops/expert_bias.h"
 
 namespace megalith {

@@ -8,7 +8,7 @@
 #include "apps/run/step.h"
 #include "core/base/code_of.h"
 #include "core/base/digest.h"
-#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/gemm/gemm_algorithms_cuda.h"
 
 namespace megalith {
 

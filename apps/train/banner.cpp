@@ -19,7 +19,7 @@
 #include "apps/summary/planned_graphs.h"
 #include "apps/summary/sharding_words.h"
 #include "core/base/counted.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
 

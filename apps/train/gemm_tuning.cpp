@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/output_file.h"
 #include "core/base/log.h"
-#include "core/base/output_file.h"
-#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/gemm/gemm_algorithms_cuda.h"
 
 namespace megalith {
 

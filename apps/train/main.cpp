@@ -5,9 +5,9 @@
 #include "apps/run/ranks_program.h"
 #include "apps/train/start.h"
 #include "apps/train/stop_request.h"
-#include "core/base/cpu_check.h"
-#include "core/base/mapped_file.h"
-#include "core/base/standard_files.h"
+#include "core/base/files/mapped_file.h"
+#include "core/base/files/standard_files.h"
+#include "core/base/machine/cpu_check.h"
 
 namespace megalith {
 namespace {

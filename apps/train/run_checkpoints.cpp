@@ -8,7 +8,7 @@
 
 #include "apps/checkpoint/checkpoint_flags.h"
 #include "core/base/counted.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"

@@ -8,9 +8,9 @@
 #include "apps/config/dispatcher_choice.h"
 #include "apps/run/own_model.h"
 #include "apps/train/banner.h"
-#include "core/base/host_memory.h"
+#include "core/base/files/output_file.h"
 #include "core/base/log.h"
-#include "core/base/output_file.h"
+#include "core/base/machine/host_memory.h"
 #include "core/device/cuda_memory.h"
 #include "core/optim/lr_schedule.h"
 

@@ -12,7 +12,7 @@
 #include "apps/config/run_config.h"
 #include "apps/run/run_data.h"
 #include "apps/run/step_plan.h"
-#include "core/base/host_memory.h"
+#include "core/base/machine/host_memory.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace megalith {

@@ -12,7 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/exit_record.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 
 namespace megalith {

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "core/base/output_file.h"
+#include "core/base/files/output_file.h"
 
 namespace megalith {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/files/output_file.h"
 #include "core/base/log.h"
-#include "core/base/output_file.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/cuda_device.h"
 
 namespace megalith {

@@ -8,7 +8,7 @@
 // where d's top byte tells the uses apart:
 //     weights   {name hash low, high, 0, kRngWeights}       counter {element / 4 low, high, 0, 0}, word element % 4
 //     sampling  {0, 0, 0, kRngSampling}                     counter {position, row, 0, 0}, words 0 and 1
-//     dropout   {iteration low, high, layer, kRngDropout | site}   counter: core/ops/dropout.h
+//     dropout   {iteration low, high, layer, kRngDropout | site}   counter: core/ops/elementwise/dropout.h
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/handle.h"
+#include "core/base/files/handle.h"
 
 struct XXH3_state_s;  // of xxHash
 

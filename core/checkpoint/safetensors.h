@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "core/checkpoint/hash.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"

@@ -12,7 +12,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
-#include "core/base/parse_number.h"
+#include "core/base/text/parse_number.h"
 
 namespace megalith {
 

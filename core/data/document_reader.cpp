@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/line_reader.h"
-#include "core/base/mapped_file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/line_reader.h"
+#include "core/base/files/mapped_file.h"
 #include "core/base/take_part.h"
 
 namespace megalith {

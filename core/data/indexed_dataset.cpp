@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/parse_number.h"
+#include "core/base/files/fault.h"
 #include "core/base/take_part.h"
+#include "core/base/text/parse_number.h"
 
 namespace megalith {
 

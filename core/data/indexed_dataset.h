@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/file.h"
-#include "core/base/mapped_file.h"
-#include "core/base/output_file.h"
+#include "core/base/files/file.h"
+#include "core/base/files/mapped_file.h"
+#include "core/base/files/output_file.h"
 
 namespace megalith {
 

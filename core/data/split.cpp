@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/parse_number.h"
 #include "core/base/take_part.h"
+#include "core/base/text/parse_number.h"
 
 namespace megalith {
 

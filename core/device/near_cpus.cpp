@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
 #include "core/device/cpu_list.h"
 
 namespace megalith {

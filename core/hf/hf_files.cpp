@@ -12,7 +12,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "core/base/log.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/mapped_file.h"
+#include "core/base/files/mapped_file.h"
 #include "core/hf/hf_names.h"
 #include "core/tensor/dtype.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "core/base/log.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/hf/hf_files.h"

@@ -1,9 +1,9 @@
 #include "core/layers/attention.h"
 
 #include "core/layers/row_sums.h"
-#include "core/ops/attention.h"
-#include "core/ops/dropout.h"
-#include "core/ops/rope.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/rope.h"
+#include "core/ops/elementwise/dropout.h"
 
 namespace megalith {
 

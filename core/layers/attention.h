@@ -11,7 +11,7 @@
 #include "core/layers/core_attention.h"
 #include "core/layers/linear.h"
 #include "core/layers/norm.h"
-#include "core/ops/rope_frequency.h"
+#include "core/ops/attention/rope_frequency.h"
 
 namespace megalith {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 
 namespace megalith {
 

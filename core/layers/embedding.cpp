@@ -1,6 +1,6 @@
 #include "core/layers/embedding.h"
 
-#include "core/ops/embedding.h"
+#include "core/ops/token/embedding.h"
 
 namespace megalith {
 

@@ -1,7 +1,7 @@
 #include "core/layers/linear.h"
 
 #include "core/layers/row_sums.h"
-#include "core/ops/activation.h"
+#include "core/ops/elementwise/activation.h"
 
 namespace megalith {
 

@@ -12,7 +12,7 @@
 
 #include "core/layers/row_exchange.h"
 #include "core/layers/segment.h"
-#include "core/ops/gemm.h"
+#include "core/ops/gemm/gemm.h"
 
 namespace megalith {
 

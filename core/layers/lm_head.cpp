@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "core/layers/linear.h"
-#include "core/ops/cross_entropy.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/gemm.h"
-#include "core/ops/reduce.h"
-#include "core/ops/vocab_cross_entropy.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/elementwise/reduce.h"
+#include "core/ops/gemm/gemm.h"
+#include "core/ops/loss/cross_entropy.h"
+#include "core/ops/loss/vocab_cross_entropy.h"
 
 namespace megalith {
 

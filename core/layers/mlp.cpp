@@ -1,7 +1,7 @@
 #include "core/layers/mlp.h"
 
 #include "core/layers/row_sums.h"
-#include "core/ops/activation.h"
+#include "core/ops/elementwise/activation.h"
 
 namespace megalith {
 

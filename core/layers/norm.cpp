@@ -2,7 +2,7 @@
 
 #include "core/layers/linear.h"
 #include "core/layers/row_sums.h"
-#include "core/ops/norm.h"
+#include "core/ops/norm/norm.h"
 
 namespace megalith {
 

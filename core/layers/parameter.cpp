@@ -6,9 +6,9 @@
 #include <bit>
 
 #include "core/base/rng.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/fill_normal.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/elementwise/fill_normal.h"
+#include "core/ops/optim/grad_norm.h"
 
 namespace megalith {
 

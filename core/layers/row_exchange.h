@@ -8,7 +8,7 @@
 
 #include "core/layers/context.h"
 #include "core/layers/parameter.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 

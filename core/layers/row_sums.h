@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/layers/context.h"
-#include "core/ops/reduce.h"
+#include "core/ops/elementwise/reduce.h"
 
 namespace megalith {
 

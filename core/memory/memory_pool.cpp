@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/memory_limit.h"
 #include "core/device/capture_guard.h"
 #include "core/device/cuda_memory.h"

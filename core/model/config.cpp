@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 
 namespace megalith {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "core/model/moe_config.h"
-#include "core/ops/rope_frequency.h"
+#include "core/ops/attention/rope_frequency.h"
 #include "core/tensor/dtype.h"
 
 namespace megalith {

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
 
 namespace megalith {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/layers/parameter.h"
-#include "core/ops/adamw.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/optim/adamw.h"
+#include "core/ops/optim/grad_norm.h"
 
 namespace megalith {
 
@@ -27,7 +27,7 @@ class AdamWOptimizer {
     double eps = 1e-8;
     double weight_decay = 0.01;
     double clip_grad = 1.0;                 // 0: no clipping
-    DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; what bf16 loses: core/ops/adamw.h
+    DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; what bf16 loses: core/ops/optim/adamw.h
     DType exp_avg_sq_dtype = DType::kFp32;  // likewise
     // Logical names of all parameters of the model, and of all experts', where the store holds a part of them; both
     // empty: the store's are all.

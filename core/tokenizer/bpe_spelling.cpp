@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/take_part.h"
-#include "core/base/utf8.h"
+#include "core/base/text/utf8.h"
 
 namespace megalith {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/base/parse_number.h"
 #include "core/base/take_part.h"
+#include "core/base/text/parse_number.h"
 #include "core/tokenizer/bpe_files.h"
 #include "core/tokenizer/bpe_spelling.h"
 

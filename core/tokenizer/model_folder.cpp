@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 
 namespace megalith {
 

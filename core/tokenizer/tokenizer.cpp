@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/base/file.h"
-#include "core/base/parse_number.h"
+#include "core/base/files/file.h"
+#include "core/base/text/parse_number.h"
 #include "core/tokenizer/model_folder.h"
 
 namespace megalith {

@@ -1,6 +1,6 @@
 #include "core/tokenizer/word_scanner.h"
 
-#include "core/base/utf8.h"
+#include "core/base/text/utf8.h"
 #include "core/tokenizer/unicode_tables.h"
 
 namespace megalith {

@@ -4,7 +4,7 @@
 
 #include "core/ops/cuda_math.cuh"
 #include "core/ops/cuda_pack.cuh"
-#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 
 namespace megalith::cuda {
 

@@ -2,7 +2,7 @@
 // in the stated order.
 #include "core/ops/cuda_launch.cuh"
 #include "moe/ops/cuda_experts.cuh"
-#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 #include "moe/ops/routed_swiglu.cuh"
 
 namespace megalith {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 
 namespace megalith {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "core/checkpoint/shard.h"
 #include "core/checkpoint/train_state.h"
 #include "parallel/checkpoint/manifest.h"

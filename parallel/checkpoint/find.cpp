@@ -4,7 +4,7 @@
 #include <new>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 #include "parallel/checkpoint/attempt.h"
 #include "parallel/checkpoint/folder.h"

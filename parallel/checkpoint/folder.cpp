@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 #include "core/checkpoint/strict_json.h"
 #include "parallel/checkpoint/attempt.h"

@@ -8,7 +8,7 @@
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
 #include "parallel/checkpoint/checkpoint.h"

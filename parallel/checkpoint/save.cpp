@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
 #include "core/checkpoint/printable.h"

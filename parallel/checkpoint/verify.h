@@ -1,7 +1,7 @@
 // Is a checkpoint directory what its manifest says?
 #pragma once
 
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "parallel/checkpoint/manifest.h"
 
 namespace megalith {

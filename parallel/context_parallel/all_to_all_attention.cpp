@@ -1,6 +1,6 @@
 #include "parallel/context_parallel/all_to_all_attention.h"
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/ops/attention.h"
-#include "core/ops/attention_merge.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/attention_merge.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 

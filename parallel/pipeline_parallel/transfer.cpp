@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/device/trace.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
 
 namespace megalith {

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
 
 namespace megalith {

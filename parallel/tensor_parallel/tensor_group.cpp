@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/device/cuda_device.h"
-#include "core/ops/activation.h"
-#include "core/ops/reduce.h"
+#include "core/ops/elementwise/activation.h"
+#include "core/ops/elementwise/reduce.h"
 #include "tests/bench/cuda_workbench.h"
 
 namespace megalith::bench {

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "core/ops/elementwise.h"
-#include "core/ops/norm.h"
-#include "core/ops/reduce.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/elementwise/reduce.h"
+#include "core/ops/norm/norm.h"
 #include "tests/bench/cuda_workbench.h"
 
 namespace megalith::bench {

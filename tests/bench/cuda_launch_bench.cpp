@@ -13,7 +13,7 @@
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
 #include "core/memory/memory_pool.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/device/cuda_device.h"
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 #include "tests/bench/cuda_workbench.h"
 
 namespace megalith::bench {

@@ -15,8 +15,8 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
-#include "core/ops/fill_normal.h"
-#include "core/ops/gemm_algorithms_cuda.h"
+#include "core/ops/elementwise/fill_normal.h"
+#include "core/ops/gemm/gemm_algorithms_cuda.h"
 
 namespace megalith::bench {
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "core/ops/attention.h"
-#include "core/ops/gemm.h"
-#include "core/ops/norm.h"
-#include "core/ops/reduce.h"
-#include "core/ops/rope.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/rope.h"
+#include "core/ops/elementwise/reduce.h"
+#include "core/ops/gemm/gemm.h"
+#include "core/ops/norm/norm.h"
 #include "tests/bench/bandwidth.h"
 
 namespace megalith::bench {

@@ -2,13 +2,13 @@
 //   build/PRESET/tests/ops_b_bench --benchmark_counters_tabular=true
 #include <cstring>
 
-#include "core/ops/activation.h"
-#include "core/ops/adamw.h"
-#include "core/ops/cross_entropy.h"
-#include "core/ops/dropout.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/embedding.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/elementwise/activation.h"
+#include "core/ops/elementwise/dropout.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/loss/cross_entropy.h"
+#include "core/ops/optim/adamw.h"
+#include "core/ops/optim/grad_norm.h"
+#include "core/ops/token/embedding.h"
 #include "tests/bench/bandwidth.h"
 
 namespace megalith::bench {

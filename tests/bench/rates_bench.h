@@ -9,8 +9,8 @@
 
 #include "core/device/graph.h"
 #include "core/memory/memory_pool.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/fill_normal.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/elementwise/fill_normal.h"
 
 namespace megalith {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "core/ops/gemm.h"
+#include "core/ops/gemm/gemm.h"
 #include "core/ops/op.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
 #include "parallel/comm/nccl/nccl_communicator.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "apps/flags/flags.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -4,7 +4,7 @@
 // some text, and gets it back.
 #include <nlohmann/json.hpp>
 
-#include "core/base/utf8.h"
+#include "core/base/text/utf8.h"
 #include "core/tokenizer/bpe_files.h"
 #include "core/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"

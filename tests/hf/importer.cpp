@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/layers/host_copy.h"
 #include "core/tensor/bf16.h"

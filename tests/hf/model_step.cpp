@@ -2,8 +2,8 @@
 
 #include "core/device/copy.h"
 #include "core/model/gpt.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/optim/grad_norm.h"
 #include "moe/moe_layer.h"
 #include "tests/support/download.h"
 

@@ -1,8 +1,8 @@
 #include "tests/own/residual_adapter.h"
 
 #include "core/layers/linear.h"
-#include "core/ops/activation.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/activation.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 

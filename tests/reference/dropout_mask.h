@@ -1,5 +1,5 @@
-// The factors of dropout by the keying that core/ops/dropout.h documents, from a scalar Philox 4x32-10 written from
-// Salmon et al. 2011 (SC'11, "Parallel random numbers: as easy as 1, 2, 3").
+// The factors of dropout by the keying that core/ops/elementwise/dropout.h documents, from a scalar Philox 4x32-10
+// written from Salmon et al. 2011 (SC'11, "Parallel random numbers: as easy as 1, 2, 3").
 #pragma once
 
 #include <array>

@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
         std::printf("note: %s: %ld lines, aim at %ld\n", path.c_str(), lines, kAimedLines);
       }
       if (path.starts_with("apps/") && text.find("int main(") != std::string::npos && !begins_with_cpu_check(text)) {
-        breaches.push_back(path + ": main must begin with require_cpu_baseline(); (core/base/cpu_check.h)");
+        breaches.push_back(path + ": main must begin with require_cpu_baseline(); (core/base/machine/cpu_check.h)");
       }
       texts.emplace(path, text);
     }

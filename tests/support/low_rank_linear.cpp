@@ -1,7 +1,7 @@
 #include "tests/support/low_rank_linear.h"
 
 #include "core/layers/linear.h"
-#include "core/ops/gemm.h"
+#include "core/ops/gemm/gemm.h"
 
 namespace megalith {
 

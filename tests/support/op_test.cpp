@@ -8,7 +8,7 @@
 #include "core/device/copy.h"
 #include "core/device/cuda_device.h"
 #include "core/device/graph.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/elements.h"
 
 namespace megalith::test {

@@ -8,7 +8,7 @@
 
 #include "core/device/copy.h"
 #include "core/layers/hooks.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/download.h"
 

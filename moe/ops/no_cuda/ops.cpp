@@ -1,7 +1,7 @@
 // The kernels of CUDA in a build without it: no CudaStream exists there, so that none is reached.
 #include "moe/ops/expert_bias.h"
 #include "moe/ops/expert_capacity.h"
-#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 #include "moe/ops/rank_rows.h"
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/scratch_folder.h"
+#include "core/base/files/scratch_folder.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
 

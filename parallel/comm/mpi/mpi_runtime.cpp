@@ -16,8 +16,8 @@
 
 #include "core/base/error.h"
 #include "core/base/exit_record.h"
-#include "core/base/launch.h"
 #include "core/base/log.h"
+#include "core/base/machine/launch.h"
 #include "parallel/comm/mpi/mpi_process.h"
 #include "parallel/comm/mpi/mpi_watcher.h"
 

@@ -10,8 +10,8 @@
 #include <system_error>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
 #include "core/base/log.h"
 #include "parallel/comm/mpi/mpi_process.h"
 

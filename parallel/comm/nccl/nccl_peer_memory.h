@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/shared_memory.h"
+#include "core/base/files/shared_memory.h"
 #include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 #include "parallel/comm/communicator.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/train/run_setup.h"
-#include "core/base/fault.h"
-#include "core/base/file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
 #include "core/model/config.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "tests/unit/apps/flags_support.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "apps/flags/flags.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/model/config.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
-#include "core/base/file.h"
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
 #include "core/model/config.h"
 #include "core/tensor/bf16.h"
 #include "tests/unit/apps/flags_support.h"

@@ -13,7 +13,7 @@
 
 #include "apps/metrics/metrics_reader.h"
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/step_metrics_support.h"
 

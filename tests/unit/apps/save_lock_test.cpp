@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "core/base/error.h"
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/support/test_folder.h"
 
 namespace megalith {

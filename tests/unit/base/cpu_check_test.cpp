@@ -1,4 +1,4 @@
-#include "core/base/cpu_check.h"
+#include "core/base/machine/cpu_check.h"
 
 #include <gtest/gtest.h>
 

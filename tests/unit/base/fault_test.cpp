@@ -1,12 +1,12 @@
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 
 #include <gtest/gtest.h>
 
 #include <new>
 
-#include "core/base/file.h"
-#include "core/base/mapped_file.h"
-#include "core/base/output_file.h"
+#include "core/base/files/file.h"
+#include "core/base/files/mapped_file.h"
+#include "core/base/files/output_file.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

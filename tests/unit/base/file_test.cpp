@@ -1,4 +1,4 @@
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "core/base/launch.h"
+#include "core/base/machine/launch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/base/line_reader.h"
+#include "core/base/files/line_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Files that appear when they are complete: what is synced when, names that nobody can foresee, leftovers.
-#include "core/base/output_file.h"
+#include "core/base/files/output_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 

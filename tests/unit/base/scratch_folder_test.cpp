@@ -1,4 +1,4 @@
-#include "core/base/scratch_folder.h"
+#include "core/base/files/scratch_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <set>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 
 namespace megalith {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/base/shared_memory.h"
+#include "core/base/files/shared_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

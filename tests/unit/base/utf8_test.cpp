@@ -1,4 +1,4 @@
-#include "core/base/utf8.h"
+#include "core/base/text/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // PREFIX.tokenizer: what a dataset records of its tokenizer, and what becomes of data of another one.
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/data/dataset.h"
 #include "tests/unit/data/data_files.h"
 

@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "core/data/document_reader.h"
 #include "tests/unit/data/data_files.h"
 

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/base/utf8.h"
+#include "core/base/text/utf8.h"
 #include "core/tokenizer/nfc.h"
 #include "tests/unit/data/data_files.h"
 

@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/instruments/hazard_checker.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"

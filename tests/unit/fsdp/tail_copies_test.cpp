@@ -9,7 +9,7 @@
 #include "core/device/copy.h"
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "fsdp/sharded_units.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 #include "tests/thread_ranks/thread_communicator.h"

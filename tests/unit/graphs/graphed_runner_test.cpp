@@ -13,7 +13,7 @@
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
 #include "core/memory/memory_pool.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "core/device/copy.h"
 #include "core/device/graph.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/optim/grad_norm.h"
 #include "parallel/comm/memory_sharing.h"
 #include "tests/reference/dropout_mask.h"
 #include "tests/support/download.h"

@@ -11,8 +11,8 @@
 
 #include "core/device/copy.h"
 #include "core/model/gpt.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/grad_norm.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/optim/grad_norm.h"
 #include "parallel/tensor_parallel/shared_gradients.h"
 #include "tests/support/download.h"
 #include "tests/support/error_of.h"

@@ -12,7 +12,7 @@
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
 #include "core/model/config.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/download.h"
 #include "tests/thread_ranks/thread_communicator.h"
 

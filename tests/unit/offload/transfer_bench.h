@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "offload/transfer.h"
 #include "tests/support/device_cases.h"
 #include "tests/support/download.h"

@@ -1,4 +1,4 @@
-#include "core/ops/activation.h"
+#include "core/ops/elementwise/activation.h"
 
 #include <cmath>
 #include <limits>

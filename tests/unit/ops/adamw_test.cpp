@@ -1,4 +1,4 @@
-#include "core/ops/adamw.h"
+#include "core/ops/optim/adamw.h"
 
 #include <cmath>
 

@@ -1,10 +1,10 @@
 // Attention of all keys, its parts merged, and rows cast and added.
-#include "core/ops/attention_merge.h"
+#include "core/ops/attention/attention_merge.h"
 
 #include <cmath>
 
-#include "core/ops/attention.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/reference/attention.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/ops/magnitude.h"

@@ -1,8 +1,8 @@
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 
 #include <cmath>
 
-#include "core/ops/rope.h"
+#include "core/ops/attention/rope.h"
 #include "tests/reference/attention.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/ops/magnitude.h"

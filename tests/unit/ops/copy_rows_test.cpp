@@ -1,4 +1,4 @@
-#include "core/ops/copy_rows.h"
+#include "core/ops/elementwise/copy_rows.h"
 
 #include "tests/support/op_test.h"
 

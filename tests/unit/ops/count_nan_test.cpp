@@ -1,4 +1,4 @@
-#include "core/ops/count_nan.h"
+#include "core/ops/optim/count_nan.h"
 
 #include <cmath>
 #include <limits>

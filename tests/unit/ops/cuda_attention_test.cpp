@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "core/device/cuda_device.h"
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 #include "tests/reference/attention.h"
 #include "tests/unit/ops/cuda_memory.h"
 

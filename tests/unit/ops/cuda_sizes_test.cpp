@@ -2,17 +2,17 @@
 // large tensors have are compared. Sums of thousands of terms of either sign are compared with fp64 instead.
 #include <limits>
 
-#include "core/ops/activation.h"
-#include "core/ops/adamw.h"
-#include "core/ops/cross_entropy.h"
-#include "core/ops/dropout.h"
-#include "core/ops/elementwise.h"
-#include "core/ops/embedding.h"
-#include "core/ops/grad_norm.h"
-#include "core/ops/norm.h"
-#include "core/ops/reduce.h"
-#include "core/ops/rope.h"
-#include "core/ops/sampling.h"
+#include "core/ops/attention/rope.h"
+#include "core/ops/elementwise/activation.h"
+#include "core/ops/elementwise/dropout.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/elementwise/reduce.h"
+#include "core/ops/loss/cross_entropy.h"
+#include "core/ops/norm/norm.h"
+#include "core/ops/optim/adamw.h"
+#include "core/ops/optim/grad_norm.h"
+#include "core/ops/token/embedding.h"
+#include "core/ops/token/sampling.h"
 #include "tests/unit/ops/cuda_sizes.h"
 
 namespace megalith::test {

@@ -1,4 +1,4 @@
-#include "core/ops/dropout.h"
+#include "core/ops/elementwise/dropout.h"
 
 #include <cmath>
 

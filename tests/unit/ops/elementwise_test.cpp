@@ -1,4 +1,4 @@
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 #include <array>
 #include <cmath>

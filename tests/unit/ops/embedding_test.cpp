@@ -1,4 +1,4 @@
-#include "core/ops/embedding.h"
+#include "core/ops/token/embedding.h"
 
 #include "tests/reference/embedding.h"
 #include "tests/support/op_test.h"

@@ -1,4 +1,4 @@
-#include "core/ops/fill_normal.h"
+#include "core/ops/elementwise/fill_normal.h"
 
 #include <vector>
 

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/tensor/bf16.h"
-#include "moe/ops/grouped_gemm.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 
 namespace megalith {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/ops/gemm_algorithms.h"
+#include "core/ops/gemm/gemm_algorithms.h"
 
 #include <gtest/gtest.h>
 

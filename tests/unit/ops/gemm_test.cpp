@@ -1,8 +1,8 @@
-#include "core/ops/gemm.h"
+#include "core/ops/gemm/gemm.h"
 
 #include <cmath>
 
-#include "core/ops/activation.h"
+#include "core/ops/elementwise/activation.h"
 #include "tests/reference/activation.h"
 #include "tests/reference/gemm.h"
 #include "tests/support/op_test.h"

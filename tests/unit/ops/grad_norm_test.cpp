@@ -1,10 +1,10 @@
-#include "core/ops/grad_norm.h"
+#include "core/ops/optim/grad_norm.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/op_test.h"
 
 namespace megalith::test {

@@ -1,4 +1,4 @@
-#include "core/ops/norm.h"
+#include "core/ops/norm/norm.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "core/ops/reduce.h"
+#include "core/ops/elementwise/reduce.h"
 
 #include <cmath>
 

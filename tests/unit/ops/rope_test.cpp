@@ -1,4 +1,4 @@
-#include "core/ops/rope.h"
+#include "core/ops/attention/rope.h"
 
 #include <map>
 

@@ -1,4 +1,4 @@
-#include "core/ops/sampling.h"
+#include "core/ops/token/sampling.h"
 
 #include <algorithm>
 #include <cmath>

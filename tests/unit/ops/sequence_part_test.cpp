@@ -1,9 +1,9 @@
 // What depends on positions, on a part of a sequence: the bits of the whole sequence's rows.
 #include "core/ops/sequence_part.h"
 
-#include "core/ops/dropout.h"
-#include "core/ops/embedding.h"
-#include "core/ops/rope.h"
+#include "core/ops/attention/rope.h"
+#include "core/ops/elementwise/dropout.h"
+#include "core/ops/token/embedding.h"
 #include "tests/support/op_test.h"
 
 namespace megalith::test {

@@ -1,5 +1,5 @@
 // The three ops of a cross-entropy over split columns, against the whole one's reference.
-#include "core/ops/vocab_cross_entropy.h"
+#include "core/ops/loss/vocab_cross_entropy.h"
 
 #include <algorithm>
 #include <cmath>

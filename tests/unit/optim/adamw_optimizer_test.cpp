@@ -11,7 +11,7 @@
 
 #include "core/device/copy.h"
 #include "core/instruments/timeline.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/download.h"
 
 namespace megalith {

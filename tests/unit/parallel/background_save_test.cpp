@@ -5,7 +5,7 @@
 #include <map>
 #include <mutex>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "parallel/checkpoint/background_save.h"
 #include "tests/unit/parallel/checkpoint_support.h"
 

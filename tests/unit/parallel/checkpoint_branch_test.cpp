@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "parallel/checkpoint/manifest.h"
 #include "tests/unit/parallel/checkpoint_support.h"
 

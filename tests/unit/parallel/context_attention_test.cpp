@@ -8,7 +8,7 @@
 
 #include "core/instruments/hazard_checker.h"
 #include "core/model/config.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "parallel/context_parallel/context_group.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "tests/support/download.h"

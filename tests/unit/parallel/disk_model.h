@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/file.h"
+#include "core/base/files/file.h"
 
 namespace megalith {
 

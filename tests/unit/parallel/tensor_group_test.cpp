@@ -11,7 +11,7 @@
 #include "core/instruments/hazard_checker.h"
 #include "core/layers/linear.h"
 #include "core/model/config.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
 #include "parallel/tensor_parallel/tensor_parallel_check.h"
 #include "tests/support/download.h"

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/base/fault.h"
+#include "core/base/files/fault.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/op_test.h"
 #include "tests/unit/train/training_support.h"
 

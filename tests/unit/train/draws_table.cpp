@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tests/unit/train/draws.h"
-#include "tests/unit/train/moe_families.h"
+#include "tests/unit/train/moe/moe_families.h"
 
 namespace megalith::test {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/training_support.h"
 

@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 

@@ -1,5 +1,5 @@
 // The host's memory before a run: what machines and control groups say of it, and what is refused.
-#include "core/base/host_memory.h"
+#include "core/base/machine/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

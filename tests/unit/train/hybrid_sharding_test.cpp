@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "apps/train/numerics_guard.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {

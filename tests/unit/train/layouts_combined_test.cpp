@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"

@@ -11,7 +11,7 @@
 #include <random>
 #include <set>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {

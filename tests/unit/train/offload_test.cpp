@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 

@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "core/device/copy.h"
-#include "core/ops/count_nan.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
+#include "core/ops/optim/count_nan.h"
 #include "tests/unit/train/own_sharding.h"
 #include "tests/unit/train/stage_sums.h"
 #include "tests/unit/train/training_support.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith {

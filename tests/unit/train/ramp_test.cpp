@@ -11,7 +11,7 @@
 #include <set>
 
 #include "apps/planning/plan_steps.h"
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/op_test.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"

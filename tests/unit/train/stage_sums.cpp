@@ -1,6 +1,6 @@
 #include "tests/unit/train/stage_sums.h"
 
-#include "core/ops/elementwise.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith::test {
 

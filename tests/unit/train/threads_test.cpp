@@ -1,7 +1,7 @@
 // Runs for ThreadSanitizer: between them each pair of streams, communicators and helper threads of a rank that meet.
 #include <gtest/gtest.h>
 
-#include "tests/unit/train/moe_families.h"
+#include "tests/unit/train/moe/moe_families.h"
 
 namespace megalith {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/ops/attention_cuda.h"
-#include "core/ops/attention_graph_cuda.cuh"
+#include "core/ops/attention/attention_cuda.h"
+#include "core/ops/attention/attention_graph_cuda.cuh"
 
 namespace megalith::test {
 namespace {

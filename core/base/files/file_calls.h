@@ -1,0 +1,63 @@
+// How calls of the file system are made and fail. For file.cpp, directory.cpp and output_file.cpp only.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/base/files/fault.h"
+#include "core/base/files/file.h"
+
+namespace megalith {
+
+// An Error (kFileIo): "cannot WHAT: the reason of `error`", with the remedy of that error unless one is given.
+[[noreturn]] void fail_file(const std::string& what, int error, const std::string& remedy = {});
+
+// A path as the system takes it; an Error where it holds a NUL, at which the system would end it.
+const char* system_path(const std::string& path);
+
+template <class Call>
+auto retry_interrupted(Call&& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// Whether an operation fails where this was asked for; errno then says why.
+inline bool fails(FaultKind fault) {
+  const int error = fault == FaultKind::kEio      ? EIO
+                    : fault == FaultKind::kEnospc ? ENOSPC
+                    : fault == FaultKind::kEnolck ? ENOLCK
+                                                  : 0;
+  if (error != 0) errno = error;
+  return error != 0;
+}
+
+// A call that fails, or is interrupted once, where this was asked for.
+template <class Call>
+auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
+  const FaultKind fault = fault_here(operation);
+  if (fails(fault)) return -1;
+  bool interrupted = fault == FaultKind::kEintr;
+  return retry_interrupted([&]() -> decltype(call()) {
+    if (!std::exchange(interrupted, false)) return call();
+    errno = EINTR;
+    return -1;
+  });
+}
+
+// fsync and flock of a file or directory.
+void sync_descriptor(int fd, const std::string& what);
+LockState lock_descriptor(int fd, const std::string& what);
+
+inline FileId id_in(const struct stat& info) { return {.device = info.st_dev, .inode = info.st_ino}; }
+
+// What fstat and stat say; of a path none where there is nothing.
+struct stat status_of(int fd, const std::string& what);
+std::optional<struct stat> status_of_path(const std::string& path);
+
+}  // namespace megalith

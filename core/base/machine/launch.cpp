@@ -1,0 +1,77 @@
+#include "core/base/machine/launch.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+namespace megalith {
+
+namespace {
+
+struct Sign {
+  const char* size;
+  const char* rank;
+  enum Weight { kDecides, kCertain, kCertainWithRank, kInherited } weight;
+};
+
+// From the innermost launcher to the outermost. What an MPI's mpirun says decides, also where it says one: within a
+// step of Slurm mpirun starts its daemons by srun, one a node, and their children inherit the step's variables.
+// SLURM_STEP_NUM_TASKS is the step's own: Slurm sets SLURM_NTASKS for the script of sbatch and the shell of salloc too,
+// which run once.
+constexpr Sign kSigns[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", Sign::kDecides},  // Open MPI, jsrun
+    {"PMI_SIZE", "PMI_RANK", Sign::kDecides},                          // MPICH, Intel MPI, Cray, srun --mpi=pmi2
+    {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", Sign::kDecides},    // MVAPICH
+    {"WORLD_SIZE", "RANK", Sign::kCertainWithRank},                    // torchrun
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", Sign::kCertain},
+    {"SLURM_NTASKS", "SLURM_PROCID", Sign::kInherited},
+};
+
+std::optional<std::int64_t> number(const Environment& environment, const char* name) {
+  const char* text = environment(name);
+  if (text == nullptr) return {};
+  const std::string_view digits(text);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || value < 0) return {};
+  return value;
+}
+
+bool counts(const Sign& sign, LaunchSigns signs, const Environment& environment) {
+  if (signs == LaunchSigns::kAny || sign.weight == Sign::kDecides || sign.weight == Sign::kCertain) return true;
+  return sign.weight == Sign::kCertainWithRank && number(environment, sign.rank);
+}
+
+}  // namespace
+
+Launch launch_of(LaunchSigns signs, const Environment& environment) {
+  for (const Sign& sign : kSigns) {
+    const std::optional<std::int64_t> size = number(environment, sign.size);
+    if (!size || !counts(sign, signs, environment)) continue;
+    if (*size > 1)
+      return {.ranks = *size,
+              .rank = number(environment, sign.rank).value_or(0),
+              .sign = fmt::format("{}={}", sign.size, *size)};
+    if (sign.weight == Sign::kDecides) return {};
+  }
+  // PMIx, as srun --mpi=pmix has it, tells no size.
+  const std::int64_t rank = number(environment, "PMIX_RANK").value_or(0);
+  if (rank > 0) return {.ranks = rank + 1, .rank = rank, .sign = fmt::format("PMIX_RANK={}", rank)};
+  return {};
+}
+
+Launch launch_of(LaunchSigns signs) {
+  return launch_of(signs, [](const char* name) { return std::getenv(name); });
+}
+
+bool on_one_node(const Environment& environment) {
+  const auto of = [&](const char* name) { return number(environment, name); };
+  if (const auto size = of("OMPI_COMM_WORLD_SIZE")) return of("OMPI_COMM_WORLD_LOCAL_SIZE") == size;
+  const bool by_srun = of("PMIX_RANK") || of("PMI_RANK");
+  return !by_srun || of("SLURM_STEP_NUM_NODES") == 1;
+}
+
+}  // namespace megalith

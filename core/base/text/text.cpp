@@ -1,0 +1,56 @@
+#include "core/base/text/text.h"
+
+#include <fmt/format.h>
+
+#include "core/base/text/utf8.h"
+
+namespace megalith {
+
+std::string escaped(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\r': out += "\\r"; break;
+      case '\t': out += "\\t"; break;
+      default:
+        if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7f) {
+          out += fmt::format("\\u{:04x}", byte);
+        } else {
+          out += c;
+        }
+    }
+  }
+  return out + "\"";
+}
+
+std::string escaped_short(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  if (!is_utf8(text)) return "bytes that are not UTF-8";
+  if (text.size() <= kMost) return escaped(text);
+  std::size_t end = kMost;
+  while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not within a character
+  return escaped(text.substr(0, end)) + "...";
+}
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint code = decode_utf8(text, at);
+    if (code.value >= kCodePoints) return false;
+    at += code.bytes;
+  }
+  return true;
+}
+
+std::string alternatives(const std::vector<std::string_view>& names) {
+  std::string out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) out += i + 1 == names.size() ? " or " : ", ";
+    out += names[i];
+  }
+  return out;
+}
+
+}  // namespace megalith

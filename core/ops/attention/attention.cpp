@@ -1,0 +1,158 @@
+#include "core/ops/attention/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/ops/attention/rope.h"
+
+namespace megalith {
+
+namespace {
+
+// The queries and their keys; returns the shape of keys and values: [B, rows, K, D].
+Shape query_and_keys(const Tensor& q, const Tensor& k, std::string_view k_name, std::int64_t rows, Fields& f) {
+  f.in(q, "op.q").floating().rank(4).strided_rows();
+  f.range(static_cast<double>(q.size(3)), 1, static_cast<double>(kMaxHeadDim), "op.q: head dim");
+  const Shape keys{q.size(0), rows, k.size(2), q.size(3)};
+  f.in(k, k_name).dtype(q.dtype).shape(keys).strided_rows();
+  f.expect(keys[2] >= 1 && q.size(2) % keys[2] == 0, k_name,
+           "a number of heads (dim 2) that divides the number of query heads", k.shape);
+  return keys;
+}
+
+void statistic(Field& field, const Tensor& q) { field.dtype(DType::kFp32).shape({q.size(0), q.size(2), q.size(1)}); }
+
+void start_and_rows(const std::int32_t* const& start, std::int64_t rows, std::int64_t cache_rows, Fields& f) {
+  f.in(start, "op.start");
+  if (rows <= cache_rows && cache_rows <= std::numeric_limits<std::int32_t>::max()) return;
+  f.close();
+  fail({.subject = "op.k_cache",
+        .expected = fmt::format("at least {} rows (dim 1) and fewer than 2^31", rows),
+        .got = fmt::format("{}", cache_rows)});
+}
+
+// What the deterministic backward on CUDA may hold of dS, unless one sample alone has more.
+constexpr std::int64_t kDirectScoresBytes = std::int64_t{2} << 30;
+constexpr std::int64_t kScoreTile = 128;                               // cuDNN pads keys to it, queries to half of it
+constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;       // cuDNN asks for 256 bytes beside the tensors
+constexpr std::size_t kForwardWorkspaceBytes = std::size_t{32} << 20;  // more than any plan of cuDNN has asked for
+
+// bf16 dS of one sample.
+std::int64_t direct_scores_bytes(const Tensor& q, const Tensor& k) {
+  const auto padded = [](std::int64_t rows) { return (rows + kScoreTile - 1) / kScoreTile * kScoreTile; };
+  return q.size(2) * padded(q.size(1)) * padded(k.size(1)) * static_cast<std::int64_t>(size_of(DType::kBf16));
+}
+
+double pair_flops(const Tensor& q, const Tensor& k, bool causal) {  // of one product, over the lower triangle or all
+  return static_cast<double>(q.numel()) * static_cast<double>(k.size(1)) * (causal ? 1 : 2);
+}
+
+// The inputs of forward and backward.
+template <class Op>
+void inputs(const Op& op, Fields& f) {
+  query_and_keys(op.q, op.k, "op.k", (op.causal ? op.q : op.k).size(1), f);
+  f.expect(op.k.size(1) >= 1 || op.q.size(1) == 0, "op.k", "at least 1 row (dim 1) for queries that see all",
+           op.k.shape);
+  f.in(op.v, "op.v").like(op.k).strided_rows();
+}
+
+}  // namespace
+
+void fields(const AttentionForward& op, Fields& f) {
+  inputs(op, f);
+  f.out(op.out, "op.out").like(op.q).strided_rows();
+  statistic(f.out(op.lse, "op.lse"), op.q);
+  f.workspace(op.workspace);
+  f.cost({.work = Work::kAttentionForward, .flops = 2 * pair_flops(op.q, op.k, op.causal)});
+}
+
+std::size_t workspace_bytes(const AttentionForward& op, DeviceType device) {
+  const bool is_library = device == DeviceType::kCuda && op.q.dtype == DType::kBf16 && op.q.numel() > 0;
+  return is_library ? kForwardWorkspaceBytes : 0;
+}
+
+void fields(const AttentionBackward& op, Fields& f) {
+  inputs(op, f);
+  f.in(op.out, "op.out").like(op.q).strided_rows();
+  f.in(op.d_out, "op.d_out").like(op.q).strided_rows();
+  statistic(f.in(op.lse, "op.lse"), op.q);
+  statistic(f.out(op.delta, "op.delta"), op.q);
+  f.out(op.dq, "op.dq").like(op.q).strided_rows();
+  f.out(op.dk, "op.dk").like(op.k).strided_rows().may_interleave(op.dq);
+  f.out(op.dv, "op.dv").like(op.k).strided_rows().may_interleave(op.dq).may_interleave(op.dk);
+  f.workspace(op.workspace);
+  f.cost({.work = Work::kAttentionBackward, .flops = 5 * pair_flops(op.q, op.k, op.causal)});
+}
+
+std::int64_t samples_at_a_time(const AttentionBackward& op) {
+  const std::int64_t samples = op.q.size(0);
+  const std::int64_t of_one = std::max<std::int64_t>(direct_scores_bytes(op.q, op.k), 1);
+  std::int64_t count = std::clamp<std::int64_t>(kDirectScoresBytes / of_one, 1, std::max<std::int64_t>(samples, 1));
+  while (samples % count != 0) --count;
+  return count;
+}
+
+std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device) {
+  if (device != DeviceType::kCuda) {
+    const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
+    return static_cast<std::size_t>((3 * op.q.size(1) + 2 * op.k.size(1)) * padded) * sizeof(float);
+  }
+  if (op.q.dtype == DType::kFp32 || op.q.numel() == 0) return 0;
+  const std::int64_t samples = op.deterministic ? samples_at_a_time(op) : op.q.size(0);
+  const std::int64_t elements = samples * op.k.size(1) * op.q.size(2) * op.q.size(3);
+  std::int64_t bytes = kPlanSlackBytes;
+  bytes += op.deterministic ? samples * direct_scores_bytes(op.q, op.k) : dq_sum_bytes(op);
+  if (op.k.size(2) != op.q.size(2)) bytes += 2 * elements * static_cast<std::int64_t>(size_of(DType::kBf16));
+  return static_cast<std::size_t>(bytes);
+}
+
+std::int64_t dq_sum_bytes(const AttentionBackward& op) {
+  constexpr std::int64_t kAlignment = 256;
+  const std::int64_t bytes = op.q.numel() * static_cast<std::int64_t>(sizeof(float));
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void refuse_start(std::int64_t start, std::int64_t rows, std::int64_t cache_rows) {
+  fail({.subject = "op.start",
+        .expected = fmt::format("a position of 0 to {}, so that {} rows fit the cache", cache_rows - rows, rows),
+        .got = fmt::format("{}", start)});
+}
+
+void fields(const CachedAttention& op, Fields& f) {
+  query_and_keys(op.q, op.k_cache, "op.k_cache", op.k_cache.size(1), f);
+  f.in(op.v_cache, "op.v_cache").like(op.k_cache).strided_rows();
+  f.out(op.out, "op.out").like(op.q).strided_rows();
+  start_and_rows(op.start, op.q.size(1), op.k_cache.size(1), f);
+  f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
+}
+
+void fields(const DecodeAttention& op, Fields& f) {
+  query_and_keys(op.q, op.k, "op.k", 1, f);
+  f.expect(op.q.size(1) == 1, "op.q", "1 row (dim 1)", op.q.shape);
+  f.in(op.v, "op.v").like(op.k).strided_rows();
+  const Shape cache{op.k.size(0), op.k_cache.size(1), op.k.size(2), op.k.size(3)};
+  f.inout(op.k_cache, "op.k_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  f.inout(op.v_cache, "op.v_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  f.out(op.out, "op.out").like(op.q).strided_rows();
+  start_and_rows(op.start, 1, op.k_cache.size(1), f);
+  f.workspace(op.workspace);
+  if (op.rotary_dim != 0) check_rotation(op.rotary_dim, op.theta, op.scaling, op.q.size(3), f);
+  f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
+}
+
+std::size_t workspace_bytes(const DecodeAttention& op, DeviceType device) {
+  return device == DeviceType::kCuda || op.rotary_dim == 0 ? 0 : op.q.bytes();
+}
+
+void fields(const KvCacheAppend& op, Fields& f) {
+  f.in(op.k, "op.k").floating().rank(4).strided_rows();
+  f.in(op.v, "op.v").like(op.k).strided_rows();
+  const Shape cache{op.k.size(0), op.k_cache.size(1), op.k.size(2), op.k.size(3)};
+  f.out(op.k_cache, "op.k_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  f.out(op.v_cache, "op.v_cache").dtype(op.k.dtype).shape(cache).strided_rows();
+  start_and_rows(op.start, op.k.size(1), op.k_cache.size(1), f);
+}
+
+}  // namespace megalith

@@ -1,0 +1,219 @@
+// bf16 attention on cuDNN's fused engines. Compute-bound: no S x S matrix leaves the multiprocessors, except dS in the
+// deterministic backward. Out, lse, dk and dv repeat bit for bit in both forms, dq only in the deterministic one.
+#include "core/ops/attention/attention_cuda.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <initializer_list>
+#include <limits>
+#include <map>
+
+#include "core/base/error.h"
+#include "core/device/cuda/check.h"
+#include "core/ops/attention/attention_graph_cuda.cuh"
+#include "core/ops/attention/attention_rows_cuda.h"
+#include "core/ops/elementwise/elementwise.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr std::int64_t kAlignment = 16;   // bytes, of every address and stride
+constexpr std::int64_t kDimMultiple = 8;  // bf16 elements in that
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kOne = 1;
+
+// An engine chosen for one problem; works for any addresses and on any handle of its device.
+struct Plan {
+  AttentionGraph graph;  // nowhere is it said that a plan outlives what it was made from
+  std::vector<DnnDescriptor> engines;
+  DnnDescriptor descriptor;
+  std::int64_t workspace_bytes;
+};
+
+// Of the heuristics' first engine that can be finalized. May compile kernels for half a second.
+Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_properties) {
+  AttentionGraph graph(problem);
+  std::vector<DnnDescriptor> engines = engine_configs(graph, device_properties);
+  for (const DnnDescriptor& engine : engines) {
+    DnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine.get())
+        .set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device_properties.get());
+    const cudnnStatus_t status = cudnnBackendFinalize(plan.get());
+    if (status == CUDNN_STATUS_SUCCESS) {
+      const std::int64_t bytes = plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+      return {std::move(graph), std::move(engines), std::move(plan), bytes};
+    }
+    // The heuristics also name engines that a shape turns out not to suit.
+    constexpr int kFamily = 1000;
+    if (status / kFamily != CUDNN_STATUS_NOT_SUPPORTED / kFamily) MEGALITH_CUDNN_CHECK(status);
+  }
+  fail({.subject = to_string(problem),
+        .expected = "an engine of cuDNN",
+        .got = fmt::format("{} engines, none of which takes it", engines.size()),
+        .remedy = fmt::format("cuDNN is {}; try a newer one, or a head dim of 64 or 128", cudnnGetVersion())});
+}
+
+struct StreamPlans {
+  std::map<AttentionProblem, Plan> plans;
+};
+
+// Made at the first call; fails if that happens under capture, since it takes long and loads kernels.
+const Plan& plan_for(CudaStream& stream, const AttentionProblem& problem) {
+  std::map<AttentionProblem, Plan>& plans = stream.keep<StreamPlans>().plans;
+  if (const auto it = plans.find(problem); it != plans.end()) return it->second;
+  check_attention_library();
+  if (is_capturing(stream.handle())) {
+    fail({.subject = to_string(problem),
+          .expected = "a plan built before the capture",
+          .got = "none",
+          .remedy = "run the step once before capturing it"});
+  }
+  DnnDescriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  cudnnHandle_t handle = stream.dnn();
+  properties.set(CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, handle).finalize();
+  return plans.emplace(problem, make_plan(problem, properties)).first->second;
+}
+
+void check_dim(const Tensor& q) {
+  if (q.size(3) % kDimMultiple == 0) return;
+  fail({.code = ExitCode::kUsage,
+        .subject = "op.q: head dim of bf16 attention on CUDA",
+        .expected = fmt::format("a multiple of {} up to {}", kDimMultiple, kMaxHeadDim),
+        .got = fmt::format("{}", q.size(3)),
+        .remedy = "change --kv-channels, or --hidden-size and --num-attention-heads"});
+}
+
+// A dim of size 1 is never stepped over: it gets the stride a packed tensor has, so that equal problems compare equal.
+HeadStrides strides_of(const Tensor& x, const char* name) {
+  bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % kAlignment == 0;
+  for (int d = 0; d < 3; ++d) aligned = aligned && (x.size(d) == 1 || x.stride(d) % kDimMultiple == 0);
+  if (!aligned) {
+    fail({.subject = name,
+          .expected = fmt::format("an address and strides that are multiples of {} bytes", kAlignment),
+          .got = fmt::format("address {}, strides of {}, {} and {} elements", x.data, x.stride(0), x.stride(1),
+                             x.stride(2))});
+  }
+  const std::int64_t head = x.size(2) == 1 ? x.size(3) : x.stride(2);
+  const std::int64_t token = x.size(1) == 1 ? x.size(2) * head : x.stride(1);
+  const std::int64_t sample = x.size(0) == 1 ? x.size(1) * token : x.stride(0);
+  return {.sample = sample, .head = head, .token = token};
+}
+
+// A problem and the addresses that it is to be solved with.
+struct Call {
+  AttentionProblem problem;
+  std::array<const void*, static_cast<std::size_t>(AttentionUid::kCount)> pointers{};  // by AttentionUid
+
+  template <class Op>
+  Call(const Op& op, AttentionPass pass)
+      : problem{.pass = pass,
+                .samples = op.q.size(0),
+                .tokens = op.q.size(1),
+                .keys = op.k.size(1),
+                .heads = op.q.size(2),
+                .kv_heads = op.k.size(2),
+                .dim = op.q.size(3),
+                .causal = op.causal} {
+    bind(AttentionUid::kQ, &AttentionProblem::q, op.q, "op.q");
+    bind(AttentionUid::kK, &AttentionProblem::k, op.k, "op.k");
+    bind(AttentionUid::kV, &AttentionProblem::v, op.v, "op.v");
+    bind(AttentionUid::kOut, &AttentionProblem::out, op.out, "op.out");
+    at(AttentionUid::kLse) = op.lse.data;
+    at(AttentionUid::kScale) = &op.scale;
+    at(AttentionUid::kLowest) = &kLowest;
+    at(AttentionUid::kOne) = &kOne;
+  }
+
+  const void*& at(AttentionUid uid) { return pointers[static_cast<std::size_t>(uid)]; }
+  void bind(AttentionUid uid, HeadStrides AttentionProblem::*strides, const Tensor& x, const char* name) {
+    problem.*strides = strides_of(x, name);
+    at(uid) = x.data;
+  }
+
+  bool needs_no_run(CudaStream& stream) const {
+    return stream.only_sets_up() && stream.keep<StreamPlans>().plans.contains(problem);
+  }
+  // Enqueues; neither allocates device memory nor waits, so it is legal under capture.
+  void run(CudaStream& stream, void* workspace, std::size_t bytes) const {
+    const Plan& plan = plan_for(stream, problem);
+    if (plan.workspace_bytes > static_cast<std::int64_t>(bytes)) {
+      // The arena was laid out with workspace_bytes(), which has to know what cuDNN wants without asking it.
+      fail({.subject = to_string(problem),
+            .expected = fmt::format("cuDNN to need at most {} bytes of workspace", bytes),
+            .got = fmt::format("{}", plan.workspace_bytes),
+            .remedy = fmt::format("cuDNN is {}; use a version this program was tested with", cudnnGetVersion())});
+    }
+    std::vector<const void*> bound;
+    for (const std::int64_t uid : plan.graph.uids) bound.push_back(pointers[static_cast<std::size_t>(uid)]);
+    DnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, std::span<const std::int64_t>(plan.graph.uids))
+        .set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, std::span<const void* const>(bound))
+        .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
+        .finalize();
+    MEGALITH_CUDNN_CHECK(cudnnBackendExecute(stream.dnn(), plan.descriptor.get(), pack.get()));
+  }
+};
+
+void clear(CudaStream& stream, std::initializer_list<Tensor> outputs) {
+  for (const Tensor& x : outputs) run(stream, Fill{.x = x, .value = 0});
+}
+
+void run_samples(CudaStream& stream, const AttentionBackward& op, void* dq_sum, void* workspace, std::size_t bytes) {
+  Call call(op, op.deterministic ? AttentionPass::kBackwardDirect : AttentionPass::kBackwardAccumulating);
+  call.bind(AttentionUid::kDOut, &AttentionProblem::d_out, op.d_out, "op.d_out");
+  call.bind(AttentionUid::kDq, &AttentionProblem::dq, op.dq, "op.dq");
+  call.bind(AttentionUid::kDk, &AttentionProblem::dk, op.dk, "op.dk");
+  call.bind(AttentionUid::kDv, &AttentionProblem::dv, op.dv, "op.dv");
+  if (call.needs_no_run(stream)) return clear(stream, {op.dq, op.dk, op.dv});
+  call.at(AttentionUid::kDelta) = op.delta.data;
+  call.at(AttentionUid::kDqSum) = dq_sum;
+  call.run(stream, workspace, bytes);
+}
+
+}  // namespace
+
+void check_attention_library(std::size_t version) {
+  constexpr std::size_t kMajor = 10000;
+  if (version >= kOldestCudnn && version / kMajor == kOldestCudnn / kMajor) return;
+  refuse_usage(
+      "--device cuda: cuDNN",
+      {.expected = "version 9.15.1 or newer of cuDNN 9 (attention's backward of older ones may read out of bounds)",
+       .got = fmt::format("{}.{}.{}", version / kMajor, version % kMajor / 100, version % 100),
+       .remedy = "install a newer cuDNN 9"});
+}
+
+void check_attention_library() { check_attention_library(cudnnGetVersion()); }
+
+void run(CudaStream& stream, const AttentionForward& op) {
+  if (op.q.numel() == 0) return;
+  if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
+  check_dim(op.q);
+  const Call call(op, AttentionPass::kForward);
+  if (call.needs_no_run(stream)) return clear(stream, {op.out, op.lse});
+  call.run(stream, op.workspace.data, op.workspace.bytes());
+}
+
+void run(CudaStream& stream, const AttentionBackward& op) {
+  if (op.q.numel() == 0) return;
+  if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
+  check_dim(op.q);
+  auto* workspace = op.workspace.as<std::byte>();
+  const std::size_t bytes = op.workspace.bytes();
+  if (!op.deterministic) {
+    const auto sum_bytes = static_cast<std::size_t>(dq_sum_bytes(op));
+    return run_samples(stream, op, workspace, workspace + sum_bytes, bytes - sum_bytes);
+  }
+  const std::int64_t count = samples_at_a_time(op);
+  for (std::int64_t first = 0; first < op.q.size(0); first += count) {
+    AttentionBackward part = op;
+    for (Tensor* x :
+         {&part.q, &part.k, &part.v, &part.out, &part.d_out, &part.lse, &part.delta, &part.dq, &part.dk, &part.dv}) {
+      *x = x->slice(0, first, count);
+    }
+    run_samples(stream, part, nullptr, workspace, bytes);
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,106 @@
+// Attention, causal or of all keys, as cuDNN operation graphs, through the backend C API. cuDNN's fused engines match
+// the whole graph against patterns of their own: which operations there are, in which order, which tensors are virtual,
+// even the multiplication by one in backward belong to the interface. (The native SDPA operations are no alternative:
+// before cuDNN 9.21 their forward has no causal mask, and their backward is never accepted.) B samples, N query heads,
+// K key/value heads, S tokens, U keys, D head dim; bf16 with fp32 sums.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/files/handle.h"
+#include "core/device/cuda/dnn_check.h"
+
+namespace megalith {
+
+static_assert(CUDNN_VERSION >= 90800, "cuDNN older than 9.8 has no device property descriptor");
+
+// A backend descriptor: made, given attributes, finalized, then immutable.
+class DnnDescriptor {
+ public:
+  explicit DnnDescriptor(cudnnBackendDescriptorType_t type);
+
+  cudnnBackendDescriptor_t get() const { return owned_.get(); }
+  template <class T>
+  DnnDescriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::span<const T> values) {
+    MEGALITH_CUDNN_CHECK(
+        cudnnBackendSetAttribute(get(), name, type, static_cast<std::int64_t>(values.size()), values.data()));
+    return *this;
+  }
+  template <class T>
+  DnnDescriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+    return set(name, type, std::span<const T>(&value, 1));
+  }
+  DnnDescriptor& set(cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value) {
+    return set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, value);
+  }
+  DnnDescriptor& finalize();
+  std::int64_t get_int64(cudnnBackendAttributeName_t name) const;
+  // At most `most` descriptors of a list; cuDNN may announce more than it fills.
+  std::vector<DnnDescriptor> get_list(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
+                                      std::int64_t most) const;
+
+ private:
+  static void destroy(cudnnBackendDescriptor_t descriptor) { cudnnBackendDestroyDescriptor(descriptor); }
+  Handle<cudnnBackendDescriptor_t, &destroy> owned_;
+};
+
+// What a caller binds at each execution: device addresses, 16-byte aligned, and three fp32 numbers on the host, which
+// are read when the plan is executed or captured.
+enum class AttentionUid : std::uint8_t {
+  kQ,
+  kK,
+  kV,
+  kOut,
+  kLse,
+  kDOut,
+  kDq,
+  kDk,
+  kDv,
+  kDelta,  // scratch, fp32 [B, N, S]
+  kDqSum,  // scratch of the accumulating form, fp32 [B, N, S, D]
+  kScale,
+  kLowest,
+  kOne,
+  kCount
+};
+
+enum class AttentionPass : std::uint8_t {
+  kForward,
+  kBackwardAccumulating,  // dq is summed in kDqSum by atomics: its last bits vary from run to run
+  kBackwardDirect         // dq is written once, from dS kept whole in the workspace
+};
+
+struct HeadStrides {
+  std::int64_t sample = 0, head = 0, token = 0;  // in elements; D is contiguous
+  auto operator<=>(const HeadStrides&) const = default;
+};
+
+// All that a plan depends on.
+struct AttentionProblem {
+  AttentionPass pass = AttentionPass::kForward;
+  std::int64_t samples = 0, tokens = 0, keys = 0, heads = 0, kv_heads = 0, dim = 0;
+  HeadStrides q, k, v, out;
+  HeadStrides d_out, dq, dk, dv;  // backward
+  bool causal = true;             // keys = tokens
+  auto operator<=>(const AttentionProblem&) const = default;
+};
+std::string to_string(const AttentionProblem& problem);
+
+// A finalized operation graph with everything it is made of.
+struct AttentionGraph {
+  explicit AttentionGraph(const AttentionProblem& problem);
+
+  cudnnBackendDescriptor_t get() const { return descriptors.back().get(); }
+
+  std::vector<DnnDescriptor> descriptors;
+  std::vector<std::int64_t> uids;  // of the tensors to bind
+};
+
+// Engines for the graph on a device, the best guess first; needs no GPU if the properties came from JSON.
+std::vector<DnnDescriptor> engine_configs(const AttentionGraph& graph, const DnnDescriptor& device_properties);
+
+}  // namespace megalith

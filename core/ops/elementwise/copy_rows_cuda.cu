@@ -1,0 +1,71 @@
+// Bound by the link to the host. Few blocks, which leave most multiprocessors to the products beside them: each goes
+// over the rows with strides of the grid and has kUnrolled units a thread on their way, enough for the link. One pass;
+// a plain copy, so deterministic.
+#include <cstdint>
+
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/elementwise/copy_rows.h"
+
+namespace megalith {
+
+namespace {
+
+using namespace cuda;
+
+constexpr unsigned kBlocks = 8, kThreads = 512;
+constexpr int kUnrolled = 8;
+
+// `row_units` units of each row; a block owns every gridDim-th piece of kThreads * kUnrolled units, the first one also
+// what is counted.
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    copy_rows_kernel(const Unit* __restrict__ from, Unit* __restrict__ to, const std::int32_t* bound, std::int64_t rows,
+                     std::int64_t row_units, std::int64_t first_row, std::int64_t* counted) {
+  if (bound != nullptr) rows = max(min(rows, std::int64_t{*bound}), first_row);
+  const std::int64_t units = rows * row_units;
+  if (counted != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
+    *counted += units * static_cast<std::int64_t>(sizeof(Unit));
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads * kUnrolled;
+  for (std::int64_t first = first_row * row_units + std::int64_t{blockIdx.x} * kThreads * kUnrolled + threadIdx.x;
+       first < units; first += step) {
+    Unit value[kUnrolled];
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      const std::int64_t at = first + std::int64_t{u} * kThreads;
+      if (at < units) value[u] = __ldcs(from + at);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      const std::int64_t at = first + std::int64_t{u} * kThreads;
+      if (at < units) __stcs(to + at, value[u]);
+    }
+  }
+}
+
+template <class Unit>
+void launch_copy(CudaStream& stream, const CopyRows& op, std::int64_t row_bytes) {
+  const std::int64_t row_units = row_bytes / static_cast<std::int64_t>(sizeof(Unit));
+  const std::int64_t most = (op.src.size(0) - op.first) * row_units;
+  const std::int64_t pieces = ceil_divide(most, std::int64_t{kThreads} * kUnrolled);
+  const unsigned blocks = static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, kBlocks));
+  launch_kernel(stream, {.blocks = dim3(blocks), .threads = kThreads}, copy_rows_kernel<Unit>, op.src.as<const Unit>(),
+                op.dst.as<Unit>(), op.src.bound, op.src.size(0), row_units, op.first, op.counted.as<std::int64_t>());
+}
+
+}  // namespace
+
+void run(CudaStream& stream, const CopyRows& op) {
+  const std::int64_t rows = op.src.size(0);
+  const std::int64_t row_bytes = rows == 0 ? 0 : static_cast<std::int64_t>(op.src.bytes()) / rows;
+  const auto fits = [&](std::uintptr_t bytes) {
+    return (reinterpret_cast<std::uintptr_t>(op.src.data) | reinterpret_cast<std::uintptr_t>(op.dst.data) |
+            static_cast<std::uintptr_t>(row_bytes)) %
+               bytes ==
+           0;
+  };
+  if (fits(16)) return launch_copy<uint4>(stream, op, row_bytes);
+  if (fits(4)) return launch_copy<unsigned>(stream, op, row_bytes);
+  launch_copy<unsigned char>(stream, op, row_bytes);
+}
+
+}  // namespace megalith

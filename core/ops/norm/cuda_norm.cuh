@@ -1,0 +1,22 @@
+// What the norms' forward and backward kernels share. Rows longer than kMaxRowPacks packs are left to slower kernels.
+#pragma once
+
+#include "core/ops/cuda_launch.cuh"
+#include "core/ops/cuda_pack.cuh"
+#include "core/ops/cuda_reduce.cuh"
+#include "core/ops/norm/norm.h"
+
+namespace megalith::cuda {
+
+inline constexpr int kMaxGroup = 512;  // threads of a row
+inline constexpr std::int64_t kMaxRowPacks = 4 * kMaxGroup;
+
+template <class Op>
+inline constexpr bool kIsLayerNorm = std::is_same_v<Op, LayerNormForward> || std::is_same_v<Op, LayerNormBackward>;
+
+inline int row_length(const Tensor& x) {
+  require(x.size(-1) < kMaxIndex / 2, "a norm over more than 2^30 elements");
+  return static_cast<int>(x.size(-1));
+}
+
+}  // namespace megalith::cuda

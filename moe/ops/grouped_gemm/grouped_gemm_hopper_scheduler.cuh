@@ -1,0 +1,114 @@
+// The dynamic persistent tile scheduler of Hopper's grouped GEMMs: blocks take tile indices from a counter in global
+// memory, and find each tile's expert and place from the offsets.
+#pragma once
+
+#include "moe/ops/grouped_gemm/grouped_gemm_hopper.cuh"
+
+namespace megalith::cuda::hopper {
+
+// The block's tile indices, ascending, from the one thread that takes them to all others.
+template <int kStages>
+struct TileQueue {
+  static constexpr int kMaxLag = kStages + 2;  // of a reader: a tile in each stage, and two whose results are stored
+  static constexpr int kSize = 8;
+  static_assert(kSize > kMaxLag);
+  int tile[kSize];
+  std::uint64_t full_barriers[kSize];
+
+  __device__ void init() {
+    for (std::uint64_t& barrier : full_barriers) mbarrier_init(shared_address(&barrier), 1);
+  }
+};
+
+// Takes the block's tiles. The counter is shared, so that a block which starts late, after another kernel on its
+// multiprocessor, takes fewer. All threads may call it; only the block's first thread acts.
+template <int kStages>
+class TileQueueWriter {
+ public:
+  // `tile_counter` is zero when the kernel starts.
+  __device__ TileQueueWriter(int* tile_counter, TileQueue<kStages>& queue)
+      : tile_counter_(tile_counter), queue_(queue) {
+    take();
+  }
+  // Called once per k-block of a tile: the next tile is taken while the last stages of this one are filled. Late, so
+  // that all blocks end at nearly the same time; early enough to hide the latency of the atomic.
+  __device__ void prefetch(int k_block, int k_blocks) {
+    if (k_block == max(0, k_blocks - kPrefetchStages)) take();
+  }
+  // Passes on the tile that was taken last.
+  __device__ void push() {
+    if (threadIdx.x != 0) return;
+    const unsigned at = pushed_++ % queue_.kSize;
+    queue_.tile[at] = taken_;
+    mbarrier_arrive(shared_address(&queue_.full_barriers[at]));
+  }
+
+ private:
+  static constexpr int kPrefetchStages = 4;  // these take longer to fill than the atomic takes to return
+  __device__ void take() {
+    if (threadIdx.x == 0) taken_ = atomicAdd(tile_counter_, 1);
+  }
+
+  int* tile_counter_;
+  TileQueue<kStages>& queue_;
+  unsigned pushed_ = 0;
+  int taken_ = 0;
+};
+
+template <int kStages>
+class TileQueueReader {
+ public:
+  __device__ explicit TileQueueReader(const TileQueue<kStages>& queue) : queue_(queue) {}
+  __device__ int pop() {
+    const unsigned at = popped_ % queue_.kSize;
+    mbarrier_wait(shared_address(&queue_.full_barriers[at]), popped_ / queue_.kSize & 1);
+    ++popped_;
+    return queue_.tile[at];
+  }
+
+ private:
+  const TileQueue<kStages>& queue_;
+  unsigned popped_ = 0;
+};
+
+// For each expert, the sum of tiles_of(rows) over the experts before it; by the block's first warp.
+template <class TilesOf>
+__device__ inline void sum_tiles(int* before, const RoutedExperts& experts, const TilesOf& tiles_of) {
+  const int lane = static_cast<int>(threadIdx.x);
+  int sum = 0;
+  for (int first = 0; first < experts.count; first += 32) {
+    const int e = first + lane;
+    int tiles = e < experts.count ? tiles_of(max(0, experts.before(e + 1) - experts.before(e))) : 0;
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(~0u, tiles, step);
+      if (lane >= step) tiles += below;
+    }
+    if (e < experts.count) before[e + 1] = sum + tiles;
+    sum += __shfl_sync(~0u, tiles, 31);
+  }
+  if (lane == 0) before[0] = 0;
+}
+
+// Tiles of M that a raster group spans, for reuse in L2: the 132 tiles that an H200 computes at once then are 12 by 11,
+// nearly a square of both operands.
+inline constexpr int kRasterGroup = 12;
+
+// Place of a tile among the m_tiles by n_tiles of an expert: groups of kRasterGroup tiles of M one after the other, and
+// in a group along M first.
+class RasterPlace {
+ public:
+  RasterPlace() = default;
+  __device__ RasterPlace(int tile, int m_tiles, int n_tiles) {
+    group_ = tile / (kRasterGroup * n_tiles);
+    in_group_ = tile - group_ * kRasterGroup * n_tiles;
+    height_ = min(kRasterGroup, m_tiles - group_ * kRasterGroup);
+    n = in_group_ / height_;
+  }
+  __device__ int m() const { return group_ * kRasterGroup + in_group_ - n * height_; }
+  int n;
+
+ private:
+  int group_, in_group_, height_;
+};
+
+}  // namespace megalith::cuda::hopper

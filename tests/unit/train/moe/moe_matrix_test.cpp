@@ -1,0 +1,184 @@
+// Models with experts in a table of all that must change no bit: graphs of any modules, recomputation, fusion,
+// schedules, how replicas share out the state, how rows reach the ranks of their experts. In the quick tier each two
+// values of two factors stand together once; everywhere else each choice of what is about experts does, with schedules
+// and layouts by turns.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "tests/support/pairwise.h"
+#include "tests/support/tier.h"
+#include "tests/unit/train/graph_cells.h"
+#include "tests/unit/train/moe/moe_families.h"
+
+namespace megalith {
+namespace {
+
+using test::at;
+using test::Cell;
+using test::Layout;
+using test::numbers;
+using test::RunResult;
+using test::Words;
+using test::operator+;
+
+enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kWay, kSchedule, kLayout, kNumFactors };
+using Case = test::Combination<kNumFactors>;
+
+// Of the first ones eager.
+const std::vector<Words> kModuleSets = {
+    {}, {"attn"}, {"attn", "moe_router", "moe_preprocess"}, {"moe_router"}, {"attn", "moe"}, {"layer"}};
+const std::vector<Words> kRecomputed = {
+    {},
+    {"--recompute-granularity", "selective", "--recompute-modules", "moe_act", "layernorm"},
+    {"--recompute-granularity", "selective", "--recompute-modules", "shared_experts", "core_attn"},
+    {"--recompute-granularity", "selective", "--recompute-modules", "moe"},
+    {"--recompute-granularity", "full"}};
+const std::vector<Words> kFusions = {{}, {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}};
+const std::vector<int> kSharings = {0, 2, 3, 4, 5, 6, 7};  // as Layout has them
+const std::vector<Words> kSlotCounts = {{},
+                                        {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
+                                        {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"},
+                                        {"--fsdp-gradient-slots", "1"}};
+const std::vector<Layout> kLayouts = {{.data = 2},
+                                      {.tensor = 2, .sequence = true, .data = 2},
+                                      {.pipeline = 2, .data = 2},
+                                      {.context = 2, .communication = "all_gather"},
+                                      {.data = 4, .expert = 2},
+                                      {.pipeline = 2, .data = 2, .expert = 2},
+                                      {.data = 4, .expert = 4}};
+// Of layouts with .expert.
+const std::vector<Words> kWays = {
+    {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}, {"--moe-combine-groups", "4"}};
+constexpr int kGroups = 3;  // adds up in another order
+
+Layout layout_of(const Case& c) {
+  Layout layout = at(kLayouts, c, kLayout);
+  layout.schedule = at(test::schedules(), c, kSchedule);
+  layout.sharing = at(kSharings, c, kSharing);
+  return layout;
+}
+
+bool is_legal(const Case& c) {
+  const Words& modules = at(kModuleSets, c, kModules);
+  const bool has_router = modules.size() == 3 || modules == Words{"moe_router"};
+  if (c[kRecompute] == 3 && has_router) return false;  // a layer of experts is one segment then
+  if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
+  if (c[kWay] != 0 && at(kLayouts, c, kLayout).expert == 1) return false;
+  const Layout layout = layout_of(c);
+  if (c[kSlots] == 3 && (layout.sharing == 4 || layout.sharing == 7)) return false;  // gradients are whole there
+  return c[kSlots] == 0 || layout.gathers_units();
+}
+// Two instances of more than one rank, with a copy of the experts in each.
+bool has_ranks(const Case& c) {
+  const Layout layout = layout_of(c);
+  return layout.sharing != 6 || (layout.data == 4 && layout.expert < 4);
+}
+
+std::vector<Case> chosen_cases() {
+  const bool is_quick = test::one_of(2) > 1;
+  const std::size_t schedules = is_quick ? test::schedules().size() : 1, layouts = is_quick ? kLayouts.size() : 1;
+  std::vector<Case> cases = test::combinations<kNumFactors>(
+      {{numbers(test::moe_families().size()), numbers(kModuleSets.size()), numbers(kRecomputed.size()),
+        numbers(kFusions.size()), numbers(kSharings.size()), numbers(is_quick ? kSlotCounts.size() : 1),
+        numbers(is_quick ? kWays.size() : 1), numbers(schedules), numbers(layouts)}});
+  std::erase_if(cases, [&](const Case& c) { return !is_legal(c) || (is_quick && !has_ranks(c)); });
+  if (is_quick) return test::pairwise<kNumFactors>(cases);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    Case& c = cases[i];
+    c[kSchedule] = static_cast<int>(i % test::schedules().size());
+    c[kLayout] = static_cast<int>(i / 7 % kLayouts.size());
+    if (!has_ranks(c)) c[kLayout] = 4;
+    if (at(kLayouts, c, kLayout).expert > 1) c[kWay] = static_cast<int>(i / 3 % kWays.size());
+    if (layout_of(c).gathers_units()) c[kSlots] = static_cast<int>(i / 5 % kSlotCounts.size());
+    if (!is_legal(c)) c[kSlots] = 0;
+  }
+  return cases;
+}
+
+Cell cell_of(const Case& c) {
+  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = layout_of(c), .steps = 4, .eval_interval = 2};
+  cell.more = at(test::moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
+              at(kSlotCounts, c, kSlots) + at(kWays, c, kWay) + Words{"--bf16", "--check-hazards"};
+  return cell;
+}
+
+// Nothing of it all: of each model and layout one run for all but what adds up in another order: gradients that are
+// summed in each microbatch or over instances, and rows in other groups.
+Case plain(const Case& c) {
+  Case plain{};
+  plain[kFamily] = c[kFamily];
+  plain[kLayout] = c[kLayout];
+  plain[kSchedule] = 1;
+  const int sharing = at(kSharings, c, kSharing);
+  plain[kWay] = c[kWay] == kGroups ? kGroups : 0;
+  plain[kSharing] = sharing == 3 || sharing == 5 ? 2 : sharing == 6 ? c[kSharing] : 0;
+  return plain;
+}
+
+const std::vector<Case>& all_cases() {
+  static const std::vector<Case> cases = chosen_cases();
+  return cases;
+}
+
+// A model and the modules of its graphs.
+class MoeMatrix : public testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  static const RunResult& plain_run(const Case& c) {
+    static std::map<Case, RunResult> runs;
+    const Case key = plain(c);
+    if (!runs.contains(key)) runs.emplace(key, test::run_eagerly(cell_of(key)));
+    return runs.at(key);
+  }
+};
+std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& test) {
+  const auto [family, modules] = test.param;
+  std::string name = test::moe_families()[static_cast<std::size_t>(family)].name;
+  for (const std::string& module : kModuleSets[static_cast<std::size_t>(modules)]) name += "_" + module;
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Models, MoeMatrix,
+                         testing::Combine(testing::Range(0, static_cast<int>(test::moe_families().size())),
+                                          testing::Range(0, static_cast<int>(kModuleSets.size()))),
+                         name_of);
+
+TEST_P(MoeMatrix, ChangesNoBit) {
+  const auto [family, modules] = GetParam();
+  for (const Case& c : all_cases()) {
+    if (c[kFamily] != family || c[kModules] != modules) continue;
+    const Cell cell = cell_of(c);
+    SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
+    const RunResult& want = plain_run(c);
+    test::Books books;
+    const RunResult run = test::run(cell, books);
+    test::expect_same_run(run, want);
+    ASSERT_EQ(run.balancing_losses.size(), want.balancing_losses.size());
+    for (std::size_t i = 0; i < run.balancing_losses.size(); ++i)  // whose sum over layers has any order
+      EXPECT_NEAR(run.balancing_losses[i], want.balancing_losses[i], 1e-6);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_TRUE(run.memory_as_planned);
+    EXPECT_EQ(run.hazards, 0);
+    for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.gathers_units());
+    test::expect_evaluated(cell, run);
+    test::expect_replayed(cell, books);
+    EXPECT_EQ(books.stats.empty(), modules == 0);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(MoeMatrixCases, HaveEachModelAndModules) {
+  std::map<std::pair<int, int>, int> cases;
+  int replayed = 0;
+  for (const Case& c : all_cases()) {
+    ++cases[{c[kFamily], c[kModules]}];
+    replayed += c[kModules] == 0 ? 0 : 1;
+  }
+  EXPECT_EQ(cases.size(), test::moe_families().size() * kModuleSets.size());
+  EXPECT_GE(all_cases().size(), 30u);
+  EXPECT_GE(replayed, 25);
+}
+
+}  // namespace
+}  // namespace megalith
