@@ -1,7 +1,6 @@
 // Checks the working tree: include direction, a source's own header first, files touched through one layer, no CUDA in
-// the build without it, the processor check at the start of every program, and file sizes.
+// the build without it, the processor check at the start of every program, and budgets of folders, files and lines.
 //   check_tree REPOSITORY     exit 0 when nothing is wrong, 1 otherwise; also 1 when it finds suspiciously few files.
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -11,15 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/style/budgets.h"
 #include "tests/style/include_rules.h"
 #include "tests/style/kernel_names.h"
 
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr long kAimedLines = 400;  // above it a file is listed
-constexpr long kMostLines = 600;   // above it the check fails
 
 std::string read_text(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -61,12 +58,6 @@ int main(int argc, char** argv) {
       const std::string text = read_text(entry.path());
       for (std::string& breach : megalith::style::check_includes(path, text)) breaches.push_back(std::move(breach));
       for (std::string& breach : megalith::style::check_file_access(path, text)) breaches.push_back(std::move(breach));
-      const long lines = std::count(text.begin(), text.end(), '\n');
-      if (lines > kMostLines) {
-        breaches.push_back(path + ": " + std::to_string(lines) + " lines, at most " + std::to_string(kMostLines));
-      } else if (lines > kAimedLines) {
-        std::printf("note: %s: %ld lines, aim at %ld\n", path.c_str(), lines, kAimedLines);
-      }
       if (path.starts_with("apps/") && text.find("int main(") != std::string::npos && !begins_with_cpu_check(text)) {
         breaches.push_back(path + ": main must begin with require_cpu_baseline(); (core/base/machine/cpu_check.h)");
       }
@@ -82,6 +73,9 @@ int main(int argc, char** argv) {
   for (std::string& breach : megalith::style::check_readers(texts)) breaches.push_back(std::move(breach));
   for (std::string& breach : megalith::style::check_cpu_build(texts)) breaches.push_back(std::move(breach));
   for (std::string& breach : megalith::style::check_kernel_names(texts)) breaches.push_back(std::move(breach));
+  for (std::string& breach : megalith::style::check_budgets(texts, megalith::style::long_files()))
+    breaches.push_back(std::move(breach));
+  for (const std::string& room : megalith::style::lines_by_room(texts)) std::printf("%s lines\n", room.c_str());
   for (const std::string& breach : breaches) std::fprintf(stderr, "%s\n", breach.c_str());
   std::printf("%zu files checked, %zu breaches\n", texts.size(), breaches.size());
   return breaches.empty() && texts.size() >= 10 ? 0 : 1;

@@ -1,0 +1,56 @@
+#include "tests/style/budgets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace megalith::style {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::string lines(int n) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += "int a;\n";
+  return out;
+}
+
+TEST(Budgets, OfFoldersCountSubfoldersByThemselves) {
+  std::map<std::string, std::string> texts;
+  for (int i = 0; i < kMaxFilesOfFolder; ++i) {
+    texts["core/a/" + std::to_string(i) + ".h"] = "";
+    texts["core/a/b/" + std::to_string(i) + ".h"] = "";
+  }
+  EXPECT_THAT(check_budgets(texts, {}), IsEmpty());
+  texts["core/a/more.h"] = "";
+  EXPECT_THAT(check_budgets(texts, {}), ElementsAre("core/a: 41 source files, at most 40"));
+}
+
+TEST(Budgets, OfFilesHaveExceptionsThatAreNeeded) {
+  const std::vector<LongFile> longer = {{"core/a.cpp", 410, "a table"}};
+  EXPECT_THAT(check_budgets({{"core/a.cpp", lines(kMaxLinesOfFile)}}, {}), IsEmpty());
+  EXPECT_THAT(check_budgets({{"core/a.cpp", lines(401)}}, {}), ElementsAre("core/a.cpp: 401 lines, at most 400"));
+  EXPECT_THAT(check_budgets({{"core/a.cpp", lines(410)}}, longer), IsEmpty());
+  EXPECT_THAT(check_budgets({{"core/a.cpp", lines(411)}}, longer), ElementsAre("core/a.cpp: 411 lines, at most 410"));
+  const char* const idle = "core/a.cpp: needs no exception in tests/style/budgets.cpp";
+  EXPECT_THAT(check_budgets({{"core/a.cpp", lines(400)}}, longer), ElementsAre(idle));
+  EXPECT_THAT(check_budgets({}, longer), ElementsAre(idle));
+  EXPECT_THAT(check_budgets({}, std::vector<LongFile>(11)),
+              testing::Contains("tests/style/budgets.cpp: more than ten exceptions"));
+}
+
+TEST(Budgets, OfLinesCountLetters) {
+  std::string line;
+  for (int i = 0; i < kMaxColumns; ++i) line += "é";
+  EXPECT_THAT(check_budgets({{"core/a.cpp", "\n" + line + "\n"}}, {}), IsEmpty());
+  EXPECT_THAT(check_budgets({{"core/a.cpp", "\n" + line + "a\n"}}, {}),
+              ElementsAre("core/a.cpp:2: 121 columns, at most 120"));
+}
+
+TEST(Budgets, LinesByRoomHaveTheLargestFirst) {
+  EXPECT_THAT(lines_by_room({{"core/a.cpp", lines(2)}, {"core/b/c.h", lines(1)}, {"tests/d.cpp", lines(9)}}),
+              ElementsAre("tests 9", "core 3"));
+}
+
+}  // namespace
+}  // namespace megalith::style
