@@ -9,15 +9,12 @@
 #include "core/base/digest.h"
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
+#include "core/memory/buffer_bytes.h"
 
 namespace megalith {
 
 namespace {
-constexpr std::size_t kTensorAlignment = 256;
 constexpr std::uintptr_t kMostRecorded = Arena::kOfHost - Arena::kOfDevice;
-std::size_t round_up(std::size_t bytes) {
-  return std::max(kTensorAlignment, (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment);
-}
 }  // namespace
 
 std::uint64_t digest_of(const ArenaPlan& plan) {
@@ -76,7 +73,7 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
       unplanned_.push_back(pool_.allocate(bytes, category, owner));
       return unplanned_.back();
     case Mode::kRecording: {
-      const std::size_t rounded = round_up(bytes);
+      const std::size_t rounded = padded_bytes(bytes);
       if (rounded > end_address_ - next_address_) {
         fail({.code = ExitCode::kOutOfMemory,
               .subject = fmt::format("{} bytes for {} in a step", bytes, owner),
@@ -95,12 +92,12 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
   }
   require(plan_ != nullptr, "a planned arena without a plan");
   const auto slot = slot_of(key);
-  if (slot == plan_->slots.end() || slot->second.bytes != round_up(bytes)) {
+  if (slot == plan_->slots.end() || slot->second.bytes != padded_bytes(bytes)) {
     fail({.subject = fmt::format("allocation {} of segment {} verb {} column {} ({})", key.ordinal, key.scope.segment,
                                  key.scope.verb, key.scope.column, owner),
           .expected =
               slot == plan_->slots.end() ? "an allocation the plan knows" : fmt::format("{} bytes", slot->second.bytes),
-          .got = fmt::format("{} bytes", round_up(bytes)),
+          .got = fmt::format("{} bytes", padded_bytes(bytes)),
           .remedy = "the step must make the same allocations as its recording on the plan backend"});
   }
   touched_ = std::max(touched_, slot->second.offset + slot->second.bytes);

@@ -11,26 +11,21 @@
 #include "core/base/error.h"
 #include "core/base/memory_limit.h"
 #include "core/device/cuda_memory.h"
+#include "core/memory/buffer_bytes.h"
 
 namespace megalith {
 
 namespace {
-constexpr std::size_t kHostAlignment = 256;
-constexpr std::size_t kLargestHost = std::size_t{1} << 62;
 constexpr std::uintptr_t kPlanAddress = std::uintptr_t{1} << 45;
 // What is too large for any memory stays as it is.
-std::size_t padded(std::size_t bytes) {
-  return bytes > kLargestHost
-             ? bytes
-             : std::max((bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment, kHostAlignment);
-}
+std::size_t padded(std::size_t bytes) { return bytes > kMaxBufferBytes ? bytes : padded_bytes(bytes); }
 
 void* take(DeviceType device, std::size_t bytes) {
   if (device == DeviceType::kPlan) return reinterpret_cast<void*>(kPlanAddress);
   require_built(device);
-  if (bytes > kLargestHost) return nullptr;
+  if (bytes > kMaxBufferBytes) return nullptr;
   if (device == DeviceType::kCuda) return cuda_allocate_host(bytes);
-  return std::aligned_alloc(kHostAlignment, bytes);
+  return std::aligned_alloc(kBufferAlignment, bytes);
 }
 }  // namespace
 

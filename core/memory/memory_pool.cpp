@@ -13,14 +13,13 @@
 #include "core/base/memory_limit.h"
 #include "core/device/capture_guard.h"
 #include "core/device/cuda_memory.h"
+#include "core/memory/buffer_bytes.h"
 
 namespace megalith {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::size_t kLargest = std::size_t{1} << 62;  // beyond are negative sizes turned unsigned
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
@@ -55,7 +54,7 @@ void MemoryPool::free_to_system(void* address) {
 
 void* MemoryPool::allocate_from_system(std::size_t bytes) {
   if (device_ == DeviceType::kPlan) {
-    if (bytes > kLargest - next_plan_address_) return nullptr;
+    if (bytes > kMaxBufferBytes - next_plan_address_) return nullptr;
     void* address = reinterpret_cast<void*>(next_plan_address_);
     next_plan_address_ += round_up(bytes, kHugePage);
     return address;
@@ -64,7 +63,7 @@ void* MemoryPool::allocate_from_system(std::size_t bytes) {
   if (limit_ != 0 && (bytes > limit_ || reserved_ > limit_ - bytes)) return nullptr;
   if (device_ == DeviceType::kCuda) return place_ == Place::kHost ? cuda_allocate_host(bytes) : cuda_allocate(bytes);
   void* address = nullptr;
-  if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kAlignment, bytes) != 0) return nullptr;
+  if (posix_memalign(&address, bytes >= kHugePage ? kHugePage : kBufferAlignment, bytes) != 0) return nullptr;
   if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // fewer TLB misses; only a hint
   return address;
 }
@@ -78,8 +77,8 @@ void MemoryPool::free_cached() {
 }
 
 void* MemoryPool::allocate(std::size_t bytes, MemoryCategory category, std::string_view owner) {
-  if (bytes > kLargest) fail_out_of_memory(bytes, owner);
-  const std::size_t wanted = std::max(round_up(bytes, kAlignment), kAlignment);
+  if (bytes > kMaxBufferBytes) fail_out_of_memory(bytes, owner);
+  const std::size_t wanted = padded_bytes(bytes);
   void* address = nullptr;
   std::size_t reserved = wanted;
   // A cached block may be up to an eighth larger than asked for.
