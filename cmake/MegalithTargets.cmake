@@ -126,7 +126,8 @@ endfunction()
 
 # megalith_test(unit_data LIBRARIES core_data LABELS unit QUICK asan SHARDS 2): one GoogleTest program from every
 # *_test.cpp of the current folder (or from SOURCES; ALONE: without tests/support; with the headers that PRECOMPILED, a
-# target, has parsed), run by ctest as SHARDS processes (1), which share its tests and write each one's outcome to tests/results; tests/run.sh counts these.
+# target, has parsed), run by ctest as SHARDS processes (1), which share its tests and write each one's outcome to
+# tests/results; tests/run.sh counts these.
 # Where it is built: in the quick tier in the builds that QUICK lists (release), those in which its tests can fail. In
 # the full tier LABELS decide: `unit` in all but TSAN, `threads` also in TSAN, any other only without sanitizers; with
 # MEGALITH_TESTS=CUDA only programs labelled `cuda`, and of these the tests of the CUDA backend, which have cuda or nccl

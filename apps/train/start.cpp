@@ -180,11 +180,12 @@ ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_pt
   const TrainingOptions& options = flags.read.options.train;
   if (options.deterministic_mode) set_deterministic_environment();
   if (options.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
+  const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   start->begin({.what = "MPI_Init",
                 .expected = "all ranks",
                 .remedy = "see whether each of them was started, and whether their machines reach each other"},
-               at_start(timeout_of(flags, arguments)));
-  mpi = std::make_unique<MpiRuntime>(argc, argv, MpiOptions{.timeout = at_start(timeout_of(flags, arguments))});
+               timeout);
+  mpi = std::make_unique<MpiRuntime>(argc, argv, MpiOptions{.timeout = timeout});
   const std::unique_ptr<Communicator> world = mpi->world();
   start.reset();
   label = fmt::format("rank {}/{}", world->rank(), world->size());
