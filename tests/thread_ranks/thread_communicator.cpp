@@ -145,15 +145,15 @@ class ThreadCommunicator final : public Communicator {
     world.throw_if_aborted();
     channel.buffer = &op.buffer;
     channel.state = ThreadChannel::State::kOffered;
-    world.changed.notify_all();
-    const bool in_time = world.changed.wait_for(
+    group_->channel_signal.changed.notify_all();
+    const bool in_time = group_->channel_signal.changed.wait_for(
         lock, world.timeout, [&] { return channel.state != ThreadChannel::State::kOffered || world.aborted; });
     if (channel.state == ThreadChannel::State::kOffered) {  // withdrawn
       channel.state = ThreadChannel::State::kEmpty;
       if (!in_time) world.abort_locked(ExitCode::kCommunication, late("send", op.peer));
       world.throw_if_aborted();
     }
-    world.changed.wait(lock, [&] { return channel.state == ThreadChannel::State::kEmpty; });
+    group_->channel_signal.changed.wait(lock, [&] { return channel.state == ThreadChannel::State::kEmpty; });
   }
 
   void exchange(const Receive& op) {
@@ -161,7 +161,8 @@ class ThreadCommunicator final : public Communicator {
     ThreadChannel& channel = group_->channel(op.peer, rank());
     std::unique_lock lock(world.mutex);
     const auto offered = [&] { return channel.state == ThreadChannel::State::kOffered; };
-    const bool in_time = world.changed.wait_for(lock, world.timeout, [&] { return offered() || world.aborted; });
+    const bool in_time =
+        group_->channel_signal.changed.wait_for(lock, world.timeout, [&] { return offered() || world.aborted; });
     if (!in_time) world.abort_locked(ExitCode::kCommunication, late("receive", op.peer));
     world.throw_if_aborted();
     if (channel.buffer->bytes() != op.buffer.bytes()) {
@@ -175,7 +176,7 @@ class ThreadCommunicator final : public Communicator {
     copy(*channel.buffer, op.buffer);
     lock.lock();
     channel.state = ThreadChannel::State::kEmpty;
-    world.changed.notify_all();
+    group_->channel_signal.changed.notify_all();
   }
 
   void begin(const char* call, const Tensor& buffer, int argument = -1) {

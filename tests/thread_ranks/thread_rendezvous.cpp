@@ -19,21 +19,32 @@ void ThreadWorldState::abort_locked(ExitCode code, const std::string& message) {
   aborted = true;
   abort_code = code;
   abort_message = message;
-  changed.notify_all();
+  for (std::condition_variable* signal : signals) signal->notify_all();
 }
 
 void ThreadWorldState::throw_if_aborted() const {
   if (aborted) throw Error(abort_code, abort_message);
 }
 
-ThreadRendezvous::ThreadRendezvous(ThreadWorldState& world, std::string group, int size)
-    : world_(world), group_(std::move(group)), size_(size), calls_(static_cast<std::size_t>(size)) {}
+ThreadSignal::ThreadSignal(ThreadWorldState& world) : world_(world) {
+  const std::lock_guard lock(world_.mutex);
+  world_.signals.insert(&changed);
+}
 
-bool ThreadRendezvous::arrive() {
+ThreadSignal::~ThreadSignal() {
+  const std::lock_guard lock(world_.mutex);
+  world_.signals.erase(&changed);
+}
+
+ThreadRendezvous::ThreadRendezvous(ThreadWorldState& world, std::string group, int size)
+    : world_(world), signal_(world), group_(std::move(group)), size_(size), calls_(static_cast<std::size_t>(size)) {}
+
+bool ThreadRendezvous::arrive(std::unique_lock<std::mutex>& lock) {
   if (++arrived_ < size_) return false;
   arrived_ = 0;
   ++generation_;
-  world_.changed.notify_all();
+  lock.unlock();
+  signal_.changed.notify_all();
   return true;
 }
 
@@ -48,9 +59,9 @@ void ThreadRendezvous::begin(int rank, const ThreadCall& call) {
     }
   }
   const std::uint64_t mine = generation_;
-  if (arrive()) return;
+  if (arrive(lock)) return;
   const auto complete = [&] { return generation_ != mine; };
-  const bool in_time = world_.changed.wait_for(lock, world_.timeout, [&] { return complete() || world_.aborted; });
+  const bool in_time = signal_.changed.wait_for(lock, world_.timeout, [&] { return complete() || world_.aborted; });
   if (complete()) return;
   if (!in_time) {
     world_.abort_locked(ExitCode::kCommunication,
@@ -63,8 +74,8 @@ void ThreadRendezvous::begin(int rank, const ThreadCall& call) {
 void ThreadRendezvous::meet() {
   std::unique_lock lock(world_.mutex);
   const std::uint64_t mine = generation_;
-  if (arrive()) return;
-  world_.changed.wait(lock, [&] { return generation_ != mine; });
+  if (arrive(lock)) return;
+  signal_.changed.wait(lock, [&] { return generation_ != mine; });
 }
 
 std::optional<std::string> ThreadRendezvous::mismatch() const {
@@ -103,6 +114,7 @@ ThreadGroup::ThreadGroup(std::shared_ptr<ThreadWorldState> world_state, const st
       streams(*world, name, size),
       host(*world, name + " (host)", size),
       channels(static_cast<std::size_t>(size * size)),
+      channel_signal(*world),
       children(static_cast<std::size_t>(size)) {}
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,11 @@ namespace megalith {
 
 struct ThreadGroup;
 
-// Shared by all groups of a world: one lock, so that an abort reaches every waiting thread.
+// Shared by all groups of a world: one lock, and a list of what threads wait for, so that an abort reaches each of
+// them.
 struct ThreadWorldState {
   std::mutex mutex;
-  std::condition_variable changed;
+  std::set<std::condition_variable*> signals;
   std::chrono::milliseconds timeout{};
   bool aborted = false;
   ExitCode abort_code = ExitCode::kCommunication;
@@ -34,6 +36,20 @@ struct ThreadWorldState {
   // Both with the lock held. The first message stays.
   void abort_locked(ExitCode code, const std::string& message);
   void throw_if_aborted() const;
+};
+
+// Wakes the threads that wait for one group, and no others of the world.
+class ThreadSignal {
+ public:
+  explicit ThreadSignal(ThreadWorldState& world);
+  ~ThreadSignal();
+  ThreadSignal(const ThreadSignal&) = delete;
+  ThreadSignal& operator=(const ThreadSignal&) = delete;
+
+  std::condition_variable changed;
+
+ private:
+  ThreadWorldState& world_;
 };
 
 // What a rank announces. Pointers stay valid until the last barrier of the call.
@@ -68,9 +84,11 @@ class ThreadRendezvous {
 
  private:
   std::optional<std::string> mismatch() const;
-  bool arrive();  // true for the last rank
+  // The last rank unlocks, wakes the others and returns true.
+  bool arrive(std::unique_lock<std::mutex>& lock);
 
   ThreadWorldState& world_;
+  ThreadSignal signal_;
   std::string group_;
   int size_;
   std::vector<ThreadCall> calls_;
@@ -93,6 +111,7 @@ struct ThreadGroup {
   ThreadRendezvous streams;                            // collectives of the streams' workers
   ThreadRendezvous host;                               // the control plane
   std::vector<ThreadChannel> channels;                 // [from * size + to]
+  ThreadSignal channel_signal;                         // a channel's state changed
   std::vector<std::shared_ptr<ThreadGroup>> children;  // while a split is under way: [rank of its first member]
 
   ThreadChannel& channel(int from, int to) { return channels[static_cast<std::size_t>(from * size + to)]; }
