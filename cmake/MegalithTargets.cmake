@@ -38,8 +38,9 @@ function(megalith_compile_options target)
   endif()
 endfunction()
 
-# With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a library
-# are compiled as one where its speed does not matter: in libraries that are COLD, and with sanitizers in all.
+# With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a COLD
+# library, whose speed does not matter, are compiled as one. With sanitizers those of all libraries are in the quick tier; in
+# the full tier none, so that AddressSanitizer's build, which has no precompiled headers either, shows a missing include.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
   megalith_compile_options(precompiled)
@@ -96,7 +97,7 @@ function(megalith_library name)
     megalith_compile_cold(${name})
   endif()
   megalith_precompiled(${name})
-  if(MEGALITH_PRECOMPILED AND (ARG_COLD OR MEGALITH_SANITIZE))
+  if((MEGALITH_PRECOMPILED AND ARG_COLD AND NOT MEGALITH_SANITIZE) OR (MEGALITH_SANITIZE AND MEGALITH_TIER STREQUAL "quick"))
     megalith_join_sources(${name})
   endif()
   if(MEGALITH_CUDA AND cuda_sources)

@@ -6,6 +6,13 @@
 
 namespace megalith::test {
 
+// A build with sanitizers, in which a case takes some ten times as long.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kIsSlow = true;
+#else
+inline constexpr bool kIsSlow = false;
+#endif
+
 // One of how many cases a long test takes: of `n` in the quick tier, of 1, so each, everywhere else.
 inline int one_of(int n) {
   const char* const tier = std::getenv("MEGALITH_TIER");

@@ -182,7 +182,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   std::set<std::string> killed;
   int asked = 0;
   const auto kill = [&](const std::string& site, int rank, const Words& more = {}) {
-    if (HasFailure() || (asked++ > 8 && asked % test::one_of(9) != 0)) return;  // the first make checkpoints
+    if (HasFailure() || (asked++ > 8 && asked % test::one_of(18) != 0)) return;  // the first make checkpoints
     EXPECT_TRUE(crashes.kill_at(site, time_of(site), rank, more)) << site << " on rank " << rank << " was not reached";
     killed.insert(site);
   };
@@ -209,9 +209,9 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
     kill(site, 1);
   }
   std::mt19937 random(20261121);
-  for (int i = 0; i < 5; ++i)
+  for (int i = 0; i < 5 / test::one_of(2); ++i)
     crashes.kill_after(std::chrono::milliseconds(random() % 400), static_cast<unsigned>(random()));
-  EXPECT_GE(killed.size(), 60u / static_cast<unsigned>(test::one_of(9)));
+  EXPECT_GE(killed.size(), 60u / static_cast<unsigned>(test::one_of(18)));
   EXPECT_LT(crashes.steps_done(), static_cast<std::size_t>(kSteps));
   crashes.finish();
   RecordProperty("kills", crashes.kills());

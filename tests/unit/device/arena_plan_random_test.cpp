@@ -141,7 +141,7 @@ std::size_t live_bytes_of_one_stream(const RandomStep& step, const ArenaPlan& pl
 }
 
 TEST(ArenaPlanRandom, BuffersThatShareBytesAreOrdered) {
-  const unsigned steps = 3000 / static_cast<unsigned>(test::one_of(10));
+  const unsigned steps = 3000 / static_cast<unsigned>(test::one_of(test::kIsSlow ? 100 : 10));
   std::int64_t sharing_on[4] = {0, 0, 0, 0};
   for (unsigned seed = 0; seed < steps && !HasFailure(); ++seed) {
     const RandomStep step(seed);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/memory/arena.h"
+#include "tests/support/tier.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
@@ -68,7 +69,7 @@ TEST(ArenaUses, TakeNoMoreThanIsAliveWhereEachHasItsPlaces) {
 }
 
 TEST(ArenaUses, OfALongStepTakeNoMoreThanIsAlive) {
-  constexpr int kTurns = 60'000;
+  const int kTurns = 60'000 / test::one_of(test::kIsSlow ? 10 : 1);
   const Turns step({.columns = 9, .alive = 6, .turns = kTurns});
   const ArenaPlan alike = step.plan(false), by_use = step.plan(true);
   EXPECT_EQ(alike.peak_bytes, 9 * kBytes);

@@ -154,7 +154,7 @@ bool compare_random_trace(unsigned seed) {
 }
 
 TEST(HazardCheckerRandom, AgreesWithTheTransitiveClosureOnEveryTrace) {
-  const unsigned traces = 20000 / static_cast<unsigned>(test::one_of(10));
+  const unsigned traces = 20000 / static_cast<unsigned>(test::one_of(test::kIsSlow ? 100 : 10));
   unsigned clean = 0;
   for (unsigned seed = 0; seed < traces && !HasFailure(); ++seed) clean += compare_random_trace(seed) ? 1 : 0;
   EXPECT_GT(clean, traces / 10);  // both outcomes occur often
@@ -304,7 +304,7 @@ class RandomProgram {
 };
 
 TEST(HazardCheckerRandom, AgreesWithTheTransitiveClosureOverReplaysOfForkedGraphs) {
-  const unsigned programs = 1000 / static_cast<unsigned>(test::one_of(5));
+  const unsigned programs = 1000 / static_cast<unsigned>(test::one_of(test::kIsSlow ? 25 : 5));
   unsigned clean = 0;
   int replays = 0;
   for (unsigned seed = 0; seed < programs && !HasFailure(); ++seed) {

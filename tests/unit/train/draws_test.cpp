@@ -42,7 +42,7 @@ Outcome run_on_threads(const Words& flags, int ranks) {
 
 TEST(Draws, ChangeNoBit) {
   const int seed = number_of("SEED", 1), first = number_of("MEGALITH_FIRST_DRAW", 0);
-  const int count = number_of("MEGALITH_DRAWS", 200 / test::one_of(8));
+  const int count = number_of("MEGALITH_DRAWS", 200 / test::one_of(12));
   const TestFolder scratch;
   const std::string folder = scratch.path("checkpoints");
   test::Draws draws({.run = run_on_threads, .folder = folder, .clear = [&] { std::filesystem::remove_all(folder); }});

@@ -76,14 +76,8 @@ bool is_legal(const Case& c) {
   return !way.needs_experts || c[kModel] != kDense;
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kIsSlow = true;
-#else
-constexpr bool kIsSlow = false;
-#endif
-
 std::vector<Case> chosen_cases() {
-  const bool is_quick = kIsSlow || test::one_of(2) > 1;
+  const bool is_quick = test::kIsSlow || test::one_of(2) > 1;
   std::vector<Case> cases = test::combinations<kNumFactors>(
       {{numbers(kModels.size()), numbers(ways().size()), numbers(kModuleSets.size()), numbers(kSharings.size()),
         numbers(test::schedules().size()), numbers(is_quick ? kLayouts.size() : 1)}});
