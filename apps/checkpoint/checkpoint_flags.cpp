@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "apps/checkpoint/run_tokenizer.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/training_options.h"
 #include "apps/run/own_model.h"
 #include "core/base/log.h"
 #include "core/model/config.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/config/data_options.h"
 #include "apps/flags/complete_options.h"
 #include "core/base/files/file.h"
 #include "parallel/checkpoint/manifest.h"

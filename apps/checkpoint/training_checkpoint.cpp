@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/config/checkpoint_options.h"
 #include "core/base/memory_limit.h"
 #include "core/device/copy.h"
 #include "core/layers/host_copy.h"

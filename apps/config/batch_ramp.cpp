@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "apps/config/run_length.h"
+#include "apps/config/training_options.h"
 #include "core/base/error.h"
 
 namespace megalith {

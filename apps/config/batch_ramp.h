@@ -3,9 +3,11 @@
 
 #include <cstdint>
 
-#include "apps/config/options.h"
+#include "core/optim/lr_schedule.h"
 
 namespace megalith {
+
+struct TrainingOptions;
 
 // The batch of the step after `consumed_samples` samples: --global-batch-size, and before it the stages of
 // --rampup-batch-size, by the arithmetic of Megatron-LM's RampupBatchsizeNumMicroBatchesCalculator. `train` is

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "apps/config/machine_facts.h"
+#include "apps/config/options.h"
+#include "apps/config/parallel_options.h"
+
 namespace megalith {
 
 namespace {
@@ -15,7 +19,7 @@ bool prefers_flex(const Options& options) {
 
 MoeTokenDispatcher dispatcher_of(const Options& options) {
   if (!prefers_flex(options)) return options.parallel.moe_token_dispatcher_type;
-  const bool reads_peers = options.train.device == DeviceType::kCuda && !options.machine.gpus_apart;
+  const bool reads_peers = options.device == DeviceType::kCuda && !options.machine.gpus_apart;
   return reads_peers ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll;
 }
 

@@ -4,9 +4,11 @@
 
 #include <string>
 
-#include "apps/config/options.h"
+#include "core/model/moe_config.h"
 
 namespace megalith {
+
+struct Options;
 
 // Never kAuto.
 MoeTokenDispatcher dispatcher_of(const Options& options);

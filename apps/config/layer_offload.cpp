@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/config/offload_options.h"
 #include "core/model/moe_config.h"
 #include "core/tensor/dtype.h"
 
@@ -38,8 +39,8 @@ LayerKinds::LayerKinds(const Options& options, const std::vector<GptPart>& parts
       parts_(parts),
       moe_layers_(moe_layers(options.moe(), options.num_layers())),
       own_layers_(layers_with_own(options)),
-      recompute_(recompute_layers(options.train, parts)),
-      policies_(recompute_policies(options.train, parts)) {}
+      recompute_(recompute_layers(options.memory, parts)),
+      policies_(recompute_policies(options.memory, parts)) {}
 
 bool LayerKinds::has(std::int64_t layer, SlotKind kind) const {
   const bool has_experts = moe_layers_[static_cast<std::size_t>(layer)];
@@ -75,7 +76,7 @@ KindState LayerKinds::of(std::int64_t layer, SlotKind kind) const {
     return kind == kLayerInput ? KindState::kKept : recomputed;
   if (has_experts && (kind == kAct || kind == kFc2) && contains(recompute_.shared_experts, layer)) return recomputed;
   if (policies_.of(layer, kind) == StashPolicy::kRecompute &&
-      (kind != kExpertFc2 || recomputes_module(options_.train, parts_, layer, "moe_act")))
+      (kind != kExpertFc2 || recomputes_module(options_.memory, parts_, layer, "moe_act")))
     return recomputed;
   return has(layer, kind) ? KindState::kKept : KindState::kAbsent;
 }
@@ -109,7 +110,7 @@ bool offloads_by_forecast(const Options& options) {
 }
 
 StashPolicies stash_policies(const Options& options, const std::vector<GptPart>& parts) {
-  StashPolicies policies = recompute_policies(options.train, parts);
+  StashPolicies policies = recompute_policies(options.memory, parts);
   const LayerKinds kinds(options, parts);
   const auto keeps = [&](std::int64_t layer, SlotKind kind) {
     return policies.of(layer, kind) != StashPolicy::kRecompute ||

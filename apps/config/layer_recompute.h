@@ -10,13 +10,13 @@
 
 namespace megalith {
 
-struct TrainingOptions;
+struct MemoryOptions;
 
-RecomputeLayers recompute_layers(const TrainingOptions& options, const std::vector<GptPart>& parts);
+RecomputeLayers recompute_layers(const MemoryOptions& options, const std::vector<GptPart>& parts);
 
-StashPolicies recompute_policies(const TrainingOptions& options, const std::vector<GptPart>& parts);
+StashPolicies recompute_policies(const MemoryOptions& options, const std::vector<GptPart>& parts);
 // --recompute-modules names the module, and the layer is one of those in which it acts.
-bool recomputes_module(const TrainingOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
+bool recomputes_module(const MemoryOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
                        const char* module);
 
 }  // namespace megalith

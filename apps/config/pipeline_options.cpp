@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/config/options.h"
+#include "apps/config/parallel_options.h"
 #include "core/base/error.h"
 
 namespace megalith {

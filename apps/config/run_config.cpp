@@ -7,6 +7,8 @@
 
 #include "apps/config/batch_ramp.h"
 #include "apps/config/options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
 

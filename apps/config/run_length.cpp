@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "core/checkpoint/train_state.h"
 

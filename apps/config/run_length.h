@@ -3,9 +3,11 @@
 
 #include <cstdint>
 
-#include "apps/config/options.h"
+#include "core/optim/lr_schedule.h"
 
 namespace megalith {
+
+struct TrainingOptions;
 
 // Training samples that the run has consumed at its end: those before `start`, and what is left to train; with
 // --train-samples these, as in Megatron-LM. Sizes of data sets follow from it alone. Error kUsage above kMaxSamples of

@@ -7,6 +7,10 @@
 
 #include "apps/checkpoint/run_tokenizer.h"
 #include "apps/checkpoint/training_checkpoint.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/data_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "apps/program/version.h"
 #include "apps/run/own_model.h"

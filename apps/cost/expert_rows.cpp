@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "apps/config/parallel_options.h"
+
 namespace megalith {
 
 std::optional<ExpertRows> expert_rows(const Options& options, const RunConfig& config) {

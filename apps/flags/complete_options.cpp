@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "apps/config/data_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "core/base/error.h"
 #include "core/model/config.h"

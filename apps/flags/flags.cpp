@@ -8,6 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags_own.h"
 #include "apps/flags/flags_source.h"
 #include "apps/flags/flags_table.h"
@@ -313,6 +317,9 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   parsed.options.checkpoint = state.options.checkpoint;
   parsed.options.parallel = state.options.parallel;
   parsed.options.train = state.options.train;
+  parsed.options.memory = state.options.memory;
+  parsed.options.device = state.options.device;
+  parsed.options.deterministic_mode = state.options.deterministic_mode;
   return parsed;
 }
 

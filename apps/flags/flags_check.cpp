@@ -9,7 +9,15 @@
 #include <tuple>
 
 #include "apps/config/batch_ramp.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/data_options.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
 #include "apps/config/pipeline_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags_companion.h"
 #include "apps/flags/flags_moe.h"
 #include "apps/flags/flags_offload.h"
@@ -42,8 +50,8 @@ void check_parallel(const Options& options) {
                                          .communication = parallel.cp_comm_type});
 }
 
-void check_graph_impl(App app, const TrainingOptions& train) {
-  if (train.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
+void check_graph_impl(App app, const MemoryOptions& memory) {
+  if (memory.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
   refuse_usage("--cuda-graph-impl",
                {.expected = "none or local",
                 .got = "full_iteration",
@@ -54,12 +62,11 @@ void check_graph_impl(App app, const TrainingOptions& train) {
 }
 
 void check_memory(const Options& options) {
-  const TrainingOptions& train = options.train;
-  if (train.recompute_num_layers > options.model.num_layers) {
+  const std::int64_t layers = options.memory.recompute_num_layers;
+  if (layers > options.model.num_layers) {
     refuse_usage("--recompute-num-layers and --num-layers",
                  {.expected = "--recompute-num-layers <= --num-layers",
-                  .got = fmt::format("--recompute-num-layers {} and --num-layers {}", train.recompute_num_layers,
-                                     options.model.num_layers),
+                  .got = fmt::format("--recompute-num-layers {} and --num-layers {}", layers, options.model.num_layers),
                   .remedy = "lower --recompute-num-layers"});
   }
 }
@@ -190,9 +197,9 @@ void check_shape(const Options& options) {
   check_moe(options);
   check_own_flags(options);
   check_offload(options);
-  not_both(options.train.grad_reduce_in_bf16 && options.train.main_grads_dtype == DType::kFp32, "--grad-reduce-in-bf16",
-           "--main-grads-dtype fp32", "remove one");
-  only_with(options.train.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
+  not_both(options.optimizer.grad_reduce_in_bf16 && options.optimizer.main_grads_dtype == DType::kFp32,
+           "--grad-reduce-in-bf16", "--main-grads-dtype fp32", "remove one");
+  only_with(options.optimizer.main_grads_dtype == DType::kFp32 || options.model.params_dtype == DType::kBf16,
             {.flag = "--main-grads-dtype bf16", .needs = "--bf16"});
 }
 
@@ -208,13 +215,14 @@ void resolve(Options& options) {
   } else if (train.schedule.lr_decay_iters == 0 && train.schedule.lr_decay_samples == 0) {
     train.schedule.lr_decay_iters = train.train_iters;
   }
-  if (train.recompute_granularity == RecomputeGranularity::kSelective && train.recompute_modules.empty()) {
-    train.recompute_modules = {"core_attn"};
+  MemoryOptions& memory = options.memory;
+  if (memory.recompute_granularity == RecomputeGranularity::kSelective && memory.recompute_modules.empty()) {
+    memory.recompute_modules = {"core_attn"};
   }
-  if (train.cuda_graph_impl != CudaGraphImpl::kNone && train.cuda_graph_modules.empty())
-    train.cuda_graph_modules = {"layer"};
+  if (memory.cuda_graph_impl != CudaGraphImpl::kNone && memory.cuda_graph_modules.empty())
+    memory.cuda_graph_modules = {"layer"};
   std::set<std::string> modules;
-  std::erase_if(train.cuda_graph_modules, [&](const std::string& module) { return !modules.insert(module).second; });
+  std::erase_if(memory.cuda_graph_modules, [&](const std::string& module) { return !modules.insert(module).second; });
   ConvertOptions& convert = options.convert;
   const auto other = [](const std::string& format) {
     return format == "hf" ? "native" : format == "native" ? "hf" : "";
@@ -231,7 +239,7 @@ void check_layout(const Options& options) {
 }
 
 void check(App app, const Options& options) {
-  check_graph_impl(app, options.train);
+  check_graph_impl(app, options.memory);
   if (app == App::kTrain || app == App::kPlan) {
     check_model(options);
     check_batch(options.train);
@@ -246,7 +254,7 @@ void check(App app, const Options& options) {
     check_outputs(options);
     if (!options.train.skip_train) check_length(options);
   }
-  if (app == App::kTrain || app == App::kGenerate) require_built(options.train.device);
+  if (app == App::kTrain || app == App::kGenerate) require_built(options.device);
   if (app == App::kGenerate)
     want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");
   if (app == App::kConvert) check_convert(options);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/parallel_options.h"
 #include "core/base/error.h"
 
 namespace megalith {
@@ -87,7 +89,7 @@ void add_moe(FlagTable& t, MoeConfig& m) {
 namespace {
 
 void check_graph_modules(const Options& options) {
-  const std::vector<std::string>& modules = options.train.cuda_graph_modules;
+  const std::vector<std::string>& modules = options.memory.cuda_graph_modules;
   const auto has = [&](const char* module) { return std::ranges::find(modules, module) != modules.end(); };
   const auto refuse = [](const char* other, const std::string& expected, const char* got, const std::string& remedy) {
     refuse_usage(fmt::format("--cuda-graph-modules and {}", other),
@@ -107,7 +109,7 @@ void check_graph_modules(const Options& options) {
   }
   if (has("moe_preprocess") && !has("moe_router"))
     refuse("moe_preprocess", "moe_preprocess only with moe_router", "moe_preprocess alone", "add moe_router");
-  const std::vector<std::string>& recomputed = options.train.recompute_modules;
+  const std::vector<std::string>& recomputed = options.memory.recompute_modules;
   if (has("moe_router") && std::ranges::find(recomputed, "moe") != recomputed.end())
     refuse("--recompute-modules", "moe where whole layers of experts are recomputed", "moe_router",
            "use --cuda-graph-modules moe");
@@ -146,7 +148,7 @@ void check_moe(const Options& options) {
   const MoeConfig& moe = options.moe();
   const ParallelOptions& parallel = options.parallel;
   check_expert_parallel(options);
-  const std::vector<std::string>& recomputed = options.train.recompute_modules;
+  const std::vector<std::string>& recomputed = options.memory.recompute_modules;
   for (const char* module : {"moe", "moe_act", "shared_experts"}) {
     const bool is_used =
         moe.num_experts > 0 && (module != std::string("shared_experts") || moe.shared_expert_intermediate_size > 0);

@@ -7,7 +7,10 @@
 #include <string_view>
 
 #include "apps/config/layer_offload.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/offload_options.h"
 #include "apps/config/pipeline_options.h"
+#include "apps/config/program_options.h"
 #include "apps/flags/flags_binding.h"
 #include "apps/flags/flags_companion.h"
 #include "core/base/error.h"
@@ -69,8 +72,8 @@ void check_form(const Options& options) {
 
 // What flag has the layers' kind recomputed.
 std::string recomputing_flag(const Options& options) {
-  return options.train.recompute_granularity == RecomputeGranularity::kFull ? "--recompute-granularity full"
-                                                                            : "--recompute-modules";
+  return options.memory.recompute_granularity == RecomputeGranularity::kFull ? "--recompute-granularity full"
+                                                                             : "--recompute-modules";
 }
 
 void check_kinds(const Options& options) {

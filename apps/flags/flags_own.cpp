@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "apps/config/layer_offload.h"
+#include "apps/config/memory_options.h"
 #include "apps/flags/flags_binding.h"
 #include "core/base/error.h"
 
@@ -76,8 +77,8 @@ void add_own(FlagTable& table, Options& options) {
 
 void check_own_flags(const Options& options) {
   if (options.own.check) options.own.check(options);
-  for (const auto& [flag, modules] : {std::pair{"--cuda-graph-modules", &options.train.cuda_graph_modules},
-                                      {"--recompute-modules", &options.train.recompute_modules}}) {
+  for (const auto& [flag, modules] : {std::pair{"--cuda-graph-modules", &options.memory.cuda_graph_modules},
+                                      {"--recompute-modules", &options.memory.recompute_modules}}) {
     if (std::ranges::find(*modules, "own") == modules->end() || std::ranges::count(layers_with_own(options), true) > 0)
       continue;
     refuse_usage(flag, {.expected = "own only with layers of your own",

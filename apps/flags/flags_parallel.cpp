@@ -1,4 +1,6 @@
 // The rows of the flags of parallelism and memory; those of offload are in flags_offload.cpp.
+#include "apps/config/memory_options.h"
+#include "apps/config/parallel_options.h"
 #include "apps/flags/flags_table.h"
 
 namespace megalith {
@@ -169,7 +171,7 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
                {.apps = kPlanApp, .suggested = false});
 }
 
-void add_memory(FlagTable& t, TrainingOptions& o) {
+void add_memory(FlagTable& t, MemoryOptions& o) {
   Section memory(t, kMemory, kShaped);
   memory.add("recompute-granularity", "NAME", choice(&o.recompute_granularity, {"none", "selective", "full"}),
              "activations to recompute in backward", {.example = "full"});

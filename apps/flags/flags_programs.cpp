@@ -1,4 +1,8 @@
 // The rows of the flags of logs, of the programs but train, of tests, and of all programs.
+#include "apps/config/data_options.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags_table.h"
 
 namespace megalith {

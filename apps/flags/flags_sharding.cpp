@@ -4,6 +4,9 @@
 
 #include <array>
 
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/program_options.h"
 #include "apps/flags/flags_companion.h"
 #include "core/base/error.h"
 
@@ -36,7 +39,7 @@ Said said_of(const Options& options) {
 }
 
 void check_slot_grads(const Options& options, const Said& said) {
-  const GradientDType dtype = options.train.megatron_fsdp_grad_comm_dtype;
+  const GradientDType dtype = options.optimizer.megatron_fsdp_grad_comm_dtype;
   if (dtype == GradientDType::kAuto) return;
   const std::string flag =
       fmt::format("--megatron-fsdp-grad-comm-dtype {}", dtype == GradientDType::kBf16 ? "bf16" : "fp32");
@@ -47,8 +50,8 @@ void check_slot_grads(const Options& options, const Said& said) {
   if (dtype == GradientDType::kBf16) {
     only_with(options.params_dtype() == DType::kBf16, {.flag = flag, .needs = "--bf16"});
   } else {
-    not_both(options.train.grad_reduce_in_bf16, "--grad-reduce-in-bf16", flag);
-    only_with(options.train.main_grads_dtype == DType::kFp32,
+    not_both(options.optimizer.grad_reduce_in_bf16, "--grad-reduce-in-bf16", flag);
+    only_with(options.optimizer.main_grads_dtype == DType::kFp32,
               {.flag = flag, .needs = "--main-grads-dtype fp32", .got = "--main-grads-dtype bf16"});
   }
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "apps/config/training_options.h"
 #include "apps/flags/flags_offload.h"
 #include "apps/flags/flags_own.h"
 
@@ -41,12 +42,12 @@ OnLoad on_load(const Flag& flag) {
 FlagTable make_table(Options& options, Requests& requests) {
   FlagTable table;
   add_model(table, options.model);
-  add_training(table, options.train);
-  add_optimizer(table, options.train);
+  add_training(table, options);
+  add_optimizer(table, options.optimizer, options.train.schedule);
   add_data_and_evaluation(table, options);
   add_checkpoint(table, options.checkpoint);
   add_parallel(table, options.parallel);
-  add_memory(table, options.train);
+  add_memory(table, options.memory);
   add_offload(table, options.offload);
   add_logging(table, options.logging);
   add_other_programs(table, options);

@@ -14,6 +14,8 @@
 
 namespace megalith {
 
+struct LrSchedule;
+
 // In the order of --help; the title is also the TOML table that --print-config writes.
 enum class FlagGroup {
   kModel,
@@ -133,12 +135,12 @@ struct Requests {
 
 // The rows, by file: flags_model.cpp, flags_training.cpp, flags_parallel.cpp, flags_programs.cpp.
 void add_model(FlagTable& t, ModelConfig& m);
-void add_training(FlagTable& t, TrainingOptions& o);
-void add_optimizer(FlagTable& t, TrainingOptions& o);
+void add_training(FlagTable& t, Options& options);
+void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s);
 void add_data_and_evaluation(FlagTable& t, Options& o);
 void add_checkpoint(FlagTable& t, CheckpointOptions& o);
 void add_parallel(FlagTable& t, ParallelOptions& o);
-void add_memory(FlagTable& t, TrainingOptions& o);
+void add_memory(FlagTable& t, MemoryOptions& o);
 void add_logging(FlagTable& t, LoggingOptions& o);
 void add_other_programs(FlagTable& t, Options& o);
 void add_prepare(FlagTable& t, Options& o);

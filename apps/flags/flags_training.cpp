@@ -1,4 +1,8 @@
 // The rows of the flags of training, its optimizer, data, evaluations and checkpoints.
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/data_options.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags_table.h"
 
 #include <utility>
@@ -11,7 +15,7 @@ using enum OnLoad;
 namespace {
 
 // Before --main-grads-dtype in the table, so that a contradiction is seen. False leaves that as it is.
-Binding bf16_gradients(TrainingOptions& o) {
+Binding bf16_gradients(OptimizerOptions& o) {
   Binding binding = toggle(&o.grad_reduce_in_bf16);
   binding.set = [&o, set = std::move(binding.set)](const std::vector<std::string>& texts) {
     const bool is_valid = set(texts);
@@ -23,7 +27,8 @@ Binding bf16_gradients(TrainingOptions& o) {
 
 }  // namespace
 
-void add_training(FlagTable& t, TrainingOptions& o) {
+void add_training(FlagTable& t, Options& options) {
+  TrainingOptions& o = options.train;
   Section training(t, kTraining, kTrainApp);
   training.add("micro-batch-size", "SAMPLES", integer(&o.micro_batch_size, {1, kMaxRanks}), "per rank and forward pass",
                {.apps = kShaped, .example = "4"});
@@ -58,7 +63,7 @@ void add_training(FlagTable& t, TrainingOptions& o) {
                {.apps = kTrainApp | kGenerateApp | kInspectApp,
                 .needs = {{"samples", {}, kInspectApp}},
                 .example = "4294967295"});
-  training.add("deterministic-mode", "", toggle(&o.deterministic_mode),
+  training.add("deterministic-mode", "", toggle(&options.deterministic_mode),
                "use only kernels with bit-reproducible results (those of the CPU always are), and set "
                "NCCL_GRAPH_REGISTER=0, so that sums over ranks have the same bits in captured graphs",
                {.apps = kShaped, .on_load = kFree});
@@ -81,15 +86,15 @@ void add_training(FlagTable& t, TrainingOptions& o) {
       "steps between comparisons of the data-parallel ranks' weights, main parameters and moments by hash (with "
       "--use-distributed-optimizer weights only); a rank that differs ends the run with exit code 8; 0: never",
       {.on_load = kFree, .example = "5"});
-  training.add("device", "NAME", choice(&o.device, {"cpu", "cuda"}), "where to compute; cpu for plan --rates of a CPU",
+  training.add("device", "NAME", choice(&options.device, {"cpu", "cuda"}),
+               "where to compute; cpu for plan --rates of a CPU",
                {.apps = kTrainApp | kGenerateApp | kPlanApp,
                 .shown = "cuda where a GPU can be used or plan has --rates, else cpu",
                 .on_load = kFree,
                 .of_run = true});
 }
 
-void add_optimizer(FlagTable& t, TrainingOptions& o) {
-  LrSchedule& s = o.schedule;
+void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s) {
   const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two of DType
   Section optimizer(t, kOptimizer, kTrainApp);
   optimizer.add("optimizer", "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay",

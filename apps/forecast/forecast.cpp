@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include "apps/config/dispatcher_choice.h"
+#include "apps/config/machine_facts.h"
+#include "apps/config/training_options.h"
 #include "apps/planning/plan_steps.h"
 #include "apps/planning/stage_plans.h"
 #include "apps/run/own_model.h"

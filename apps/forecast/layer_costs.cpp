@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "apps/config/offload_options.h"
 #include "apps/forecast/forecast.h"
 #include "core/model/config.h"
 

@@ -9,6 +9,10 @@
 #include <optional>
 #include <utility>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "apps/forecast/suggested_layout.h"
 #include "core/base/error.h"
@@ -153,7 +157,7 @@ class Search {
 
   // Of these sizes.
   void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
-    const bool asks_for_slots = options_.train.megatron_fsdp_grad_comm_dtype != GradientDType::kAuto;
+    const bool asks_for_slots = options_.optimizer.megatron_fsdp_grad_comm_dtype != GradientDType::kAuto;
     for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
       layout.micro_batch_size = micro;
       for (const ShardingStrategy sharding : {ShardingStrategy::kOptim, ShardingStrategy::kNoShard,

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/offload_options.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/run/own_model.h"
 #include "core/model/config.h"
 
@@ -37,12 +42,12 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   parallel.num_distributed_optimizer_instances = layout.instances;
   parallel.expert_data_parallel_sharding_strategy = ShardingStrategy::kAuto;
   parallel.overlap_param_gather = layout.sharding != ShardingStrategy::kNoShard;
-  TrainingOptions& train = options.train;
-  train.micro_batch_size = layout.micro_batch_size;
-  train.recompute_granularity = recompute;
+  options.train.micro_batch_size = layout.micro_batch_size;
+  MemoryOptions& memory = options.memory;
+  memory.recompute_granularity = recompute;
   if (recompute == RecomputeGranularity::kSelective) {
-    train.recompute_modules = {"layernorm"};
-    if (has_mlp(options.model, true)) train.recompute_modules.insert(train.recompute_modules.begin(), "mlp_act");
+    memory.recompute_modules = {"layernorm"};
+    if (has_mlp(options.model, true)) memory.recompute_modules.insert(memory.recompute_modules.begin(), "mlp_act");
   }
   return options;
 }
@@ -95,8 +100,8 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
     return static_cast<double>(parameters / parts) * (ranks - 1) / ranks;
   };
   const std::size_t gathered = layout.sharding == ShardingStrategy::kOptimGradsParams ? 2 : 0;
-  const auto bytes =
-      static_cast<double>(gathered * size_of(options_.model.params_dtype) + size_of(options_.train.slot_grads_dtype()));
+  const auto bytes = static_cast<double>(gathered * size_of(options_.model.params_dtype) +
+                                         size_of(options_.optimizer.slot_grads_dtype()));
   return microbatches(layout) * share * bytes *
          (sent(dense, layout.tp * layout.pp) + sent(count.routed_experts, layout.ep * layout.pp)) /
          rates_.host.bandwidth;
@@ -118,11 +123,12 @@ double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity
 }
 
 double LayoutBounds::states(const SuggestedLayout& layout) const {
-  const TrainingOptions& train = options_.train;
+  const OptimizerOptions& optimizer = options_.optimizer;
   const auto weights = static_cast<double>(size_of(options_.model.params_dtype));
-  const auto gradients = static_cast<double>(size_of(train.main_grads_dtype));
+  const auto gradients = static_cast<double>(size_of(optimizer.main_grads_dtype));
   const std::size_t main = options_.model.params_dtype == DType::kFp32 ? 0 : size_of(DType::kFp32);
-  const auto moments = static_cast<double>(main + size_of(train.exp_avg_dtype) + size_of(train.exp_avg_sq_dtype));
+  const auto moments =
+      static_cast<double>(main + size_of(optimizer.exp_avg_dtype) + size_of(optimizer.exp_avg_sq_dtype));
   const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // split into so many parts, each with copies
     const auto copies = static_cast<double>(world_ / parts / layout.instances);  // of an instance
     return static_cast<double>(parameters) / static_cast<double>(parts) *

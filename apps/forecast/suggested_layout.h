@@ -7,7 +7,9 @@
 #include <mutex>
 #include <tuple>
 
+#include "apps/config/memory_options.h"
 #include "apps/config/options.h"
+#include "apps/config/parallel_options.h"
 #include "apps/flags/rates.h"
 #include "apps/forecast/layer_costs.h"
 

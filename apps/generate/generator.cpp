@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/config/memory_options.h"
 #include "apps/config/own.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/machine/host_memory.h"
@@ -35,7 +38,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
       compute_(device, "compute", instruments),
       arena_(pool_, device == DeviceType::kPlan ? Arena::Mode::kRecording : Arena::Mode::kPlanned),
       gpt_(build_gpt(options.model, {}, {.own = own_segments(options), .moe = moe_factory()})),
-      ctx_{.compute = compute_, .arena = arena_, .planned_for = options.train.device},
+      ctx_{.compute = compute_, .arena = arena_, .planned_for = options.device},
       numbers_(static_cast<Numbers*>(pool_.allocate(sizeof(Numbers), MemoryCategory::kOther, "generation"))),
       drawn_(pool_.allocate(bytes_of(most.sequences), MemoryCategory::kOther, "generation"), DType::kInt32,
              {most.sequences}),
@@ -158,7 +161,7 @@ void Generator::step(std::int64_t sequences) {
   Batch& batch = batch_of(sequences);
   if (batch.graph != nullptr) return batch.graph->replay(compute_);
   arena_.use(batch.plan);
-  if (!batch.warm || shards_ || options_.train.cuda_graph_impl == CudaGraphImpl::kNone) {
+  if (!batch.warm || shards_ || options_.memory.cuda_graph_impl == CudaGraphImpl::kNone) {
     arena_.begin_scope({});
     enqueue(sequences, 1, drawn(sequences));
     batch.warm = true;

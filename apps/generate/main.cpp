@@ -11,6 +11,12 @@
 
 #include "apps/checkpoint/run_tokenizer.h"
 #include "apps/checkpoint/training_checkpoint.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/data_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
 #include "apps/generate/generator.h"
@@ -44,9 +50,9 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   options.train.rampup_batch_size.clear();
   options.generate = command_line.generate;
   options.train.seed = command_line.train.seed;
-  options.train.device = command_line.train.device;
-  options.train.cuda_graph_impl =
-      command_line.is_default("cuda-graph-impl") ? CudaGraphImpl::kLocal : command_line.train.cuda_graph_impl;
+  options.device = command_line.device;
+  options.memory.cuda_graph_impl =
+      command_line.is_default("cuda-graph-impl") ? CudaGraphImpl::kLocal : command_line.memory.cuda_graph_impl;
   take_copied_files(options.data, checkpoint);
   // What has no copy may have moved since.
   for (std::string DataOptions::*file :
@@ -191,10 +197,10 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   }
   Request request = read_request(parsed.options, world);
   const Options& options = request.options;
-  if (shows && options.train.cuda_graph_impl == CudaGraphImpl::kTransformerEngine)
+  if (shows && options.memory.cuda_graph_impl == CudaGraphImpl::kTransformerEngine)
     log_info("--cuda-graph-impl transformer_engine means local here");
   const Generator::Sizes sizes = request.sizes();
-  const bool cuda = options.train.device == DeviceType::kCuda;
+  const bool cuda = options.device == DeviceType::kCuda;
   const int neighbours = mpi == nullptr ? 1 : mpi->local_size();
   const int on_gpu = mpi == nullptr ? 1 : mpi->most_on_gpu();
   on_all_ranks(world, [&] {
@@ -209,7 +215,7 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
     if (cuda) gpus = gpu_world(*mpi);
   }
   Communicator& ranks = gpus ? *gpus : world;
-  Generator generator(options, options.train.device, sizes, &ranks);
+  Generator generator(options, options.device, sizes, &ranks);
   const AbortOnUnwind guard(ranks);  // its streams may wait for peers
   load_tensors({.parameters = generator.parameters(), .stream = generator.compute()}, *request.checkpoint,
                LoadScope::kWeights);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/config/training_options.h"
 #include "apps/metrics/metrics_reader.h"
 #include "apps/program/version.h"
 #include "core/base/error.h"

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/config/logging_options.h"
 #include "apps/config/options.h"
 #include "apps/metrics/append_log.h"
 #include "moe/expert_load.h"

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
 
 namespace megalith {

@@ -7,6 +7,11 @@
 #include <optional>
 
 #include "apps/checkpoint/run_tokenizer.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/machine_facts.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
 #include "apps/flags/rates.h"
@@ -108,7 +113,7 @@ void print_layout(const Options& options, const RunConfig& config, bool knows_me
              mesh.dp, mesh.pp > 1 ? fmt::format(" x pp {}", mesh.pp) : "");
   if (knows_memory)
     fmt::print("  computed on                   {:>15}\n",
-               options.train.device == DeviceType::kCuda ? "GPUs" : "CPUs (--device cpu)");
+               options.device == DeviceType::kCuda ? "GPUs" : "CPUs (--device cpu)");
   fmt::print("  sequences per step            {:>15} = {} x {} x {}\n", options.train.global_batch_size,
              counted(mesh.dp, "data-parallel rank"), counted(config.microbatches, "microbatch", "microbatches"),
              options.train.micro_batch_size);
@@ -291,7 +296,7 @@ ExitCode forecast(int argc, char** argv) {
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) {
     rates = read_rates(options.forecast.rates);
-    if (options.is_default("device")) options.train.device = DeviceType::kCuda;  // rates mostly are of GPUs
+    if (options.is_default("device")) options.device = DeviceType::kCuda;  // rates mostly are of GPUs
     options.machine.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
                                                static_cast<std::size_t>(std::min(world, rates->host_ranks)));
   }
@@ -307,7 +312,7 @@ ExitCode forecast(int argc, char** argv) {
     forecast = make_forecast(options, world, {.rates = rates ? &*rates : nullptr});
   std::vector<StepGraphs> graphs;
   for (const StageForecast& stage : forecast.stages) graphs.push_back(stage.plans.graphs);
-  if (!graphs.empty()) check_captured_modules(options.train, graphs);
+  if (!graphs.empty()) check_captured_modules(options, graphs);
   if (rates) decide_on_ends(options, *rates, forecast);
   if (options.logging.print_actions) {
     fmt::print("{}", printed_actions(options, config));
@@ -320,7 +325,7 @@ ExitCode forecast(int argc, char** argv) {
     const std::string whose = config.mesh.pp > 1 ? fmt::format(" of stage {}", stage.stage) : "";
     print_memory(stage.memory, stage.plans, whose);
     fmt::print("{}", printed_offload(stage.plans, whose));
-    fmt::print("{}", printed(stage.plans.graphs, options.train, whose));
+    fmt::print("{}", printed(stage.plans.graphs, options, whose));
   }
   print_work(options, forecast);
   fmt::print("{}", printed_experts(options, forecast));

@@ -24,7 +24,7 @@ std::string said_way(const Options& options, const Forecast& forecast) {
     case MoeTokenDispatcher::kFlex: return "flex: ranks read the tokens that chose them out of each other's memory";
     default: break;
   }
-  const bool padded = options.train.device == DeviceType::kCuda;
+  const bool padded = options.device == DeviceType::kCuda;
   return fmt::format("alltoall: each token to the ranks that it chose{}", padded ? ", in equal parts" : "");
 }
 

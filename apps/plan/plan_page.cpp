@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apps/config/parallel_options.h"
 #include "apps/plan/plan_experts.h"
 #include "apps/program/version.h"
 #include "apps/report/report_chart.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/config/layer_offload.h"
+#include "apps/config/machine_facts.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/device/cuda_device.h"
@@ -45,7 +46,7 @@ std::size_t least_share_of_host(Communicator& world, std::size_t available) {
 
 void take_host_share(Options& options, Communicator& world, std::size_t available) {
   if (offloads_by_forecast(options)) options.machine.host_share = least_share_of_host(world, available);
-  options.machine.host_is_device = options.train.device == DeviceType::kCpu;
+  options.machine.host_is_device = options.device == DeviceType::kCpu;
 }
 
 void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator& world, std::size_t available) {

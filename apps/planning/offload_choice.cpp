@@ -11,6 +11,10 @@
 
 #include "apps/checkpoint/async_save.h"
 #include "apps/config/layer_offload.h"
+#include "apps/config/machine_facts.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/offload_options.h"
+#include "apps/config/program_options.h"
 #include "apps/cost/expert_rows.h"
 #include "apps/cost/step_times.h"
 #include "apps/flags/rates.h"
@@ -194,7 +198,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   const Options& options = plain.options;
   std::vector<SegmentName> names;
   OffloadChosen chosen;
-  chosen.points.between_layers = options.train.cuda_graph_impl != CudaGraphImpl::kNone;
+  chosen.points.between_layers = options.memory.cuda_graph_impl != CudaGraphImpl::kNone;
   for (const NamedSegment& segment : plain.model.gpt.segments) {
     names.push_back({.name = segment.name, .layer = segment.layer});
     chosen.points.layer_of_segment.push_back(segment.layer_unit);
@@ -222,7 +226,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     add_row(candidates[i], choices[i], chosen.rows);
     if (!choices[i].moves) continue;
-    set_sure_rows(chosen.points.slots[moved.size()], rows, options.train.device);
+    set_sure_rows(chosen.points.slots[moved.size()], rows, options.device);
     moved.push_back(bytes[i]);
     chosen.used_bytes += bytes[i];
   }

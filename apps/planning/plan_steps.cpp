@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "apps/checkpoint/async_save.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/cost/expert_rows.h"
 #include "apps/planning/offload_choice.h"
 #include "apps/run/step.h"
@@ -38,7 +41,7 @@ struct Recording {
 
 // On a GPU the short ops of graphs run side by side, if they have memory of their own.
 std::int64_t ops_beside(const Options& options, const StepRecording& recording, const Timeline& timeline) {
-  if (options.train.device != DeviceType::kCuda) return 0;
+  if (options.device != DeviceType::kCuda) return 0;
   double seconds = 0, ops = 0;
   for (const Run& run : recording.runs.runs) {
     const std::size_t end = run.first + run.count;
@@ -204,7 +207,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
     for (auto entry = entries.begin() + entry_of(a); entry != entries.begin() + entry_of(a + 1); ++entry) {
       if (entry->kind != Timeline::Kind::kOp) continue;
       own.names.push_back(entry->access.name());
-      own.nodes += nodes_of(own.names.back(), options.train.device);
+      own.nodes += nodes_of(own.names.back(), options.device);
     }
     const std::int64_t ops = std::ssize(own.names);
     if (action.segment >= 0) ops_of_verb[{action.kind, action.segment}] = std::move(own);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "apps/config/options.h"
+#include "apps/config/training_options.h"
 #include "apps/planning/plan_steps.h"
 
 namespace megalith {

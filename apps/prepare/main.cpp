@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/config/program_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
 #include "apps/program/program.h"

@@ -4,6 +4,9 @@
 #include <limits>
 #include <vector>
 
+#include "apps/config/data_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/prepare/prepare.h"
 #include "core/base/counted.h"

@@ -1,6 +1,7 @@
 // report METRICS.jsonl... --output report.html: one or more runs of train --metrics-jsonl as a page to look at.
 #include <cstdio>
 
+#include "apps/config/program_options.h"
 #include "apps/flags/flags.h"
 #include "apps/metrics/metrics_reader.h"
 #include "apps/program/program.h"

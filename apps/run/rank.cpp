@@ -8,7 +8,10 @@
 #include "apps/config/dispatcher_choice.h"
 #include "apps/config/layer_offload.h"
 #include "apps/config/layer_recompute.h"
+#include "apps/config/memory_options.h"
 #include "apps/config/own.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "core/device/copy.h"
 #include "core/model/config.h"
 #include "moe/moe_layer.h"
@@ -28,7 +31,7 @@ ExpertSplit expert_split(const Mesh& mesh) {
 // Whether rows on their way home may stay so beside weight gradients. A graph ends with nothing under way, and waits
 // for nothing that began outside of it: the verbs that begin and wait must be in one, or in none.
 bool waits_behind(const Options& options, const RunConfig& config) {
-  if (options.train.cuda_graph_impl == CudaGraphImpl::kNone) return true;
+  if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return true;
   const GraphModules modules = graph_modules(options, config.pipeline);
   if (config.pipeline.weights_apart() || modules.moe_dispatch) return false;
   // Between the two the experts' gradients get their slot, which ends a graph.
@@ -118,7 +121,7 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
           mesh.tp(), streams.tensor ? *streams.tensor : streams.communication,
           {.sequence_parallel = options.parallel.sequence_parallel,
            .overlap = options.parallel.tp_comm_overlap,
-           .weights_apart = options.train.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
+           .weights_apart = options.memory.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {
   if (!streams.dispatch) return;
   dispatcher = std::make_unique<Dispatcher>(
@@ -132,8 +135,8 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
 RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
                      Communicator& replicas)
     : parts(std::move(parts_of_stage)),
-      gpt(build_gpt(options.model, recompute_layers(options.train, parts), factories(options, mesh, layers, replicas),
-                    options.train.loss_chunk_size, parts)),
+      gpt(build_gpt(options.model, recompute_layers(options.memory, parts), factories(options, mesh, layers, replicas),
+                    options.memory.loss_chunk_size, parts)),
       all_parameters(build_gpt(options.model, {}, {.own = own_segments(options), .moe = moe_factory()}).parameters) {}
 
 StepMemory::StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks, bool moves_rows)
@@ -168,10 +171,10 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       ctx{.compute = streams.compute,
           .arena = memory.arena,
           .seed = static_cast<std::uint64_t>(options.train.seed),
-          .planned_for = options.train.device,
-          .deterministic = options.train.deterministic_mode},
+          .planned_for = options.device,
+          .deterministic = options.deterministic_mode},
       runner(ctx, entries(options, model)),
-      graphs(options.train.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
+      graphs(options.memory.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
       offload(make_offload(options, device, offloaded, instruments, ctx, runner)),
@@ -189,7 +192,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
 }
 
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline) {
-  const std::vector<std::string>& modules = options.train.cuda_graph_modules;
+  const std::vector<std::string>& modules = options.memory.cuda_graph_modules;
   const auto has = [&](std::string_view module) { return std::ranges::find(modules, module) != modules.end(); };
   return {.attention = has("attn"),
           .mlp = has("mlp"),
@@ -202,7 +205,7 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
 }
 
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
-  if (rank.options.train.cuda_graph_impl == CudaGraphImpl::kNone) return {};
+  if (rank.options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return {};
   return group_runs(actions, rank.runner, graph_modules(rank.options, rank.config.pipeline));
 }
 

@@ -1,6 +1,7 @@
 // Of a rank: its groups beside those of the mesh, and which of them a step uses and how.
 #include <memory>
 
+#include "apps/config/parallel_options.h"
 #include "apps/run/rank.h"
 
 namespace megalith {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/config/training_options.h"
+
 namespace megalith {
 
 RankOffload::RankOffload(DeviceType device, OffloadPoints chosen, const Instruments& instruments, const Context& ctx,

@@ -6,6 +6,11 @@
 #include <limits>
 #include <utility>
 
+#include "apps/config/machine_facts.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/run/rank.h"
 #include "fsdp/model_units.h"
 
@@ -30,8 +35,8 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
   const std::vector<int> ends = end_units(gpt);
   // The head's forward writes gradients, in some schedules before the backward_weight of another microbatch. Those of
   // the embedding then have a slot for themselves, which only a smaller dtype makes smaller than they are.
-  const bool keeps_head = options.train.loss_chunk_size > 0;
-  const bool keeps_embedding = keeps_head && options.train.slot_grads_dtype() == options.train.main_grads_dtype;
+  const bool keeps_head = options.memory.loss_chunk_size > 0;
+  const bool keeps_embedding = keeps_head && options.optimizer.slot_grads_dtype() == options.optimizer.main_grads_dtype;
   std::vector<ParameterUnit>& units = gpt.parameters->units();
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
@@ -51,19 +56,19 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
     unit.resident_weights = !(weights && may);
     unit.resident_gradients = !(gradients && may) || (is_end && (is_head(gpt, u) ? keeps_head : keeps_embedding));
   }
-  gpt.parameters->allocate(pool, options.params_dtype(), options.train.main_grads_dtype);
+  gpt.parameters->allocate(pool, options.params_dtype(), options.optimizer.main_grads_dtype);
   return *gpt.parameters;
 }
 
-AdamWOptimizer::Spec adamw_spec(const TrainingOptions& train, const RankGroups& groups,
+AdamWOptimizer::Spec adamw_spec(const OptimizerOptions& o, const RankGroups& groups,
                                 const ParameterStore& all_parameters) {
-  AdamWOptimizer::Spec spec{.beta1 = train.adam_beta1,
-                            .beta2 = train.adam_beta2,
-                            .eps = train.adam_eps,
-                            .weight_decay = train.weight_decay,
-                            .clip_grad = train.clip_grad,
-                            .exp_avg_dtype = train.exp_avg_dtype,
-                            .exp_avg_sq_dtype = train.exp_avg_sq_dtype};
+  AdamWOptimizer::Spec spec{.beta1 = o.adam_beta1,
+                            .beta2 = o.adam_beta2,
+                            .eps = o.adam_eps,
+                            .weight_decay = o.weight_decay,
+                            .clip_grad = o.clip_grad,
+                            .exp_avg_dtype = o.exp_avg_dtype,
+                            .exp_avg_sq_dtype = o.exp_avg_sq_dtype};
   if (const Communicator* const parts = groups.expert_sums.get()) {
     spec.expert_part = parts->rank();
     spec.expert_parts = parts->size();
@@ -104,7 +109,7 @@ std::vector<std::vector<int>> segments_of_units(const GptModel& gpt, std::size_t
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
     : shared_gradients(layers.tensor, allocate(options, groups, model.gpt, memory.pool), memory.pool),
-      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.train, groups, *model.all_parameters)) {}
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.optimizer, groups, *model.all_parameters)) {}
 
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
                      const PipelineLayout& pipeline, const GptModel& gpt) {
@@ -116,7 +121,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
       units,
       {.weights = static_cast<int>(slots), .gradients = static_cast<int>(of_gradients > 0 ? of_gradients : slots)},
       in_turn);
-  points.slots.gradient_dtype = options.train.slot_grads_dtype();
+  points.slots.gradient_dtype = options.optimizer.slot_grads_dtype();
   points.prefetch = static_cast<int>(options.parallel.fsdp_prefetch);
   points.gradients_as_weights = of_gradients == 0;
   points.sums_instances = groups.instances() != nullptr;
@@ -132,7 +137,7 @@ RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStrea
   sharded = std::make_unique<ShardedUnits>(
       *gpt.parameters, points.slots, std::move(unit_groups),
       UnitStreams{.compute = streams.compute, .gather = *streams.unshard, .reduce = streams.communication}, memory.pool,
-      options.train.device == DeviceType::kCuda ? kSumRoom : 0, options.train.check_hazards);
+      options.device == DeviceType::kCuda ? kSumRoom : 0, options.train.check_hazards);
 }
 
 RankBuckets::RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt) {

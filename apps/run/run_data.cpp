@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "apps/config/data_options.h"
+#include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/text/parse_number.h"
 #include "core/model/config.h"

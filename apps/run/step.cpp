@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "core/base/seconds_since.h"
 #include "core/device/copy.h"
 #include "core/device/trace.h"

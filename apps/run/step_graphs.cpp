@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/training_options.h"
 #include "apps/run/step.h"
 #include "core/base/code_of.h"
 #include "core/base/digest.h"
@@ -69,7 +71,7 @@ class DroppedWork {
 // capture, in which libraries set themselves up.
 Step::Verbs Step::verbs_of_next_step() {
   if (rank_.graphs == nullptr) return Verbs::kEager;
-  if (warm_up_steps_ < rank_.options.train.cuda_graph_warmup_steps) {
+  if (warm_up_steps_ < rank_.options.memory.cuda_graph_warmup_steps) {
     ++warm_up_steps_;
     pass_warm_up(false);
     return Verbs::kWarmUp;

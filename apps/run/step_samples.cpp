@@ -7,6 +7,7 @@
 
 #include "apps/config/batch_ramp.h"
 #include "apps/config/options.h"
+#include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/log.h"

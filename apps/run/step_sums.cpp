@@ -1,4 +1,5 @@
 // Of a step: what ranks add up.
+#include "apps/config/parallel_options.h"
 #include "apps/run/step.h"
 
 namespace megalith {

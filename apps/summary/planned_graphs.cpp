@@ -8,7 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/config/memory_options.h"
 #include "apps/config/options.h"
+#include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/layers/segment.h"
@@ -30,17 +32,17 @@ bool hold(const StepGraphs& graphs, std::string_view module) {
   return graphs.graphs > 0;  // layer
 }
 
-std::string said_capture(const TrainingOptions& train) {
+std::string said_capture(const MemoryOptions& memory) {
   return fmt::format("captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}",
-                     counted(train.cuda_graph_warmup_steps, "warm-up step"),
-                     train.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
+                     counted(memory.cuda_graph_warmup_steps, "warm-up step"),
+                     memory.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
 
 }  // namespace
 
-void check_captured_modules(const TrainingOptions& train, const std::vector<StepGraphs>& ranks) {
-  if (train.cuda_graph_impl == CudaGraphImpl::kNone || train.skip_train) return;
-  for (const std::string& module : train.cuda_graph_modules) {
+void check_captured_modules(const Options& options, const std::vector<StepGraphs>& ranks) {
+  if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone || options.train.skip_train) return;
+  for (const std::string& module : options.memory.cuda_graph_modules) {
     // Where each rank has all experts, no rows are dispatched.
     const std::string_view needed = module == "moe_preprocess" ? "moe_router" : std::string_view(module);
     if (std::ranges::any_of(ranks, [&](const StepGraphs& rank) { return hold(rank, needed); })) continue;
@@ -54,10 +56,10 @@ void check_captured_modules(const TrainingOptions& train, const std::vector<Step
   }
 }
 
-std::string said_graphs(const TrainingOptions& train, const std::vector<StepGraphs>& ranks) {
-  if (train.cuda_graph_impl == CudaGraphImpl::kNone || train.skip_train || ranks.empty()) return "";
+std::string said_graphs(const Options& options, const std::vector<StepGraphs>& ranks) {
+  if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone || options.train.skip_train || ranks.empty()) return "";
   std::vector<std::string> modules;
-  for (const std::string& module : train.cuda_graph_modules) {
+  for (const std::string& module : options.memory.cuda_graph_modules) {
     const auto holding = std::ranges::count_if(ranks, [&](const StepGraphs& rank) { return hold(rank, module); });
     modules.push_back(
         holding == std::ssize(ranks) ? module : fmt::format("{} on {} of {} ranks", module, holding, ranks.size()));
@@ -65,22 +67,22 @@ std::string said_graphs(const TrainingOptions& train, const std::vector<StepGrap
   const auto [least, most] = std::ranges::minmax(ranks, {}, &StepGraphs::graphs);
   return fmt::format("{}; {}{} a rank, {}", fmt::join(modules, ", "),
                      least.graphs == most.graphs ? "" : fmt::format("{} to ", least.graphs),
-                     counted(most.graphs, "graph"), said_capture(train));
+                     counted(most.graphs, "graph"), said_capture(options.memory));
 }
 
-std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose) {
+std::string printed(const StepGraphs& graphs, const Options& options, const std::string& whose) {
   if (graphs.graphs == 0) return "";
   std::vector<std::string> modules;
-  std::ranges::copy_if(train.cuda_graph_modules, std::back_inserter(modules),
+  std::ranges::copy_if(options.memory.cuda_graph_modules, std::back_inserter(modules),
                        [&](const std::string& module) { return hold(graphs, module); });
   std::string text = fmt::format("graphs per rank{}\n  {:<25} {}, {}\n", whose, "of", fmt::join(modules, " and "),
-                                 said_capture(train));
+                                 said_capture(options.memory));
   const auto add = [&text](const char* name, std::int64_t count) {
     text += fmt::format("  {:<25} {:>12}\n", name, count);
   };
   add("captured", graphs.graphs);
   add("ops in them", graphs.captured_ops);
-  add(train.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
+  add(options.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
   text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
                       static_cast<double>(graphs.bytes()) / (1 << 20));
   add("replays a step", graphs.replays);

@@ -8,16 +8,16 @@
 
 namespace megalith {
 
-struct TrainingOptions;
+struct Options;
 
 // Error kUsage where a module of --cuda-graph-modules is in no graph of any of `ranks`, which stand for all; but for
 // moe_preprocess where moe_router is, as only experts on other ranks have rows dispatched. Nothing with --skip-train.
-void check_captured_modules(const TrainingOptions& train, const std::vector<StepGraphs>& ranks);
+void check_captured_modules(const Options& options, const std::vector<StepGraphs>& ranks);
 
 // The modules that graphs hold, on how many of `ranks`, how many graphs these have and when they are captured; empty
 // without graphs: "attn, mlp on 2 of 4 ranks; 8 to 16 graphs a rank, captured after 1 warm-up step".
-std::string said_graphs(const TrainingOptions& train, const std::vector<StepGraphs>& ranks);
+std::string said_graphs(const Options& options, const std::vector<StepGraphs>& ranks);
 // Lines of one rank's; empty where nothing is captured.
-std::string printed(const StepGraphs& graphs, const TrainingOptions& train, const std::string& whose);
+std::string printed(const StepGraphs& graphs, const Options& options, const std::string& whose);
 
 }  // namespace megalith

@@ -46,7 +46,7 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
-    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options.train, whose);
+    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options, whose);
   }
   return text;
 }

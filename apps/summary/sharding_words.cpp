@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "apps/config/machine_facts.h"
+#include "apps/config/parallel_options.h"
 #include "core/model/config.h"
 
 namespace megalith {
@@ -32,9 +34,8 @@ std::string said_ends(const Options& options) {
     case EndUnits::kSharded: return "embedding and head too, by --fsdp-embedding-and-head";
     case EndUnits::kWhole: return "embedding and head whole, by --fsdp-embedding-and-head";
     case EndUnits::kAuto:
-      return options.train.deterministic_mode
-                 ? "embedding and head whole, as --deterministic-mode does not go by memory"
-                 : "embedding and head whole: there is room, or shards would need no less";
+      return options.deterministic_mode ? "embedding and head whole, as --deterministic-mode does not go by memory"
+                                        : "embedding and head whole: there is room, or shards would need no less";
   }
   return "";
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/config/options.h"
+#include "apps/config/parallel_options.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {

@@ -10,7 +10,11 @@
 #include <string_view>
 
 #include "apps/config/batch_ramp.h"
+#include "apps/config/data_options.h"
 #include "apps/config/dispatcher_choice.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/metrics/metrics.h"
 #include "apps/program/version.h"
 #include "apps/run/own_model.h"
@@ -83,7 +87,7 @@ std::string said_model(const Options& options) {
     text += fmt::format(" in {}", counted(model.num_query_groups, "group"));
   return text +
          fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32") +
-         (options.train.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
+         (options.optimizer.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
 }
 
 // Of a batch that grows.
@@ -155,7 +159,7 @@ std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stag
 }  // namespace
 
 std::string device_name(const Options& options) {
-  return options.train.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";
+  return options.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";
 }
 
 std::string said_owners(const MemoryUse& use) {
@@ -177,7 +181,7 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
                                     {"model", said_model(options)},
                                     {"experts", said_experts(options, config)},
                                     {"tokens", said_tokens(options)},
-                                    {"graphs", said_graphs(options.train, graphs)},
+                                    {"graphs", said_graphs(options, graphs)},
                                     {"memory", said_memory(ranks)}}) {
     if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
   }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/log.h"
 #include "parallel/comm/sequence_check.h"

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "apps/checkpoint/checkpoint_flags.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/files/fault.h"
 #include "core/base/log.h"

@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "apps/config/dispatcher_choice.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/training_options.h"
 #include "apps/run/own_model.h"
 #include "apps/train/banner.h"
 #include "core/base/files/output_file.h"
@@ -165,7 +168,7 @@ void RunLog::no_graphs() const {
   if (!writes_) return;
   const Options& options = setup_.options;
   log_warning(fmt::format("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps {}{}",
-                          options.train.cuda_graph_warmup_steps,
+                          options.memory.cuda_graph_warmup_steps,
                           options.logging.trace.empty() ? "" : " and outside of the window of --trace"));
 }
 
@@ -184,11 +187,11 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   if (rank.offload) text += fmt::format(" | host, activations: {:.2f}", mib(rank.offload->host.block_bytes()));
   if (checkpoint_staging > 0) text += fmt::format(" | host, checkpoint staging: {:.2f}", mib(checkpoint_staging));
   const std::size_t resident = resident_bytes();
-  if (setup_.options.train.device == DeviceType::kCpu) {
+  if (setup_.options.device == DeviceType::kCpu) {
     text += fmt::format(" | process: {:.2f}, of it programs, host copies and data: {:.2f}", mib(resident),
                         mib(resident - std::min(resident, measured)));
   }
-  if (setup_.options.train.device == DeviceType::kCuda) {
+  if (setup_.options.device == DeviceType::kCuda) {
     const CudaMemory device = cuda_memory();
     const std::size_t used = device.total - device.free;
     text += fmt::format(" | device: {:.2f} in use, of it contexts, kernels and libraries: {:.2f} | process: {:.2f}",

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/config/checkpoint_options.h"
 #include "apps/config/dispatcher_choice.h"
+#include "apps/config/machine_facts.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/planning/memory_checks.h"
 #include "apps/planning/stage_plans.h"
@@ -68,7 +71,7 @@ namespace {
 
 bool lacks_room(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
   const std::size_t bytes = memory_use(setup.plans).total();
-  if (setup.options.train.device == DeviceType::kCuda) {
+  if (setup.options.device == DeviceType::kCuda) {
     const RankGpu gpu = gpu_of_rank(world);
     return use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free;
   }

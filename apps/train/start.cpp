@@ -9,6 +9,11 @@
 
 #include "apps/checkpoint/checkpoint_flags.h"
 #include "apps/checkpoint/save_lock.h"
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "apps/program/program.h"
 #include "apps/run/own_model.h"
@@ -124,7 +129,7 @@ RunSetup load(const Options& options, Communicator& world, FoundCheckpoint found
 void plan(RunSetup& setup, Communicator& world) {
   on_all_ranks(world, [&] { plan_run(setup, world.rank()); });
   const std::vector<StepGraphs> graphs = world.host_gather(setup.plans.graphs);
-  on_all_ranks(world, [&] { check_captured_modules(setup.options.train, graphs); });
+  on_all_ranks(world, [&] { check_captured_modules(setup.options, graphs); });
   decide_on_ends(setup, world);
 }
 
@@ -147,7 +152,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   FoundCheckpoint found;
   const Parsed parsed = complete_flags(flags, world, folder, found);
   if (!parsed.print.empty()) return printed(parsed.print);
-  const bool on_gpus = parsed.options.train.device == DeviceType::kCuda;
+  const bool on_gpus = parsed.options.device == DeviceType::kCuda;
   on_all_ranks(world, [&] {
     if (on_gpus) select_cuda_device(mpi.gpu());
     folder.take(parsed.options, world.rank());
@@ -177,9 +182,9 @@ ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_pt
                 .remedy = "see whether the disk that holds them answers"},
                at_start(megalith::timeout_of(arguments)));
   const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
-  const TrainingOptions& options = flags.read.options.train;
+  const Options& options = flags.read.options;
   if (options.deterministic_mode) set_deterministic_environment();
-  if (options.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
+  if (options.memory.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
   const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   start->begin({.what = "MPI_Init",
                 .expected = "all ranks",

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "apps/config/options.h"
+#include "apps/config/logging_options.h"
 #include "core/device/stream.h"
 #include "core/device/trace.h"
 #include "parallel/comm/communicator.h"

@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "apps/planning/memory_checks.h"
 #include "apps/planning/offload_choice.h"
@@ -52,12 +56,12 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   progress_.end = end_of_run(train, progress_.first);
   if (train.train_samples > 0) setup_.options.train.train_iters = progress_.end.at.steps;
   take_data();
-  choose_gemm_algorithms(*rank_, *step_, world_, train.deterministic_mode, state_.gemm_algorithms);
+  choose_gemm_algorithms(*rank_, *step_, world_, options().deterministic_mode, state_.gemm_algorithms);
   on_all_ranks(world_, [&] { log_.open(state_); });
 }
 
 void Trainer::build(Communicator& host_world) {
-  const bool on_cpu = options().train.device == DeviceType::kCpu;
+  const bool on_cpu = options().device == DeviceType::kCpu;
   const bool saves_async = options().checkpoint.async_save && !options().train.skip_train;
   if (saves_async) save_group_ = host_world.duplicate("checkpoint");
   const std::size_t staging = setup_.plans.checkpoint_staging;
@@ -69,7 +73,7 @@ void Trainer::build(Communicator& host_world) {
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) check_gpu_memory(memory_use(setup_.plans), gpu_of_rank(world_), world_);
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
-    rank_ = build_rank(options(), setup_.config, options().train.device, mesh_, instruments_.of_streams(), limit,
+    rank_ = build_rank(options(), setup_.config, options().device, mesh_, instruments_.of_streams(), limit,
                        setup_.plans.offload.points);
     if (setup_.customize) setup_.customize(*rank_);
     step_ = std::make_unique<Step>(*rank_);
@@ -163,8 +167,8 @@ void Trainer::end_step(const StepResult& result, bool evaluating) {
 bool Trainer::times_copies(std::int64_t iteration) const {
   constexpr std::int64_t kAhead = 3, kApart = 10;
   const TrainingOptions& train = options().train;
-  const bool graphs = train.cuda_graph_impl != CudaGraphImpl::kNone;
-  const std::int64_t first = progress_.first.steps + kAhead + (graphs ? train.cuda_graph_warmup_steps : 0);
+  const bool graphs = options().memory.cuda_graph_impl != CudaGraphImpl::kNone;
+  const std::int64_t first = progress_.first.steps + kAhead + (graphs ? options().memory.cuda_graph_warmup_steps : 0);
   const std::int64_t each = std::max<std::int64_t>(options().logging.log_interval, 1);
   const std::int64_t apart = (kApart + each - 1) / each * each;
   if (!offloads(options()) || iteration > train.train_iters) return false;
@@ -180,7 +184,7 @@ std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) 
   OffloadMeasured mine = measured_offload(setup_.plans, result, step_->driver_bytes(), host);
   if (mine.timed) {
     mine.nodes = nodes_of(rank_->offload->host.block(), host);
-    if (options().train.device == DeviceType::kCuda) mine.near_node = node_of_pci(cuda_bus_id());
+    if (options().device == DeviceType::kCuda) mine.near_node = node_of_pci(cuda_bus_id());
   }
   return world_.host_gather(mine);
 }

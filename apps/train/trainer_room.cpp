@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/config/parallel_options.h"
 #include "apps/cost/expert_rows.h"
 #include "apps/planning/memory_checks.h"
 #include "apps/planning/plan_steps.h"

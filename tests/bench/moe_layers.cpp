@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "apps/config/dispatcher_choice.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "apps/train/run_setup.h"
 #include "apps/train/trainer.h"
@@ -81,7 +83,7 @@ class LayerClock {
 };
 
 int run(MpiRuntime& mpi, Communicator& world, const Options& options) {
-  const bool on_gpus = options.train.device == DeviceType::kCuda;
+  const bool on_gpus = options.device == DeviceType::kCuda;
   LayerClock clock;
   RunSetup setup = load_run(options, world.rank(), world.size());
   find_machine(setup, world);
@@ -118,12 +120,12 @@ int main(int argc, char** argv) {
   try {
     Options options = parse_flags(App::kTrain, std::vector<std::string>(argv + 1, argv + argc)).options;
     options.train.eval_iters = 0;  // the last step is the last that hooks see
-    if (options.train.deterministic_mode) set_deterministic_environment();
-    if (options.train.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
+    if (options.deterministic_mode) set_deterministic_environment();
+    if (options.memory.cuda_graph_impl != CudaGraphImpl::kNone) set_graphs_environment();
     MpiRuntime mpi(argc, argv, {});
     const std::unique_ptr<Communicator> world = mpi.world();
     try {
-      if (options.train.device == DeviceType::kCuda) select_cuda_device(mpi.gpu());
+      if (options.device == DeviceType::kCuda) select_cuda_device(mpi.gpu());
       return run(mpi, *world, options);
     } catch (const Error& error) {
       fmt::print(stderr, "rank {}: {}\n", mpi.rank(), error.what());

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/offload_options.h"
+#include "apps/config/parallel_options.h"
 #include "apps/flags/flags.h"
 #include "apps/train/run_setup.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
@@ -70,7 +73,7 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.unseen;
   const bool as_asked = went_as_asked(options, trainer.rank()) && moved_as_asked(options, trainer.rank());
   const bool fails = waits != 0 || !as_asked || step.waits.questions > kMostQuestions ||
-                     (step.replays > 0) != (options.train.cuda_graph_impl != CudaGraphImpl::kNone);
+                     (step.replays > 0) != (options.memory.cuda_graph_impl != CudaGraphImpl::kNone);
   if (fails)
     fmt::print(
         stderr,

@@ -15,6 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/offload_options.h"
+#include "apps/config/parallel_options.h"
 #include "apps/train/run_setup.h"
 #include "tests/distributed/training_ranks.h"
 #include "tests/distributed/way_of_rows.h"
@@ -241,7 +244,7 @@ void expect_one_result(const Words& layout) {
       EXPECT_TRUE(test::went_by(options.parallel.moe_token_dispatcher_type, device,
                                 rank.layers.dispatcher->communicator().stats()));
       EXPECT_EQ(rank.graphs != nullptr && rank.graphs->stats().replays > 0,
-                options.train.cuda_graph_impl != CudaGraphImpl::kNone);
+                options.memory.cuda_graph_impl != CudaGraphImpl::kNone);
       EXPECT_EQ(rank.offload != nullptr && rank.offload->transfer.stats().offloads > 0,
                 !options.offload.offload_modules.empty());
       EXPECT_EQ(trainer.plans().capacity_factor > options.parallel.moe_expert_rank_capacity_factor,

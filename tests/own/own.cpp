@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "apps/config/parallel_options.h"
 #include "apps/run/rank.h"
 #include "core/base/error.h"
 #include "core/base/log.h"

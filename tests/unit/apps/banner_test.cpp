@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/config/machine_facts.h"
+#include "apps/config/parallel_options.h"
 #include "apps/program/version.h"
 #include "apps/summary/sharding_words.h"
 #include "core/layers/segment.h"
@@ -144,7 +146,7 @@ TEST(Banner, SaysWhoHoldsExperts) {
 
 TEST(Banner, SaysWhyRowsDoNotGoByFlex) {
   Options options;
-  options.train.device = DeviceType::kCuda;
+  options.device = DeviceType::kCuda;
   for (const MoeTokenDispatcher asked : {MoeTokenDispatcher::kAuto, MoeTokenDispatcher::kFlex}) {
     options.parallel.moe_token_dispatcher_type = asked;
     options.machine.gpus_apart = false;

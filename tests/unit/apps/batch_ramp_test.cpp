@@ -12,6 +12,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "core/base/error.h"
 #include "tests/support/error_of.h"

@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/data_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "core/model/config.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/apps/flags_support.h"

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/config/program_options.h"
 #include "apps/train/run_setup.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
@@ -23,7 +24,6 @@ namespace {
 using test::HfFile;
 using test::outcome;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 using Words = std::vector<std::string>;
 
@@ -181,7 +181,7 @@ TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
   }
   write("hf/tokenizer.json", "{}");  // what lies there now is no matter
   to_hf("native", "back");
-  EXPECT_THAT(test::read_file("back/config.json"), Not(HasSubstr("\"eos_token_id\": null,")));
+  EXPECT_THAT(test::read_file("back/config.json"), testing::Not(HasSubstr("\"eos_token_id\": null,")));
   EXPECT_EQ(test::read_file("back/tokenizer.json"), tokenizer);
   EXPECT_EQ(test::read_file("back/tokenizer_config.json"), "{\"model_max_length\": 8}");
   EXPECT_FALSE(std::filesystem::exists("back/generation_config.json"));

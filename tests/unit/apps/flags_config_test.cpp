@@ -5,6 +5,10 @@
 
 #include <algorithm>
 
+#include "apps/config/data_options.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "core/base/files/fault.h"
 #include "core/model/config.h"
@@ -314,7 +318,7 @@ TEST_F(FlagsConfig, ACheckpointOfAnotherMachineIsReadWithoutItsDevice) {
   config["cuda-graph-impl"] = "\"local\"";  // as earlier versions took them
   config["cuda-graph-modules"] = R"(["attn", "layer"])";
   const Options options = options_from_config(App::kTrain, config);
-  EXPECT_EQ(options.train.device, default_device());
+  EXPECT_EQ(options.device, default_device());
   EXPECT_FALSE(options.logging.profile);
 }
 

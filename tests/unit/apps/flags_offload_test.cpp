@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/config/offload_options.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 

@@ -5,6 +5,13 @@
 
 #include <algorithm>
 
+#include "apps/config/data_options.h"
+#include "apps/config/logging_options.h"
+#include "apps/config/memory_options.h"
+#include "apps/config/optimizer_options.h"
+#include "apps/config/parallel_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags_table.h"
 #include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
@@ -24,9 +31,9 @@ using ::testing::HasSubstr;
 TEST(Flags, DefaultsAreMegatrons) {
   const Options options = train_options({});
   EXPECT_EQ(options.train.micro_batch_size, 1);
-  EXPECT_EQ(options.train.adam_beta2, 0.999);
-  EXPECT_EQ(options.train.weight_decay, 0.01);
-  EXPECT_EQ(options.train.clip_grad, 1.0);
+  EXPECT_EQ(options.optimizer.adam_beta2, 0.999);
+  EXPECT_EQ(options.optimizer.weight_decay, 0.01);
+  EXPECT_EQ(options.optimizer.clip_grad, 1.0);
   EXPECT_EQ(options.train.seed, 1234);
   EXPECT_EQ(options.data.split, "969,30,1");
   EXPECT_EQ(options.model.make_vocab_size_divisible_by, 128);
@@ -46,14 +53,14 @@ TEST(Flags, DerivesWhatWasLeftOut) {
   const Options ramp = train_options(
       test::words("--train-iters 0 --train-samples 1000 --global-batch-size 48 --rampup-batch-size 16 16 96"));
   EXPECT_EQ(ramp.train.train_iters, 3 + 2 + (1000 - 48 - 64) / 48);
-  EXPECT_THAT(train_options({"--cuda-graph-impl", "transformer_engine"}).train.cuda_graph_modules,
+  EXPECT_THAT(train_options({"--cuda-graph-impl", "transformer_engine"}).memory.cuda_graph_modules,
               ElementsAre("layer"));
-  EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).train.cuda_graph_modules,
+  EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).memory.cuda_graph_modules,
               ElementsAre("attn"));
   EXPECT_THAT(
-      train_options(test::words("--cuda-graph-impl local --cuda-graph-modules mlp attn mlp")).train.cuda_graph_modules,
+      train_options(test::words("--cuda-graph-impl local --cuda-graph-modules mlp attn mlp")).memory.cuda_graph_modules,
       ElementsAre("mlp", "attn"));
-  EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).train.recompute_modules,
+  EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).memory.recompute_modules,
               ElementsAre("core_attn"));
 }
 
@@ -76,16 +83,16 @@ TEST(Flags, FillsEveryKindOfField) {
 
 TEST(Flags, DtypesOfGradientsAndMoments) {
   const Options wide = train_options({"--bf16"});
-  EXPECT_EQ(wide.train.main_grads_dtype, DType::kFp32);
-  EXPECT_EQ(wide.train.exp_avg_dtype, DType::kFp32);
-  EXPECT_EQ(wide.train.exp_avg_sq_dtype, DType::kFp32);
-  EXPECT_EQ(wide.train.loss_chunk_size, 0);
+  EXPECT_EQ(wide.optimizer.main_grads_dtype, DType::kFp32);
+  EXPECT_EQ(wide.optimizer.exp_avg_dtype, DType::kFp32);
+  EXPECT_EQ(wide.optimizer.exp_avg_sq_dtype, DType::kFp32);
+  EXPECT_EQ(wide.memory.loss_chunk_size, 0);
   const Options narrow = train_options({"--bf16", "--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16",
                                         "--exp-avg-sq-dtype=bf16", "--loss-chunk-size", "512"});
-  EXPECT_EQ(narrow.train.main_grads_dtype, DType::kBf16);
-  EXPECT_EQ(narrow.train.exp_avg_dtype, DType::kBf16);
-  EXPECT_EQ(narrow.train.exp_avg_sq_dtype, DType::kBf16);
-  EXPECT_EQ(narrow.train.loss_chunk_size, 512);
+  EXPECT_EQ(narrow.optimizer.main_grads_dtype, DType::kBf16);
+  EXPECT_EQ(narrow.optimizer.exp_avg_dtype, DType::kBf16);
+  EXPECT_EQ(narrow.optimizer.exp_avg_sq_dtype, DType::kBf16);
+  EXPECT_EQ(narrow.memory.loss_chunk_size, 512);
   EXPECT_EQ(train_outcome({"--exp-avg-dtype", "bf16"}), "valid");
   EXPECT_EQ(train_outcome({"--exp-avg-dtype", "fp8"}),
             "exit 2: --exp-avg-dtype: expected fp32 or bf16, got \"fp8\"; see --help");
@@ -100,7 +107,7 @@ TEST(Flags, DtypesOfGradientsAndMoments) {
 
 TEST(Flags, MegatronsNameOfBf16Gradients) {
   const Options options = train_options({"--bf16", "--grad-reduce-in-bf16"});
-  EXPECT_EQ(options.train.main_grads_dtype, DType::kBf16);
+  EXPECT_EQ(options.optimizer.main_grads_dtype, DType::kBf16);
   const auto found = std::ranges::find(options.effective, "main-grads-dtype", &ConfigEntry::name);
   EXPECT_EQ(found->origin, "derived");
 }
@@ -123,7 +130,7 @@ TEST(Flags, TheLastOfTwoWins) {
   const Options of_lists = train_options(
       test::words("--recompute-granularity selective --recompute-modules mlp layernorm --lr=2 "
                   "--recompute-modules=core_attn --profile-ranks 0 --recompute-modules mlp_act --profile-ranks 1 2"));
-  EXPECT_THAT(of_lists.train.recompute_modules, ElementsAre("mlp_act"));
+  EXPECT_THAT(of_lists.memory.recompute_modules, ElementsAre("mlp_act"));
   EXPECT_THAT(of_lists.logging.profile_ranks, ElementsAre("1", "2"));
   EXPECT_EQ(of_lists.train.schedule.lr, 2);
 }

@@ -8,6 +8,9 @@
 #include <random>
 #include <set>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/program_options.h"
+#include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
 #include "core/model/config.h"
 #include "tests/support/device_cases.h"
@@ -34,11 +37,11 @@ class GeneratorTest : public test::OnDevice<DeviceType> {
     Options options = parse_flags(App::kPlan, flags).options;
     options.model.vocab_size = kVocab;
     resolve(options.model);
-    options.train.device = device();
+    options.device = device();
     options.train.seed = 5;
     options.generate.temperature = temperature;
     options.generate.top_k = temperature == 0 ? 1 : 0;
-    options.train.cuda_graph_impl = impl;
+    options.memory.cuda_graph_impl = impl;
     return options;
   }
 
@@ -55,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, GeneratorTest, testing::ValuesIn(test::device
 // The tokens of each sequence, one behind the other.
 struct Model {
   explicit Model(Options o, Communicator* ranks = nullptr)
-      : options(std::move(o)), generator(options, options.train.device, kMost, ranks) {
+      : options(std::move(o)), generator(options, options.device, kMost, ranks) {
     generator.parameters().initialize(generator.compute(), 11);
   }
   Tokens run(const Tokens& prompts, const Sizes& sizes, std::size_t stop = 1000) {

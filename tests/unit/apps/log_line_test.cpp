@@ -9,6 +9,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/step_metrics_support.h"

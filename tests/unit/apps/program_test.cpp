@@ -13,6 +13,7 @@
 #include <system_error>
 #include <thread>
 
+#include "apps/config/memory_options.h"
 #include "apps/flags/flags.h"
 #include "apps/train/start_watch.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
@@ -64,9 +65,9 @@ TEST(Program, DeterministicRunsHaveNcclTakeTheSameWayInGraphs) {
 // train sets both before MPI_Init, which flags are not finished before.
 TEST(Program, WhatIsReadFirstTellsDeterminismAndGraphs) {
   FlagParser parser(App::kTrain);
-  const TrainingOptions train = parser.read({"--deterministic-mode", "--cuda-graph-impl", "local"}).options.train;
-  EXPECT_TRUE(train.deterministic_mode);
-  EXPECT_EQ(train.cuda_graph_impl, CudaGraphImpl::kLocal);
+  const Options options = parser.read({"--deterministic-mode", "--cuda-graph-impl", "local"}).options;
+  EXPECT_TRUE(options.deterministic_mode);
+  EXPECT_EQ(options.memory.cuda_graph_impl, CudaGraphImpl::kLocal);
 }
 
 // But for what the user has set.

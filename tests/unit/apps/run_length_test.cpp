@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <mutex>
 
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/cost/expert_rows.h"
 #include "apps/forecast/forecast.h"
 #include "apps/forecast/suggest.h"

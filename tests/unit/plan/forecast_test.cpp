@@ -10,6 +10,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "apps/config/parallel_options.h"
 #include "apps/run/step.h"
 #include "apps/summary/printed_actions.h"
 #include "core/base/error.h"

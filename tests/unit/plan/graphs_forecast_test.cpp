@@ -42,10 +42,11 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
   EXPECT_EQ(layer.nodes, layer.captured_ops);
   const StepGraphs gpu = graphs(local + Words{"layer", "--device", "cuda"});
   EXPECT_EQ(gpu.nodes, gpu.captured_ops + 4 * 7);
-  TrainingOptions train{.device = DeviceType::kCpu};
-  EXPECT_THAT(printed(layer, train, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
-  train.device = DeviceType::kCuda;
-  EXPECT_THAT(printed(gpu, train, ""),
+  Options options;
+  options.device = DeviceType::kCpu;
+  EXPECT_THAT(printed(layer, options, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
+  options.device = DeviceType::kCuda;
+  EXPECT_THAT(printed(gpu, options, ""),
               testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
 }
 
@@ -56,7 +57,7 @@ TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
         complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--cuda-graph-impl", "local"} + flags, 2);
     std::vector<StepGraphs> ranks;
     for (const StageForecast& stage : make_forecast(options, 2, {}).stages) ranks.push_back(stage.plans.graphs);
-    check_captured_modules(options.train, ranks);
+    check_captured_modules(options, ranks);
   };
   const auto recomputed = [](const char* method, const char* layers) {
     return Words{"--recompute-granularity", "full", "--recompute-method", method, "--recompute-num-layers", layers};

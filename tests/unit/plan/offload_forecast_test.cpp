@@ -5,6 +5,10 @@
 
 #include <algorithm>
 
+#include "apps/config/checkpoint_options.h"
+#include "apps/config/machine_facts.h"
+#include "apps/config/offload_options.h"
+#include "apps/config/program_options.h"
 #include "apps/forecast/forecast.h"
 #include "apps/planning/plan_steps.h"
 #include "apps/summary/offload_report.h"

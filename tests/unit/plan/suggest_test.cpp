@@ -8,6 +8,8 @@
 #include <array>
 #include <numeric>
 
+#include "apps/config/memory_options.h"
+#include "apps/config/parallel_options.h"
 #include "apps/forecast/suggested_layout.h"
 #include "core/base/error.h"
 #include "tests/unit/plan/plan_support.h"

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "apps/config/parallel_options.h"
 #include "apps/forecast/suggest.h"
 #include "apps/summary/printed_actions.h"
 #include "core/model/config.h"

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "apps/config/logging_options.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "apps/config/machine_facts.h"
+#include "apps/config/offload_options.h"
 #include "apps/planning/memory_checks.h"
 #include "apps/train/run_setup.h"
 #include "parallel/comm/on_all_ranks.h"
@@ -129,7 +131,7 @@ TEST(HostMemory, AutoTakesARanksShareOfWhatTheHostHas) {
     EXPECT_EQ(options.machine.host_share, 0u);
     options.offload.offload_modules = {"auto"};
     for (const DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
-      options.train.device = device;
+      options.device = device;
       take_host_share(options, group, 6 * kGib);
       EXPECT_EQ(options.machine.host_share, 3 * kGib);
       EXPECT_EQ(options.machine.host_is_device, device == DeviceType::kCpu);

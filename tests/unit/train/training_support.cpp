@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/run/own_model.h"
 #include "core/device/copy.h"
 #include "tests/support/download.h"

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "apps/config/logging_options.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/config/parallel_options.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/moe/moe_runs.h"
 

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "apps/checkpoint/training_checkpoint.h"
+#include "apps/config/checkpoint_options.h"
 #include "apps/convert/converter.h"
 #include "apps/flags/complete_options.h"
 #include "apps/train/run_setup.h"
