@@ -61,8 +61,6 @@ class Event {
   bool recorded_ = false;
   bool in_graph_ = false;                // the latest record was captured
   std::weak_ptr<Graph*> capture_token_;  // of that capture
-  // The graph that records this event by record_external (Graph::identity_), unless somebody else recorded it since.
-  std::weak_ptr<const std::string> recorder_;
   std::shared_ptr<CpuEventPoint> cpu_;  // the latest record outside of graphs, null before the first
   std::shared_ptr<CudaEvent> cuda_;     // the same on CUDA, where one object serves all records
 };

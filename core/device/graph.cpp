@@ -44,7 +44,6 @@ void Graph::begin_capture(Stream& origin) {
     cuda_->begin(*stream);
   }
   token_ = std::make_shared<Graph*>(this);
-  identity_ = std::make_shared<const std::string>(name_);
   guard_ = origin.instruments_.captures;
   if (guard_ != nullptr) guard_->graphs_.push_back(this);
   join(origin);
@@ -129,7 +128,6 @@ void Graph::record(Stream& stream, Event& event) {
   add({.kind = Kind::kRecord, .lane = stream.capture_lane_, .event_id = id});
   event.in_graph_ = true;
   event.capture_token_ = token_;
-  event.recorder_.reset();
   recorded_[event.id_] = {.node_id = id, .clock = lane_of(stream).clock};
   if (cuda_ != nullptr) cuda_->record(*stream.cuda(), id);
 }
@@ -160,12 +158,8 @@ void Graph::add_external(Kind kind, Stream& stream, Event& event, bool told) {
        .cuda_event = event.cuda_,
        .event_id = told ? event.id_ : Event::next_id()});
   has_external_events_ = true;
-  Lane& lane = lane_of(stream);
-  if (kind == Kind::kRecordExternal) {
-    event.recorder_ = identity_;
-    exits_.push_back({.event_id = event.id_, .clock = lane.clock});
-  }
   if (cuda_ == nullptr) return;
+  Lane& lane = lane_of(stream);
   if (kind == Kind::kRecordExternal) {
     event.cuda_->record(cuda_of(lane), /*external=*/true);
   } else {
@@ -190,25 +184,11 @@ void Graph::end_capture() {
       spread();
       cuda_->end(cuda_of(lanes_[0]), spread_.follows);
     }
-    find_late_ops();
   } catch (...) {
     abort_capture();
     throw;
   }
   release_streams();
-}
-
-void Graph::find_late_ops() {
-  std::vector<std::int64_t> place(lanes_.size(), 0);  // of the latest node on each lane
-  for (const Node& node : nodes_) {
-    const auto lane = static_cast<std::size_t>(node.lane);
-    ++place[lane];
-    if (node.kind != Kind::kOp || node.access.is_copy()) continue;
-    for (Exit& exit : exits_) {
-      const bool before = lane < exit.clock.size() && place[lane] <= exit.clock[lane];
-      if (!before && exit.late_op.empty()) exit.late_op = node.access.name();
-    }
-  }
 }
 
 void Graph::release_streams() {
@@ -232,8 +212,6 @@ void Graph::abort_capture() {
   cuda_.reset();
   release_streams();
   has_external_events_ = drops_ = false;
-  identity_ = nullptr;
-  exits_.clear();
   nodes_.clear();
   spread_ops_.clear();
   spread_ = {};
@@ -289,49 +267,6 @@ void Graph::check_replay(const Stream& stream) const {
   }
   require(stream.device() == (cuda_ != nullptr ? DeviceType::kCuda : DeviceType::kCpu),
           "replay on a stream of another device than the captured one");
-}
-
-void Graph::check_resume(const Stream& main, const Event& resume) const {
-  const auto refuse = [&](std::string expected, std::string got, std::string remedy = "") {
-    fail({.subject = fmt::format("graph {}: replay beside stream {}", name_, main.name()),
-          .expected = std::move(expected),
-          .got = std::move(got),
-          .remedy = std::move(remedy)});
-  };
-  const auto is_resume = [&](const Exit& exit) { return exit.event_id == resume.id_; };
-  const auto exit = std::find_if(exits_.begin(), exits_.end(), is_resume);
-  const std::shared_ptr<const std::string> recorder = resume.recorder_.lock();
-  if (exit == exits_.end()) {
-    refuse("an event that this graph records by record_external",
-           fmt::format("event {}, which {} records", resume.name(), recorder ? "graph " + *recorder : "no graph"));
-  }
-  if (std::find_if(exit + 1, exits_.end(), is_resume) != exits_.end()) {
-    refuse(fmt::format("one record of event {} in the graph", resume.name()), "several");
-  }
-  if (recorder != identity_) {
-    refuse(fmt::format("event {} recorded by this graph alone", resume.name()),
-           fmt::format("a record {} since the capture", recorder ? "in graph " + *recorder : "outside of it"),
-           "give the graph an event of its own");
-  }
-  if (!exit->late_op.empty()) {
-    refuse(fmt::format("only copies after event {}", resume.name()), fmt::format("op {}", exit->late_op),
-           "record the event after it");
-  }
-}
-
-void Graph::replay_beside(Stream& main, Stream& side, Event& resume) {
-  check_replay(main);
-  check_replay(side);
-  if (&main == &side) {
-    fail({.subject = fmt::format("graph {}: replay beside stream {}", name_, main.name()),
-          .expected = "a side stream",
-          .got = "the stream itself"});
-  }
-  check_resume(main, resume);
-  main.record(start_);
-  side.wait(start_);
-  replay(side);
-  main.wait(resume);
 }
 
 // The captured order is a topological order of the graph, so that one worker can run it; the hazard checker sees the

@@ -50,12 +50,6 @@ class Graph {
 
   // Enqueues the whole graph on `stream`; the captured memory must still hold the same buffers.
   void replay(Stream& stream);
-  // The same on `side`, behind what `main` holds; `main` goes on at `resume`, an event that this graph records by
-  // record_external, while the rest of the graph still runs. The rest may only copy: any other op would run beside
-  // those of `main`, with which it may share a workspace. As for all work on `side`, whoever uses what the rest writes,
-  // or writes what it reads, first waits for `side`. Errors, before anything is enqueued: `side` is `main`; an event
-  // that this graph does not record, or that anybody else recorded or captured since; another op than a copy behind it.
-  void replay_beside(Stream& main, Stream& side, Event& resume);
 
   const std::string& name() const { return name_; }
   int num_ops() const;                  // captured ops, without event nodes
@@ -98,11 +92,6 @@ class Graph {
     std::uint64_t node_id;
     VectorClock clock;
   };
-  struct Exit {  // a record_external
-    std::uint64_t event_id;
-    VectorClock clock;           // nodes that a wait for it waits for
-    std::string_view late_op{};  // the first op beyond these that is no copy; "": none
-  };
 
   int join(Stream& stream);  // adds a lane
   void announce(Stream& stream, const Access& access);
@@ -115,9 +104,7 @@ class Graph {
   void wait(Stream& stream, Event& event);
   void add_external(Kind kind, Stream& stream, Event& event, bool told = true);  // to the hazard checker
   void spread();  // CUDA: plans lanes of ops, where that pays
-  void find_late_ops();
   void check_replay(const Stream& stream) const;
-  void check_resume(const Stream& main, const Event& resume) const;
   void note_spread_replay(HazardChecker& hazards, const Stream& stream);
   void describe_replay(Stream& stream) const;                         // to the trace
   void note_replay(Node& node, Stream& stream, int instrument_lane);  // tells the instruments and the events
@@ -131,10 +118,8 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<std::function<void(Stream&)>> notes_;       // Stream::on_each_run
   std::unordered_map<std::uint64_t, Recorded> recorded_;  // by the event's own id
-  std::vector<Exit> exits_;
-  std::shared_ptr<Graph*> token_;                // alive while capturing; events refer to it
-  std::shared_ptr<const std::string> identity_;  // the name, of this capture; events refer to it
-  CaptureGuard* guard_ = nullptr;                // while capturing: the origin's
+  std::shared_ptr<Graph*> token_;                         // alive while capturing; events refer to it
+  CaptureGuard* guard_ = nullptr;                         // while capturing: the origin's
   std::int64_t replays_ = 0;
   std::unique_ptr<CudaGraph> cuda_;  // null on the CPU
   bool has_external_events_ = false;
@@ -142,7 +127,6 @@ class Graph {
   // Of a graph whose ops run side by side: the ops, by their places among the nodes, and what they follow.
   std::vector<std::size_t> spread_ops_;
   LanePlan spread_;
-  Event start_{"start of a replay"};  // of replay_beside
 };
 
 }  // namespace megalith

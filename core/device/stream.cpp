@@ -77,7 +77,6 @@ void Stream::record(Event& event) {
     return;
   }
   if (instruments_.hazards != nullptr) instruments_.hazards->record(lane_, event.id_);
-  event.recorder_.reset();
   enqueue_record(event);
 }
 

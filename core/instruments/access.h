@@ -68,7 +68,7 @@ class Access {
   void set_experts(std::size_t first, const RowsOfExperts& experts) {
     for (std::size_t i = first; i < ranges_.size(); ++i) ranges_[i].experts = experts;
   }
-  // The op moves bytes and does nothing else (Graph::replay_beside).
+  // The op moves bytes and does nothing else, so that copy engines may do its work.
   void set_copy() { is_copy_ = true; }
 
   std::string_view name() const { return name_; }  // a string with static lifetime

@@ -104,25 +104,6 @@ void add_graphs(Calls& calls) {
   };
 }
 
-void add_replays_beside(Calls& calls) {
-  calls["graph.replay_beside"] = [](const Words& words) {
-    const std::string& wrong = words.at(0);
-    Event own("offload"), other("reload");
-    Capture capture;
-    Event& event = wrong == "foreign" ? other : own;
-    capture.op(capture.compute, "gemm");
-    capture.compute.record_external(own);
-    if (wrong == "late") capture.op(capture.compute, "gelu");
-    capture.graph.end_capture();
-    if (wrong == "stale") capture.comm.record(event);
-    Graph second("layer 4 forward");
-    second.begin_capture(capture.compute);
-    capture.compute.record_external(other);
-    second.end_capture();
-    capture.graph.replay_beside(capture.compute, wrong == "same" ? capture.compute : capture.comm, event);
-  };
-}
-
 void add_layers(Calls& calls) {
   calls["stash.missing"] = [](const Words&) { Stash().at(2, "hidden"); };
   calls["stash.dropped"] = [](const Words&) {
@@ -338,7 +319,6 @@ const std::map<std::string, GoldenCall>& golden_calls() {
   static const Calls kCalls = [] {
     Calls calls;
     add_graphs(calls);
-    add_replays_beside(calls);
     add_layers(calls);
     add_memory(calls);
     add_groups(calls);

@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "core/device/capture_guard.h"
-#include "core/device/copy.h"
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
-#include "core/memory/memory_pool.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {
@@ -267,41 +265,6 @@ TEST_F(CudaGraphTest, AfterABrokenCaptureAnotherGraphCanBeCaptured) {
     compute().synchronize();
     EXPECT_EQ(read_flag(x), expected += 3);
   }
-}
-
-// The tail is a copy that cannot begin before the gate.
-TEST_F(CudaGraphTest, AReplayBesideLetsMainGoOnWhileTheTailWaits) {
-  Stream side(DeviceType::kCuda, "side", {.captures = &guard_});
-  Graph graph("layer 2 forward");
-  Event resume("layer 2 is done"), gate("gate");
-  MemoryPool pool(DeviceType::kCuda);  // flags are in host memory, between which a copy makes the host wait
-  int* const on_device = static_cast<int*>(pool.allocate(sizeof(int), MemoryCategory::kOther, "hidden"));
-  int *hidden = flags(1), *offloaded = flags(1), *seen = flags(1), *head = flags(1), *tail = flags(1);
-  graph.begin_capture(compute());
-  op(compute(), "mlp", hidden, [&](Stream& s) { add(s, hidden, 1); });
-  op(compute(), "store", on_device, [&](Stream& s) { copy_by_kernel(s, on_device, hidden); });
-  compute().record_external(resume);
-  compute().wait_external(gate);
-  copy_to_host(compute(), offloaded, on_device, sizeof(int));
-  graph.end_capture();
-  copy_by_kernel(compute(), seen, hidden);  // loads it: a kernel that is loaded later waits for those that spin
-  compute().synchronize();
-  for (int step = 1; step <= 3; ++step) {
-    spin(comm(), tail, step);
-    comm().record(gate);
-    spin(compute(), head, step);
-    graph.replay_beside(compute(), side, resume);
-    copy_by_kernel(compute(), seen, hidden);
-    EXPECT_EQ(read_flag(hidden), step - 1) << "the side stream did not wait for main";
-    write_flag(head, step);
-    compute().synchronize();  // returns only if it does not wait for the tail
-    EXPECT_EQ(read_flag(seen), step);
-    EXPECT_EQ(read_flag(offloaded), step - 1);
-    write_flag(tail, step);
-    side.synchronize();
-    EXPECT_EQ(read_flag(offloaded), step);
-  }
-  EXPECT_LT(seconds(), 5);
 }
 
 TEST_F(CudaGraphTest, TellsTheMemoryThatTheDriverTook) {

@@ -128,27 +128,6 @@ TEST_P(TraceTest, AReplayIsARangeThatTellsItsOpsAndACaptureLeavesNothing) {
   }
 }
 
-// On its own stream, up to the end of what the graph leaves to run.
-TEST_P(TraceTest, AReplayBesideIsARangeOfTheSideStream) {
-  Graph graph("layer 3 forward");
-  Event resume("resume");
-  graph.begin_capture(compute());
-  enqueue(compute(), sleeping("mlp"));
-  compute().record_external(resume);
-  graph.end_capture();
-  trace_.start(compute());
-  graph.replay_beside(compute(), comm(), resume);
-  enqueue(compute(), sleeping("head"));
-  comm().synchronize();
-  trace_.stop();
-  ASSERT_FALSE(trace_.spans().empty());
-  const Trace::Span& replay = span(0);
-  EXPECT_EQ(replay.name, "replay layer 3 forward");
-  EXPECT_EQ(trace_.lane_names().at(static_cast<std::size_t>(replay.lane)), "communication");
-  EXPECT_EQ(trace_.spans().back().name, "head");
-  EXPECT_GE(trace_.spans().back().begin_us, replay.begin_us + 2000 - kSlackUs);
-}
-
 TEST_P(TraceTest, NothingIsTracedUnlessActive) {
   enqueue(compute(), TestOp{.name = "a"});
   {

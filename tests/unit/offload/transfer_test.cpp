@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
+#include <memory>
 
+#include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
 #include "tests/unit/offload/transfer_bench.h"
 
@@ -156,6 +160,49 @@ TEST_P(OffloadTransfer, WhatCameBeforeIsNotWaitedForAgain) {
   EXPECT_EQ(waits.count, before + 1);
   for (const int column : kColumnsInFlight) bench.run(Kind::kBackwardData, column, 0);
   bench.synchronize();
+  EXPECT_EQ(hazards.count(), 0);
+}
+
+// The graph ends with an op that is held up until the copy is over.
+TEST_P(OffloadTransfer, ACopyOutIsHiddenByTheRestOfTheGraphThatWroteTheSlot) {
+  if (device() != DeviceType::kCpu) GTEST_SKIP() << "a GPU's copies follow the same events";
+  const Plans plans = record();
+  HazardChecker hazards;
+  Bench bench(device(), {.hazards = &hazards});
+  prepare(bench, plans);
+  std::vector<std::unique_ptr<Graph>> graphs;
+  bench.transfer.begin(/*replays=*/true);
+  for (const int column : kColumnsInFlight) {
+    bench.runner.begin(column, {.sequences = column});
+    std::promise<void> latch;
+    std::atomic<bool> is_over = false;
+    Graph& graph = *graphs.emplace_back(std::make_unique<Graph>("keeper"));
+    graph.begin_capture(bench.compute);
+    bench.run(Kind::kForward, column, 0);
+    bench.transfer.written_in_graph({.kind = Kind::kForward, .segment = 0, .column = column});
+    bench.compute.announce(Access("hold"));
+    bench.compute.cpu()->enqueue([&, opened = latch.get_future().share()] {
+      opened.wait_for(std::chrono::seconds(30));
+      is_over = true;
+    });
+    graph.end_capture();
+    graph.replay(bench.compute);
+    bench.run(Kind::kOffload, column);
+    bench.out.synchronize();
+    EXPECT_FALSE(is_over) << "the copy waited for the whole graph";
+    latch.set_value();
+    bench.run(Kind::kWaitOffload, column);
+    bench.run(Kind::kForward, column, 1);
+    bench.compute.synchronize();  // `latch` goes
+  }
+  for (const int column : {kColumnsInFlight[1], kColumnsInFlight[0]}) {
+    bench.run(Kind::kReload, column);
+    bench.run(Kind::kWaitReload, column);
+    for (const int segment : {0, 1}) bench.run(Kind::kBackwardData, column, segment);
+  }
+  bench.synchronize();
+  expect_read(bench);
+  EXPECT_EQ(bench.transfer.stats().from_within, 2);
   EXPECT_EQ(hazards.count(), 0);
 }
 
