@@ -26,8 +26,7 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
       streams_(streams),
       poison_(poison),
       states_(parameters.units().size(), State::kSharded),
-      summed_(parameters.units().size(), false),
-      complete_at_(parameters.units().size(), 0) {
+      summed_(parameters.units().size(), false) {
   for (const ParameterUnit& unit : parameters.units()) complete_.emplace_back("shard of " + unit.name);
   // All of a kind in one block, which peers map as one.
   const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
@@ -128,13 +127,10 @@ void ShardedUnits::unshard(int index) {
   slot.tenant = index;
   states_[static_cast<std::size_t>(index)] = State::kGathered;
   const ParameterUnit& of = unit(index);
-  const std::int64_t complete_at = complete_at_[static_cast<std::size_t>(index)];
-  wait(streams_.gather, complete_[static_cast<std::size_t>(index)], complete_at, gather_saw_sums_);
-  if (updated_at_ <= slot.freed_at) {  // the later one, which the others come before
-    wait(streams_.gather, slot.free, slot.freed_at, gather_saw_);
-  } else if (complete_at == 0) {
-    wait(streams_.gather, updated_, updated_at_, gather_saw_);
-  }
+  // A gather of instances comes after the update, and the update after what freed slots before it.
+  streams_.gather.wait(complete_[static_cast<std::size_t>(index)]);
+  streams_.gather.wait(updated_);
+  streams_.gather.wait(slot.free);
   const UnitGroups& groups = groups_of(of);
   launch(streams_.gather, AllGather{.group = groups.gather,
                                     .in = of.weight_shard,
@@ -155,12 +151,6 @@ void ShardedUnits::wait_unshard(int index) {
   unit(index).bind_weights(slot.place(unit(index)));
 }
 
-void ShardedUnits::wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw) {
-  if (recorded_as <= saw) return;
-  stream.wait(event);
-  saw = recorded_as;
-}
-
 void ShardedUnits::fill_with_nan(const Tensor& whole) {
   if (poison_) launch(streams_.compute, Fill{.x = whole, .value = std::numeric_limits<double>::quiet_NaN()});
 }
@@ -174,21 +164,17 @@ void ShardedUnits::reshard(int index) {
   fill_with_nan(unit(index).weights);
   unit(index).bind_weights({});
   streams_.compute.record(slot.free);
-  slot.freed_at = ++compute_records_;
 }
 
-void ShardedUnits::updated(bool waited) {
-  if (!slots_.has_weights()) return;
-  streams_.compute.record(updated_);
-  updated_at_ = ++compute_records_;
-  if (waited) reduce_saw_ = updated_at_;
+void ShardedUnits::updated() {
+  if (slots_.has_weights()) streams_.compute.record(updated_);
 }
 
 void ShardedUnits::bind_gradients(int index) {
   Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
   if (slot.tenant >= 0) fail_call("bind_gradients", index, "a slot that no unit is in");
   slot.tenant = index;
-  wait(streams_.compute, slot.free, slot.freed_at, compute_saw_);
+  streams_.compute.wait(slot.free);
   unit(index).bind_gradients(slot.place(unit(index)));
   fill_with_nan(unit(index).main_grads);
   unit(index).begin_gradients(streams_.compute);
@@ -224,7 +210,6 @@ void ShardedUnits::reduce_shard(int index) {
     }
   }
   streams_.reduce.record(slot.free);
-  slot.freed_at = ++reduce_records_;
   summed_[static_cast<std::size_t>(index)] = true;
   ++reductions_;
 }
@@ -244,31 +229,26 @@ void ShardedUnits::sum_instances(int index) {
 
 void ShardedUnits::gather_instances(int index) {
   const ParameterUnit& of = unit(index);
-  if (updated_at_ == 0) fail_call("gather_instances", index, "an update before");
-  wait(streams_.reduce, updated_, updated_at_, reduce_saw_);
+  if (!updated_.recorded()) fail_call("gather_instances", index, "an update before");
+  streams_.reduce.wait(updated_);
   launch(streams_.reduce, AllGather{.group = *groups_of(of).instances,
                                     .in = of.owned_weights,
                                     .out = of.weight_shard,
                                     .label = "shard of " + of.name});
-  streams_.reduce.record(complete_[static_cast<std::size_t>(index)]);
-  complete_at_[static_cast<std::size_t>(index)] = ++reduce_records_;
-  last_complete_ = index;
+  last_complete_ = &complete_[static_cast<std::size_t>(index)];
+  streams_.reduce.record(*last_complete_);
 }
 
 void ShardedUnits::begin_sums() { summed_.assign(summed_.size(), false); }
 
-bool ShardedUnits::finish_sums() {
-  if (!slots_.has_gradients()) return false;
+void ShardedUnits::finish_sums() {
+  if (!slots_.has_gradients()) return;
   streams_.reduce.record(summed_up_);
-  wait(streams_.compute, summed_up_, ++reduce_records_, compute_saw_);
-  return true;
+  streams_.compute.wait(summed_up_);
 }
 
 void ShardedUnits::wait_for_all() {
-  if (last_complete_ >= 0) {
-    const auto last = static_cast<std::size_t>(last_complete_);
-    wait(streams_.compute, complete_[last], complete_at_[last], compute_saw_);
-  }
+  if (last_complete_ != nullptr) streams_.compute.wait(*last_complete_);
   for (Slot& slot : weights_) {
     if (slot.tenant >= 0) streams_.compute.wait(slot.ready);
   }

@@ -55,9 +55,8 @@ class ShardedUnits {
   void unshard(int unit);
   void wait_unshard(int unit);
   void reshard(int unit);
-  // Weights of the shards were written on the compute stream: later gathers wait for it. `waited`: the reductions'
-  // stream has done so.
-  void updated(bool waited = false);
+  // Weights of the shards were written on the compute stream: later gathers wait for it.
+  void updated();
 
   // Between the two every backward_weight of the unit's segments: what one op writes is not zero before.
   void bind_gradients(int unit);
@@ -69,9 +68,8 @@ class ShardedUnits {
   // Behind updated(), where a rank owns less than its shard: later gathers of the unit wait for it.
   void gather_instances(int unit);
   void begin_sums();
-  // The compute stream may read the shards' gradients, having waited for all of the reductions' stream; false: there
-  // are none.
-  bool finish_sums();
+  // The compute stream may read the shards' gradients, having waited for all of the reductions' stream.
+  void finish_sums();
 
   // From now on: weights become NaN where they are given up, gradients where they are bound, before they begin.
   void poison_slots(bool on) { poison_ = on; }
@@ -91,7 +89,6 @@ class ShardedUnits {
     Tensor memory;
     int tenant = -1;
     Event free{"unit slot free"};    // its last tenant was read, or reduced
-    std::int64_t freed_at = 0;       // which record of its stream that is; 0: none yet
     Event ready{"unit slot ready"};  // gathered, or gradients complete
 
     Tensor place(const ParameterUnit& unit) const { return memory.slice(0, 0, unit.numel); }
@@ -103,8 +100,6 @@ class ShardedUnits {
     return unit.kind == UnitKind::kDense ? groups_.front() : groups_.back();
   }
   void fill_with_nan(const Tensor& whole);  // where slots are poisoned
-  // Unless the stream saw that record, or a later one of the same stream.
-  static void wait(Stream& stream, Event& event, std::int64_t recorded_as, std::int64_t& saw);
   [[noreturn]] void fail_call(const char* call, int unit, const char* why);
 
   ParameterStore& parameters_;
@@ -117,14 +112,9 @@ class ShardedUnits {
   std::vector<State> states_;  // of each unit's weights
   std::vector<bool> summed_;   // of each unit's gradients, since begin_sums()
   Event updated_{"shards updated"};
-  std::int64_t updated_at_ = 0;
-  std::deque<Event> complete_;             // of each unit, where a rank owns less than its shard: that is gathered
-  std::vector<std::int64_t> complete_at_;  // which record of the reductions' stream
-  int last_complete_ = -1;                 // unit
+  std::deque<Event> complete_;      // of each unit, where a rank owns less than its shard: that is gathered
+  Event* last_complete_ = nullptr;  // of these
   Event summed_up_{"shards summed"};
-  std::int64_t compute_records_ = 0, reduce_records_ = 0;  // of the events here
-  // Of these the last ones that were waited for: the compute stream's by the two others, the reductions' likewise.
-  std::int64_t gather_saw_ = 0, reduce_saw_ = 0, compute_saw_ = 0, gather_saw_sums_ = 0;
   std::int64_t gathers_ = 0, reductions_ = 0;
 };
 

@@ -160,7 +160,6 @@ void ActivationTransfer::reload(const Action& action) {
   }
   CopyClock::end(flight.timed, streams_.back);
   streams_.back.record(flight.back);
-  flight.number_back = ++records_back_;
   ++stats_.reloads;
   stats_.bytes_back += static_cast<std::int64_t>(flight.device.bytes);
 }
@@ -169,11 +168,9 @@ void ActivationTransfer::wait_reload(const Action& action) {
   Flight& flight = pass(action, State::kComing, State::kHere);
   runner_.rebind(action.column, flight.host, flight.device.bytes, flight.target);
   if (rehearses_) return;
-  if (flight.number_back > saw_back_) {  // else it came before one that was waited for
-    CopyClock::ask(flight.timed, ctx_.compute);
-    ctx_.compute.wait(flight.back);
-  }
-  saw_back_ = std::max(saw_back_, flight.number_back);
+  if (ctx_.compute.is_after(flight.back)) return;  // it came before one that was waited for
+  CopyClock::ask(flight.timed, ctx_.compute);
+  ctx_.compute.wait(flight.back);
 }
 
 void ActivationTransfer::reset() {

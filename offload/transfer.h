@@ -75,7 +75,6 @@ class ActivationTransfer {
     void* host = nullptr;
     void* target = nullptr;
     CopyClock::Span* timed = nullptr;  // the copy under way, or the last one
-    std::int64_t number_back = 0;      // which record of its stream `back` is
     Event written{"slot written"}, left{"slot is on the host"}, room{"room for a slot"}, back{"slot is back"};
   };
 
@@ -103,7 +102,6 @@ class ActivationTransfer {
   bool replays_ = false, rehearses_ = false;
   std::map<std::pair<int, int>, Flight> flights_;  // by slot and column
   Tensor counted_;
-  std::int64_t records_back_ = 0, saw_back_ = 0;  // the last one that the compute stream waited for
   Stats stats_;
   CopyClock clock_;
 };

@@ -234,8 +234,8 @@ void Step::update() {
 }
 
 void Step::updated() {
-  const bool waited = rank_.buckets.gatherer->updated();  // on the communication stream
-  if (rank_.units.sharded) rank_.units.sharded->updated(waited);
+  if (rank_.units.sharded) rank_.units.sharded->updated();
+  rank_.buckets.gatherer->updated();  // after it: the communication stream waits for both at once
 }
 
 void Step::run(const Action& action) {

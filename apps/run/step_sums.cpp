@@ -55,8 +55,8 @@ void Step::reduce_norm() {
 }
 
 void Step::finish_reduce() {
-  const bool waited = rank_.units.sharded && rank_.units.sharded->finish_sums();  // on the same stream
-  rank_.buckets.reducer->finish(waited);
+  if (rank_.units.sharded) rank_.units.sharded->finish_sums();
+  rank_.buckets.reducer->finish();  // after it: what ends all of the communication stream ends its buckets too
 }
 
 }  // namespace megalith

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/device/stream_clock.h"
+
 namespace megalith {
 
 class CudaEvent;
@@ -61,8 +63,9 @@ class Event {
   bool recorded_ = false;
   bool in_graph_ = false;                // the latest record was captured
   std::weak_ptr<Graph*> capture_token_;  // of that capture
-  std::shared_ptr<CpuEventPoint> cpu_;  // the latest record outside of graphs, null before the first
-  std::shared_ptr<CudaEvent> cuda_;     // the same on CUDA, where one object serves all records
+  StreamClock clock_;                    // of the latest record; unknown where a capture or a replay made it
+  std::shared_ptr<CpuEventPoint> cpu_;   // the latest record outside of graphs, null before the first
+  std::shared_ptr<CudaEvent> cuda_;      // the same on CUDA, where one object serves all records
 };
 
 double seconds_between(const Event& earlier, const Event& later);

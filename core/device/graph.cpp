@@ -128,6 +128,7 @@ void Graph::record(Stream& stream, Event& event) {
   add({.kind = Kind::kRecord, .lane = stream.capture_lane_, .event_id = id});
   event.in_graph_ = true;
   event.capture_token_ = token_;
+  event.clock_.forget();
   recorded_[event.id_] = {.node_id = id, .clock = lane_of(stream).clock};
   if (cuda_ != nullptr) cuda_->record(*stream.cuda(), id);
 }

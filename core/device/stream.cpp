@@ -15,7 +15,7 @@
 namespace megalith {
 
 Stream::Stream(DeviceType device, std::string name, Instruments instruments)
-    : name_(std::move(name)), instruments_(instruments), lane_(-1) {
+    : name_(std::move(name)), instruments_(instruments), lane_(-1), clock_(Event::next_id()) {
   if (device == DeviceType::kPlan) {
     require(instruments_.timeline != nullptr, "a plan stream needs a timeline");
     lane_ = instruments_.timeline->add_lane(name_);
@@ -74,23 +74,27 @@ void Stream::record(Event& event) {
   if (device() == DeviceType::kPlan) {
     event.recorded_ = true;
     instruments_.timeline->record(lane_, event.id_);
-    return;
+  } else {
+    if (instruments_.hazards != nullptr) instruments_.hazards->record(lane_, event.id_);
+    enqueue_record(event);
   }
-  if (instruments_.hazards != nullptr) instruments_.hazards->record(lane_, event.id_);
-  enqueue_record(event);
+  clock_.advance();
+  event.clock_ = clock_;
 }
 
 void Stream::wait(Event& event) {
-  const bool told = tells_next_wait();
   if (Graph* graph = capture_ != nullptr ? capture_ : event.capturing()) {
-    if (told) graph->wait(*this, event);
+    if (tells_next_wait()) graph->wait(*this, event);
     return;
   }
+  if (event.in_graph_) event.require_record_outside_graphs("stream " + name_);
+  if (is_after(event)) return;
+  clock_.merge(event.clock_);
+  const bool told = tells_next_wait();
   if (device() == DeviceType::kPlan) {
     instruments_.timeline->wait(lane_, event.id_);
     return;
   }
-  event.require_record_outside_graphs("stream " + name_);
   if (instruments_.hazards != nullptr && told) instruments_.hazards->wait(lane_, event.id_);
   enqueue_wait(event);
 }
@@ -99,6 +103,7 @@ void Stream::mark_recorded(Event& event) {
   event.recorded_ = true;
   event.in_graph_ = false;
   event.capture_token_.reset();
+  event.clock_.forget();
 }
 
 void Stream::enqueue_record(Event& event) {

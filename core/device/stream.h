@@ -48,9 +48,13 @@ class Stream {
   }
 
   void record(Event& event);
-  // An event never recorded orders nothing. Waiting for one that is recorded in a capture joins that capture; after the
-  // capture it is an error until the event is recorded again.
+  // Does nothing where is_after(event) is true. Waiting for an event that is recorded in a capture joins that capture;
+  // after the capture it is an error until the event is recorded again.
   void wait(Event& event);
+  // Whether what is enqueued next comes after the event's latest record without a wait: the event was never recorded,
+  // or this stream recorded it, or has waited for that record or for one that comes after it. Waits inside a graph, and
+  // records that a replay makes, do not count: these are always waited for. Not while this stream captures.
+  bool is_after(const Event& event) const { return !event.recorded_ || clock_.covers(event.clock_); }
   // An event that fires inside a replay and is waited for outside of it (or the reverse): legal only while capturing.
   void record_external(Event& event);
   void wait_external(Event& event);
@@ -85,6 +89,7 @@ class Stream {
   int lane_;                  // this stream's number at the instruments
   Graph* capture_ = nullptr;  // the capture this stream takes part in
   int capture_lane_ = -1;     // and its number there
+  StreamClock clock_;         // of what is enqueued next, outside of captures
   std::variant<PlanStream, CpuStream, CudaStream> backend_;
 };
 

@@ -71,6 +71,7 @@ void GradientReducer::reduce(int bucket) {
   if (b.is_alone()) return;
   lane_.begin(compute_);
   for (const Tensor& range : b.ranges) reduce(b, range, fmt::format("gradients of bucket {}", bucket));
+  lane_.end();
   ++buckets_reduced_;
 }
 
@@ -95,7 +96,7 @@ void GradientReducer::reduce(const Bucket& bucket, const Tensor& range, const st
   launch(lane_.stream, ReduceScatter{.group = instances, .in = own, .out = owned, .label = label});
 }
 
-void GradientReducer::finish(bool waited) {
+void GradientReducer::finish() {
   const auto missing = std::find_if(buckets_.begin(), buckets_.end(), [](const Bucket& b) { return !b.started; });
   if (missing != buckets_.end()) {
     fail({.subject = fmt::format("gradient bucket {}", missing - buckets_.begin()),
@@ -104,9 +105,7 @@ void GradientReducer::finish(bool waited) {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   reset();
-  if (waited || std::ranges::all_of(buckets_, &Bucket::is_alone)) return;
-  lane_.end();
-  lane_.wait(compute_);
+  lane_.wait(compute_);  // for the bucket started last
 }
 
 void GradientReducer::reset() {

@@ -54,8 +54,7 @@ class GradientReducer {
   void reduce(int bucket);
 
   // What is enqueued on the compute stream from here on sees reduced gradients. All buckets have been started.
-  // `waited`: the compute stream has waited for all of the communication stream.
-  void finish(bool waited = false);
+  void finish();
   // No bucket was started; for a step that broke off.
   void reset();
 

@@ -31,11 +31,9 @@ bool ParameterGatherer::is_alone() const {
       buckets_, [](const Bucket& bucket) { return bucket.group->size() == 1 && bucket.instances == nullptr; });
 }
 
-bool ParameterGatherer::updated() {
+void ParameterGatherer::updated() {
   require(pending_.empty(), "ParameterGatherer::updated while parameters of the step before are gathered");
-  if (is_alone()) return false;
-  lane_.begin(compute_);
-  return true;
+  if (!is_alone()) lane_.begin(compute_);
 }
 
 void ParameterGatherer::gather(int bucket) {

@@ -24,9 +24,8 @@ class ParameterGatherer {
 
   int num_buckets() const { return static_cast<int>(buckets_.size()); }
 
-  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new. True
-  // where the communication stream waits for it.
-  bool updated();
+  // The update of this rank's shards was enqueued on the compute stream: what is gathered from here on is new.
+  void updated();
   // Starts a bucket. All ranks must come here with the buckets in the same order, each once per update.
   void gather(int bucket);
   // `enqueue` puts on the communication stream what the weights of a started bucket also need.

@@ -169,10 +169,10 @@ TEST(GradientReducer, EnqueuesOneWaitPerBucketAndOneAtTheEnd) {
                                                                      : "wait";
     order.push_back(timeline.lanes()[static_cast<std::size_t>(entry.lane)] + " " + what);
   }
-  EXPECT_THAT(
-      order, ElementsAre("compute backward", "compute backward", "compute record", "comm wait", "comm all_reduce",
-                         "comm all_reduce", "compute backward", "compute record", "comm wait", "comm all_reduce",
-                         "comm record", "compute wait", "compute optimizer", "compute optimizer", "compute optimizer"));
+  EXPECT_THAT(order, ElementsAre("compute backward", "compute backward", "compute record", "comm wait",
+                                 "comm all_reduce", "comm all_reduce", "comm record", "compute backward",
+                                 "compute record", "comm wait", "comm all_reduce", "comm record", "compute wait",
+                                 "compute optimizer", "compute optimizer", "compute optimizer"));
 }
 
 // Ops that touch nothing, so that a missing wait is a hazard on paper only and this test is clean under
