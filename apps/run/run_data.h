@@ -9,8 +9,8 @@
 #include "apps/config/options.h"
 #include "apps/config/run_length.h"
 #include "core/checkpoint/train_state.h"
-#include "core/optim/lr_schedule.h"
 #include "core/data/dataset.h"
+#include "core/optim/lr_schedule.h"
 #include "core/tokenizer/tokenizer.h"
 
 namespace megalith {

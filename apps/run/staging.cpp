@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "apps/run/rank.h"
 #include "core/base/error.h"
+#include "core/device/copy.h"
 
 namespace megalith {
 
@@ -27,6 +29,18 @@ std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
   const std::size_t numbers =
       2 * tokens_of(config, most_microbatches(config)) + report.sums + report.counts + kRoom;  // of 4 bytes
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
+}
+
+std::optional<float> mean_of(const std::vector<ExpertLoad>& loads, std::optional<float> ExpertLoad::*loss) {
+  if (loads.empty() || !(loads.front().*loss)) return std::nullopt;
+  double sum = 0;
+  for (const ExpertLoad& load : loads) sum += static_cast<double>((load.*loss).value_or(0));
+  return static_cast<float>(sum / static_cast<double>(loads.size()));
+}
+
+void copy_room(Rank& rank, StagedStep& step) {
+  if (const Tensor& needed = rank.step.room_needed)
+    copy_to_host(rank.streams.compute, step.room_needed, needed.data, needed.bytes());
 }
 
 }  // namespace
@@ -91,6 +105,75 @@ void Staging::stage(Stream& compute, const StepInput& input) {
       std::copy_n(from + position + 1, run, step.labels + s * mine + row);
     }
   }
+}
+
+ReportSizes report_sizes(const Rank& rank) {
+  const Tensor& counts = rank.step.counts;
+  return {.sums = static_cast<std::size_t>(rank.step.sums.numel()),
+          .counts = counts ? static_cast<std::size_t>(counts.numel()) : 0};
+}
+
+void enqueue_report(Rank& rank, StagedStep& step, const ActivationTransfer::Stats& moved) {
+  Stream& compute = rank.streams.compute;
+  if (rank.offload) {
+    const ActivationTransfer::Stats& now = rank.offload->transfer.stats();
+    step.bytes_out = now.bytes_out - now.bounded_out - (moved.bytes_out - moved.bounded_out);
+    step.bytes_back = now.bytes_back - now.bounded_back - (moved.bytes_back - moved.bounded_back);
+    // The compute stream has waited for all copies.
+    if (const Tensor& bytes = rank.step.moved_bytes) copy_to_host(compute, step.moved_bytes, bytes.data, bytes.bytes());
+  }
+  copy_to_host(compute, step.report, rank.step.parameters, sizeof(StepParameters));
+  if (const Tensor& counts = rank.step.counts) {
+    copy_to_host(compute, step.sums, rank.step.sums.data, rank.step.sums.bytes());
+    copy_to_host(compute, step.counts, counts.data, counts.bytes());
+  }
+  copy_room(rank, step);
+  compute.record(step.reported);
+}
+
+StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous) {
+  Stream& compute = rank.streams.compute;
+  compute.synchronize_host(step.reported);
+  Access access("read the step's result");
+  access.add(step.report, sizeof(StepParameters), false);
+  const ReportSizes sizes = report_sizes(rank);
+  access.add(step.sums, sizes.sums * sizeof(float), false);
+  access.add(step.counts, sizes.counts * sizeof(std::int32_t), false);
+  access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
+  access.add(step.moved_bytes, 2 * sizeof(std::int64_t), false);
+  compute.announce_host(access);
+  StepResult result{.iteration = step.iteration,
+                    .loss = step.report->loss / static_cast<float>(rank.config.step_tokens()),
+                    .grad_norm = step.report->grad_norm,
+                    .expert_loads = expert_loads(rank.options.model, rank.config.step_tokens(), {step.sums, sizes.sums},
+                                                 {step.counts, sizes.counts}, rank.config.mesh.ep),
+                    .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]},
+                    .lacks_room = step.report->skip == kSkipNoRoom,
+                    .skipped = step.report->skip == kSkipNotFinite,
+                    .adam_count = step.report->adam_count,
+                    .bytes_out = step.bytes_out + step.moved_bytes[0],
+                    .bytes_back = step.bytes_back + step.moved_bytes[1],
+                    .enqueue_seconds = step.enqueue_seconds,
+                    .seconds = seconds_between(step.follows ? previous.reported : step.begun, step.reported)};
+  result.load_balancing_loss = mean_of(result.expert_loads, &ExpertLoad::load_balancing_loss);
+  if (step.times_copies) result.copy_times = rank.offload->transfer.times();
+  result.router_z_loss = mean_of(result.expert_loads, &ExpertLoad::z_loss);
+  return result;
+}
+
+Evaluation report_evaluation(Rank& rank, StagedStep& step) {
+  Stream& compute = rank.streams.compute;
+  copy_to_host(compute, &step.report->loss, rank.step.sums.data, sizeof(float));
+  copy_room(rank, step);
+  compute.record(step.reported);
+  if (rank.is_plan()) return {};
+  compute.synchronize_host(step.reported);
+  Access access("read the evaluation's loss");
+  access.add(&step.report->loss, sizeof(float), false);
+  access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
+  compute.announce_host(access);
+  return {.loss = step.report->loss / static_cast<float>(rank.config.evaluation_tokens()),
+          .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]}};
 }
 
 }  // namespace megalith

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,8 +14,13 @@
 #include "core/layers/microbatch.h"
 #include "core/memory/host_arena.h"
 #include "core/ops/device_parameters.h"
+#include "moe/expert_load.h"
+#include "moe/expert_room.h"
+#include "offload/transfer.h"
 
 namespace megalith {
+
+struct Rank;
 
 // M microbatches of B sequences of S tokens.
 struct StepInput {
@@ -82,5 +88,35 @@ class Staging {
   std::vector<std::unique_ptr<StagedStep>> steps_;
   std::int64_t staged_ = 0;
 };
+
+struct StepResult {
+  std::int64_t iteration = 0;
+  float loss = 0;       // mean over the tokens of the global batch
+  float grad_norm = 0;  // before clipping
+  // Of the routers, without their coefficients: means over microbatches and layers of experts; absent without such
+  // losses.
+  std::optional<float> load_balancing_loss, router_z_loss;
+  std::vector<ExpertLoad> expert_loads;  // of each layer of experts
+  ExpertRoom room_needed;                // where ranks share out experts: of all ranks, layers and microbatches
+  bool lacks_room = false;               // more than there was: nothing was updated, and nothing here means anything
+  bool skipped = false;                  // loss or gradients were not finite: nothing was updated
+  std::int64_t adam_count = 0;
+  std::int64_t bytes_out = 0, bytes_back = 0;  // of this rank's kept activations, to the host and back
+  std::optional<CopyTimes> copy_times;         // of these, where they were asked for
+  double enqueue_seconds = 0;                  // of the host
+  double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
+};
+
+struct Evaluation {
+  float loss = 0;          // mean over the tokens of the global batch
+  ExpertRoom room_needed;  // as StepResult's
+};
+
+ReportSizes report_sizes(const Rank& rank);
+// Enqueues a training step's report. `moved`: what was offloaded before the step.
+void enqueue_report(Rank& rank, StagedStep& step, const ActivationTransfer::Stats& moved);
+// Wait for the report; an evaluation's is enqueued first. `previous`: the step before.
+StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous);
+Evaluation report_evaluation(Rank& rank, StagedStep& step);
 
 }  // namespace megalith

@@ -1,13 +1,11 @@
-// Of a step: what is run before the first one, which of them capture and replay, by what graphs know it again, and what
-// is captured ahead.
+#include "apps/run/step_graphs.h"
+
 #include <fmt/format.h>
 
 #include <memory>
-#include <vector>
 
 #include "apps/config/memory_options.h"
 #include "apps/config/training_options.h"
-#include "apps/run/step.h"
 #include "core/base/code_of.h"
 #include "core/base/digest.h"
 #include "core/ops/gemm/gemm_algorithms_cuda.h"
@@ -18,30 +16,37 @@ namespace {
 
 // While it lives, attention leaves zeros where its plan is made already: over long sequences it is nearly all of a
 // microbatch.
-class OnlySetUp {
- public:
-  explicit OnlySetUp(Stream& stream) : stream_(stream.cuda()) { set(true); }
-  ~OnlySetUp() { set(false); }
+struct OnlySetUp {
+  explicit OnlySetUp(Stream& on) : stream(on.cuda()) {
+    if (stream != nullptr) stream->only_set_up(true);
+  }
+  ~OnlySetUp() {
+    if (stream != nullptr) stream->only_set_up(false);
+  }
   OnlySetUp(const OnlySetUp&) = delete;
   OnlySetUp& operator=(const OnlySetUp&) = delete;
 
- private:
-  void set(bool on) {
-    if (stream_ != nullptr) stream_->only_set_up(on);
-  }
-  CudaStream* stream_;
+  CudaStream* stream;
 };
 
-}  // namespace
-
-// Work of a list that has its effect on the host alone: the streams that verbs enqueue on capture it, and drop it.
-class DroppedWork {
+// A pass over a list that has its effect on the host alone: messages and copies are rehearsed, the streams that verbs
+// enqueue on capture their work and drop it.
+class DroppedPass {
  public:
-  explicit DroppedWork(Rank& rank) : rank_(rank) {
+  explicit DroppedPass(Rank& rank) : rank_(rank) {
     const RankStreams& streams = rank.streams;
     for (const auto* side : {&streams.tensor, &streams.context, &streams.dispatch})
       if (*side) sides_.push_back(side->get());
+    rehearse(true);
   }
+  ~DroppedPass() {
+    end();
+    rehearse(false);
+    rank_.memory.arena.begin_step();  // what runs eagerly has places by use, which the pass has counted
+    if (rank_.offload) rank_.offload->host.begin_step();
+  }
+  DroppedPass(const DroppedPass&) = delete;
+  DroppedPass& operator=(const DroppedPass&) = delete;
 
   // An error drops all graphs and names the action.
   template <class Act>
@@ -62,64 +67,51 @@ class DroppedWork {
   void end() { graph_.reset(); }
 
  private:
+  void rehearse(bool on) {
+    rank_.transfer.rehearse(on);
+    if (rank_.offload) rank_.offload->transfer.rehearse(on);
+  }
+
   Rank& rank_;
   std::vector<Stream*> sides_;
   std::unique_ptr<Graph> graph_;
 };
 
+// Carries out an action that no graph holds.
+void pass_ahead(Rank& rank, const Action& action, const CarryOut& carry_out, DroppedPass& dropped) {
+  if (is_of_unit(action.kind)) {
+    dropped.end();
+    if (action.kind != ActionKind::kGatherInstances) carry_out(action);  // of shards that no update has changed
+    return;
+  }
+  if (!is_of_microbatch(action.kind)) return;
+  const bool is_verb = action.segment >= 0;
+  const auto call_hooks = [&](HookPoint point) {
+    if (rank.runner.entry(action.segment).hooks.size(point) == 0) return;
+    dropped.end();
+    rank.runner.run_hooks(point, action, Phase::kCaptureAhead);
+  };
+  if (is_verb) call_hooks(before(verb_of(action.kind)));
+  dropped.run(action, [&] { is_verb ? rank.runner.run_verb(action) : carry_out(action); });
+  if (is_verb) call_hooks(after(verb_of(action.kind)));
+}
+
+}  // namespace
+
 // Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
 // capture, in which libraries set themselves up.
-Step::Verbs Step::verbs_of_next_step() {
+Verbs WarmUp::next_step() {
   if (rank_.graphs == nullptr) return Verbs::kEager;
-  if (warm_up_steps_ < rank_.options.memory.cuda_graph_warmup_steps) {
-    ++warm_up_steps_;
-    pass_warm_up(false);
+  if (steps_ < rank_.options.memory.cuda_graph_warmup_steps) {
+    ++steps_;
+    pass(false);
     return Verbs::kWarmUp;
   }
-  if (warm_up_ != WarmUp::kDone) pass_warm_up(true);
+  if (state_ != State::kDone) pass(true);
   return runs_eagerly_ ? Verbs::kEager : Verbs::kGraphs;
 }
 
-void Step::warm_up() {
-  const BlankSamples samples(rank_.config, 0, 1);  // of which the first is run
-  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& actions) {
-    const OnlySetUp only_set_up(rank_.streams.compute);
-    std::vector<Action> first;
-    for (const Action& action : actions) {
-      const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
-      if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
-    }
-    if (rank_.units.sharded) {
-      UnshardPoints units = rank_.units.points;
-      units.ahead = actions_.units_ahead;
-      first = insert_unshards(first, units);
-    }
-    run(mode, Verbs::kWarmUp, &samples.input, first);
-    if (rank_.units.sharded) rank_.units.sharded->finish_sums();
-    rank_.buckets.gatherer->wait_for_all();
-    rank_.streams.compute.synchronize();
-    if (!rank_.units.sharded) return;
-    rank_.streams.unshard->synchronize();
-    rank_.units.sharded->reset();  // weights may be loaded next
-  };
-  pass_warm_up(false);
-  rank_.transfer.rehearse(true);
-  run_first_microbatch(Mode::kTrain, actions_.train);
-  if (rank_.options.train.evaluates()) run_first_microbatch(Mode::kEval, actions_.evaluate);
-  const std::vector<Communicator*> groups = groups_of_verbs(rank_);
-  bool rehearses = false;
-  for (Communicator* group : groups) rehearses = (rank_.graphs && group->rehearse_captures(true)) || rehearses;
-  if (rehearses) run_first_microbatch(Mode::kTrain, actions_.train);
-  for (Communicator* group : groups) group->rehearse_captures(false);
-  rank_.transfer.rehearse(false);
-  if (rank_.graphs == nullptr) pass_warm_up(true);
-}
-
-void Step::end_warm_up() {
-  if (warm_up_ == WarmUp::kUnderWay) pass_warm_up(true);
-}
-
-void Step::pass_warm_up(bool ends) {
+void WarmUp::pass(bool ends) {
   const auto call = [](const char* point, const std::vector<std::function<void()>>& hooks) {
     for (const auto& hook : hooks) {
       try {
@@ -132,24 +124,53 @@ void Step::pass_warm_up(bool ends) {
       }
     }
   };
-  if (warm_up_ == WarmUp::kAhead) call("pre_warmup", rank_.warm_up_hooks.before);
-  if (ends && warm_up_ != WarmUp::kDone) call("post_warmup", rank_.warm_up_hooks.after);
-  warm_up_ = ends ? WarmUp::kDone : WarmUp::kUnderWay;
+  if (state_ == State::kAhead) call("pre_warmup", rank_.warm_up_hooks.before);
+  if (ends && state_ != State::kDone) call("post_warmup", rank_.warm_up_hooks.after);
+  state_ = ends ? State::kDone : State::kUnderWay;
 }
 
-GraphSignature Step::signature() {
-  GraphSignature now = fixed_;
+void run_libraries(Rank& rank, const StepActions& actions,
+                   const std::function<void(Mode, const std::vector<Action>&)>& run) {
+  const auto run_first_microbatch = [&](Mode mode, const std::vector<Action>& list) {
+    const OnlySetUp only_set_up(rank.streams.compute);
+    std::vector<Action> first;
+    for (const Action& action : list) {
+      const bool begins = action.kind == ActionKind::kBeginStep || action.kind == ActionKind::kZeroGradients;
+      if (begins || (is_of_microbatch(action.kind) && action.microbatch == 0)) first.push_back(action);
+    }
+    if (rank.units.sharded) {
+      UnshardPoints units = rank.units.points;
+      units.ahead = actions.units_ahead;
+      first = insert_unshards(first, units);
+    }
+    run(mode, first);
+    if (rank.units.sharded) rank.units.sharded->finish_sums();
+    rank.buckets.gatherer->wait_for_all();
+    rank.streams.compute.synchronize();
+    if (!rank.units.sharded) return;
+    rank.streams.unshard->synchronize();
+    rank.units.sharded->reset();  // weights may be loaded next
+  };
+  rank.transfer.rehearse(true);
+  run_first_microbatch(Mode::kTrain, actions.train);
+  if (rank.options.train.evaluates()) run_first_microbatch(Mode::kEval, actions.evaluate);
+  const std::vector<Communicator*> groups = groups_of_verbs(rank);
+  bool rehearses = false;
+  for (Communicator* group : groups) rehearses = (rank.graphs && group->rehearse_captures(true)) || rehearses;
+  if (rehearses) run_first_microbatch(Mode::kTrain, actions.train);
+  for (Communicator* group : groups) group->rehearse_captures(false);
+  rank.transfer.rehearse(false);
+}
+
+GraphSignature graph_signature(const Rank& rank, GraphSignature now) {
   const auto fold_in = [&now](const void* address) { fold(now.addresses, reinterpret_cast<std::uintptr_t>(address)); };
-  fold_in(rank_.memory.arena.block());
-  fold_in(rank_.step.parameters);
-  fold_in(rank_.step.sums.data);
-  fold_in(rank_.step.expert_counts.data);
-  fold_in(rank_.step.balance_counts.data);
-  fold_in(rank_.step.room_needed.data);
-  fold_in(rank_.step.rows_sent.data);
-  fold_in(rank_.model.gpt.parameters->buffer_values().data);
-  for (const MicrobatchParameters* parameters : microbatch_parameters_) fold_in(parameters);
-  for (const ParameterUnit& unit : rank_.model.gpt.parameters->units()) {
+  const StepMemory& step = rank.step;
+  fold_in(rank.memory.arena.block());
+  fold_in(step.parameters);
+  for (const Tensor& tensor : {step.sums, step.expert_counts, step.balance_counts, step.room_needed, step.rows_sent,
+                               rank.model.gpt.parameters->buffer_values()})
+    fold_in(tensor.data);
+  for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
     fold_in(unit.weight_shard.data);
     fold_in(unit.grad_shard.data);
     for (const Parameter* parameter : unit.parameters) {  // of those in slots below
@@ -157,11 +178,10 @@ GraphSignature Step::signature() {
       if (unit.resident_gradients) fold_in(parameter->main_grad.data);
     }
   }
-  if (rank_.units.sharded) fold(now.addresses, rank_.units.sharded->digest());
-  now.microbatches = staging_.last().first_samples.size();
-  CudaStream* const stream = rank_.streams.compute.cuda();
+  if (rank.units.sharded) fold(now.addresses, rank.units.sharded->digest());
+  CudaStream* const stream = rank.ctx.compute.cuda();
   now.gemms = stream == nullptr ? 0 : gemm_algorithms(*stream).version();
-  now.hooks = digest_of_hooks(rank_.runner);
+  now.hooks = digest_of_hooks(rank.runner);
   return now;
 }
 
@@ -169,54 +189,24 @@ GraphSignature Step::signature() {
 // sender waits for this stage. So where stages send each other messages, all graphs are captured before the step's
 // first one, in a pass over the list. Only hooks and units act in it, around the captures as around the verbs of a
 // step; what belongs to no graph is captured too, and dropped.
-void Step::capture_ahead(const std::vector<Action>& actions) {
-  rank_.drain();
-  const auto rehearse = [this](bool on) {
-    rank_.transfer.rehearse(on);
-    if (rank_.offload) rank_.offload->transfer.rehearse(on);
-  };
-  rehearse(true);
-  const auto end = [&] {
-    rehearse(false);
-    rank_.memory.arena.begin_step();  // what runs eagerly has places by use, which the pass has counted
-    if (rank_.offload) rank_.offload->host.begin_step();
-  };
+void capture_ahead(Rank& rank, const std::vector<Action>& actions, const CarryOut& carry_out) {
+  rank.drain();
   try {
-    DroppedWork dropped(rank_);
+    DroppedPass dropped(rank);
     for (std::size_t i = 0; i < actions.size();) {
-      if (const Run* const run = rank_.graphs->run_at(i)) {
+      if (const Run* const run = rank.graphs->run_at(i)) {
         dropped.end();
-        rank_.graphs->capture_ahead(actions, *run);
+        rank.graphs->capture_ahead(actions, *run);
         i += run->count;
       } else {
-        pass_ahead(actions[i++], dropped);
+        pass_ahead(rank, actions[i++], carry_out, dropped);
       }
     }
   } catch (...) {
-    rank_.graphs->drop();
-    end();
+    rank.graphs->drop();
     throw;
   }
-  end();
-  rank_.synchronize();
-}
-
-void Step::pass_ahead(const Action& action, DroppedWork& dropped) {
-  if (is_of_unit(action.kind)) {
-    dropped.end();
-    if (action.kind != ActionKind::kGatherInstances) carry_out(action);  // of shards that no update has changed
-    return;
-  }
-  if (!is_of_microbatch(action.kind)) return;
-  const bool is_verb = action.segment >= 0;
-  const auto call_hooks = [&](HookPoint point) {
-    if (rank_.runner.entry(action.segment).hooks.size(point) == 0) return;
-    dropped.end();
-    rank_.runner.run_hooks(point, action, Phase::kCaptureAhead);
-  };
-  if (is_verb) call_hooks(before(verb_of(action.kind)));
-  dropped.run(action, [&] { is_verb ? rank_.runner.run_verb(action) : carry_out(action); });
-  if (is_verb) call_hooks(after(verb_of(action.kind)));
+  rank.synchronize();
 }
 
 }  // namespace megalith

@@ -7,7 +7,7 @@
 #include "apps/config/layer_offload.h"
 #include "apps/planning/offload_choice.h"
 #include "apps/planning/plan_steps.h"
-#include "apps/run/step.h"
+#include "apps/run/step_actions.h"
 #include "apps/summary/offload_report.h"
 #include "apps/summary/planned_graphs.h"
 
@@ -21,6 +21,19 @@ std::string printed_slots(const std::vector<OffloadSlot>& slots) {
   for (std::size_t item = 0; item < slots.size(); ++item)
     text +=
         fmt::format("slot {}: chunk {}, {}, {} bytes\n", item, slots[item].chunk, slots[item].name, slots[item].bytes);
+  return text;
+}
+
+// One line an action, with the names of segments and the number of the graph that holds it; -1: none.
+std::string printed(const std::vector<Action>& actions, const GptModel& gpt, const std::vector<int>& graph_of_each) {
+  std::string text;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    text += fmt::format("{:>5}  {}", i, to_string(actions[i]));
+    if (actions[i].segment >= 0)
+      text += fmt::format(" ({})", gpt.segments[static_cast<std::size_t>(actions[i].segment)].name);
+    if (graph_of_each[i] >= 0) text += fmt::format(" graph {}", graph_of_each[i]);
+    text += '\n';
+  }
   return text;
 }
 

@@ -215,10 +215,10 @@ void Trainer::evaluate() {
       failure_.data = problem;
       return;
     }
-    double loss = step_->evaluate(input);
-    for (; lacks_room(step_->evaluation_needed()); loss = step_->evaluate(input))
-      make_room(step_->evaluation_needed(), fmt::format("the evaluation after step {}", state_.step));
-    sum += loss;
+    Evaluation evaluation = step_->evaluate(input);
+    for (; lacks_room(evaluation.room_needed); evaluation = step_->evaluate(input))
+      make_room(evaluation.room_needed, fmt::format("the evaluation after step {}", state_.step));
+    sum += static_cast<double>(evaluation.loss);
   }
   progress_.validation_loss = sum / static_cast<double>(train.eval_iters);
   log_.evaluation(state_, *progress_.validation_loss, train.skip_train);

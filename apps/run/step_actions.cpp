@@ -1,0 +1,62 @@
+#include "apps/run/step_actions.h"
+
+#include <set>
+#include <utility>
+
+#include "apps/config/parallel_options.h"
+#include "offload/lowering.h"
+#include "parallel/pipeline_parallel/lowering.h"
+
+namespace megalith {
+
+namespace {
+
+// NCCL may add the replicas in another order for the first stage than for the last, whose copies of a tied embedding
+// must stay alike. The last stage then takes what the first has: gradients, or weights where each updates shards.
+bool copies_tied(const Rank& rank) {
+  return rank.groups.embedding && rank.streams.compute.device() == DeviceType::kCuda && rank.groups.replicas.size() > 2;
+}
+
+// Weight gradients of experts, beside the way back of what their dispatch sends.
+std::set<int> weights_behind(const Rank& rank) {
+  std::set<int> behind;
+  if (!rank.layers.dispatcher || !rank.layers.dispatcher->waits_behind()) return behind;
+  for (int s = 1; s < rank.runner.num_segments(); ++s)
+    if (rank.runner.entry(s - 1).module == SegmentModule::kMoeDispatch) behind.insert(s);
+  return behind;
+}
+
+}  // namespace
+
+StepActions step_actions(const Rank& rank) {
+  const GptModel& gpt = rank.model.gpt;
+  const ParallelOptions& parallel = rank.options.parallel;
+  const bool shards = parallel.shards_optimizer();
+  ReducePoints points{.segments_of_bucket = rank.buckets.reduced_segments,
+                      .tied_segment = -1,
+                      .tied_across_stages = rank.groups.embedding != nullptr,
+                      .sums_shared = rank.layers.tensor.split().ranks > 1,
+                      .copies_tied = copies_tied(rank) && !shards};
+  if (rank.options.ties_embeddings() && gpt.words != nullptr)
+    points.tied_segment = gpt.words->is_copy ? rank.runner.num_segments() - 1 : 0;  // the head, or the embedding
+  GatherPoints gathers{.segments_of_bucket = {}, .overlap = parallel.overlap_param_gather};
+  // A tied head reads the words too, but after the embedding, which is in this list then.
+  if (shards) gathers.segments_of_bucket = rank.buckets.gathered_segments;
+  if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
+  const Schedule schedule = rank.config.schedule(), evaluation = rank.config.evaluation_schedule();
+  if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
+  StepActions actions{.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points,
+                                                   gathers, weights_behind(rank)),
+                      .evaluate = lower_evaluation_step(insert_messages(forwards_of(evaluation), rank.stage()),
+                                                        gpt.part_segments, gathers)};
+  if (rank.units.sharded) {
+    UnshardPoints units = rank.units.points;
+    units.ahead = units_ahead(actions.train, units);
+    for (std::vector<Action>* list : {&actions.train, &actions.evaluate}) *list = insert_unshards(*list, units);
+    actions.units_ahead = std::move(units.ahead);
+  }
+  if (rank.offload) actions.train = insert_offloads(actions.train, rank.offload->points);
+  return actions;
+}
+
+}  // namespace megalith
