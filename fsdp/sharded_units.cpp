@@ -67,7 +67,7 @@ void ShardedUnits::share() {
     fold(layout, static_cast<std::uint64_t>(each.resident_weights ? 0 : each.numel));
   const Tensor& shards = parameters_.weight_shards();
   for (UnitGroups& groups : groups_) {
-    MemorySharing* const sharing = memory_sharing(groups.gather);
+    MemorySharing* const sharing = groups.gather.memory_sharing();
     if (sharing != nullptr && shards.present())
       groups.copies = sharing->share_memory(shards.data, shards.bytes(), layout);
   }
@@ -76,7 +76,7 @@ void ShardedUnits::share() {
   const Tensor &first = gradients_.front().memory, &last = gradients_.back().memory;
   const auto bytes = static_cast<std::size_t>(last.as<std::byte>() - first.as<std::byte>()) + last.bytes();
   for (UnitGroups& groups : groups_) {
-    MemorySharing* const sharing = memory_sharing(groups.reduce);
+    MemorySharing* const sharing = groups.reduce.memory_sharing();
     groups.sum_copies = sharing != nullptr && sharing->share_memory(first.data, bytes, layout);
   }
 }
@@ -84,8 +84,8 @@ void ShardedUnits::share() {
 std::vector<MemorySharing*> ShardedUnits::sharing() const {
   std::vector<MemorySharing*> sharing;
   for (const UnitGroups& groups : groups_) {
-    if (groups.copies) sharing.push_back(memory_sharing(groups.gather));
-    if (groups.sum_copies) sharing.push_back(memory_sharing(groups.reduce));
+    if (groups.copies) sharing.push_back(groups.gather.memory_sharing());
+    if (groups.sum_copies) sharing.push_back(groups.reduce.memory_sharing());
   }
   return sharing;
 }

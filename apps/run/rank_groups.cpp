@@ -84,7 +84,7 @@ std::vector<Communicator*> groups_of_steps(const Rank& rank) {
 std::vector<MemorySharing*> sharing_groups(const Rank& rank) {
   std::vector<MemorySharing*> groups;
   const auto add = [&](Communicator& group) {
-    if (MemorySharing* const sharing = memory_sharing(group)) groups.push_back(sharing);
+    if (MemorySharing* const sharing = group.memory_sharing()) groups.push_back(sharing);
   };
   if (rank.layers.tensor.overlaps()) add(rank.layers.tensor.communicator());
   if (rank.layers.context.size() > 1 && rank.options.parallel.cp_comm_type == ContextCommunication::kP2p)

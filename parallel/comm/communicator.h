@@ -26,6 +26,8 @@
 
 namespace megalith {
 
+class MemorySharing;  // memory_sharing.h
+
 // What a group did so far, for tests and reports: an ignored flag cannot claim to have communicated.
 struct CommunicatorStats {
   std::int64_t collectives = 0;  // of more than one rank, sends and receives included; each replay counts again
@@ -76,6 +78,9 @@ class Communicator {
   // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike. Whether it is
   // so.
   virtual bool rehearse_captures(bool /*on*/) { return false; }
+
+  // Null where the ranks cannot read each other's memory.
+  virtual MemorySharing* memory_sharing() { return nullptr; }
 
   // This rank failed: calls that wait, or come later, on any group of its world throw Error (exit code 7) with
   // `message`. With ranks as threads that holds for all ranks; with processes for this one, whose main then ends the

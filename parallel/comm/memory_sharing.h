@@ -21,7 +21,4 @@ class MemorySharing {
   virtual void unshare_memory() = 0;
 };
 
-// Null where the group's ranks are no such processes.
-inline MemorySharing* memory_sharing(Communicator& group) { return dynamic_cast<MemorySharing*>(&group); }
-
 }  // namespace megalith

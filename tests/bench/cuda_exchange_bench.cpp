@@ -149,7 +149,7 @@ void measure(Communicator& world, const Case& of) {
   rig.stream().synchronize();
   const std::unique_ptr<Communicator> pulling = world.duplicate("pull");
   const AbortOnUnwind guard(world);
-  MemorySharing* const sharing = memory_sharing(*pulling);
+  MemorySharing* const sharing = pulling->memory_sharing();
   const Tensor memory = shared.tensor();
   const bool pulls = sharing != nullptr && sharing->share_memory(memory.data, memory.bytes(), 1);
   for (const ExchangeRows* op : {&there, &back}) {

@@ -227,7 +227,7 @@ void check_all(Communicator& group, const CollectiveForm& form, bool shares) {
       Rig rig(form);
       Exchange exchange(group, rig, kinds, room);
       const AbortOnUnwind guard(group);
-      MemorySharing* const sharing = shares ? memory_sharing(group) : nullptr;
+      MemorySharing* const sharing = shares ? group.memory_sharing() : nullptr;
       const Tensor memory = exchange.shared();
       const bool shared = sharing != nullptr && sharing->share_memory(memory.data, memory.bytes(), 1);
       if (!shared) exchange.give_room();

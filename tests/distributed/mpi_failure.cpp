@@ -55,14 +55,14 @@ void run(Communicator& world, DeviceType device, std::string_view kind) {
   if (kind == "late_rows") {
     std::ranges::copy(std::array{0, 1, 2, 0, 1, 2}, sends.values.begin());
     sends.upload(stream);
-    MemorySharing* const sharing = memory_sharing(world);
+    MemorySharing* const sharing = world.memory_sharing();
     if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
       std::fprintf(stderr, "no memory is shared\n");
     exchange();
     stream.synchronize();
   }
   if (kind == "late_shift") {
-    MemorySharing* const sharing = memory_sharing(world);
+    MemorySharing* const sharing = world.memory_sharing();
     if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
       std::fprintf(stderr, "no memory is shared\n");
     launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});

@@ -41,7 +41,7 @@ class Rows {
     op_.pair_room = 1;
     op_.expected_rows = ranks - 1;
     op_.label = "the rows";
-    MemorySharing* const sharing = memory_sharing(group);
+    MemorySharing* const sharing = group.memory_sharing();
     if (sharing != nullptr && !sharing->share_memory(in_.tensor().data, in_.tensor().bytes(), 1))
       std::fprintf(stderr, "no memory is shared\n");
   }

@@ -24,7 +24,7 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
   const std::unique_ptr<Communicator> group = world.duplicate("shared sum");
   const AbortOnUnwind guard(world);
   const Tensor all = memory.tensor(), first = all.slice(0, 0, half), second = all.slice(0, half, half);
-  MemorySharing* const sharing = memory_sharing(*group);
+  MemorySharing* const sharing = group->memory_sharing();
   const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
   rig.run(
       [&] {
@@ -64,7 +64,7 @@ void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm
   auto out = rig.empty<float>(n);
   const std::unique_ptr<Communicator> group = world.duplicate("widened sum");
   const AbortOnUnwind guard(world);
-  MemorySharing* const sharing = memory_sharing(*group);
+  MemorySharing* const sharing = group->memory_sharing();
   if (sharing == nullptr || !sharing->share_memory(memory.tensor().data, memory.tensor().bytes(), 1)) return;
   rig.run(
       [&] {
@@ -110,7 +110,7 @@ void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& fo
   const std::unique_ptr<Communicator> group = world.duplicate("shared gather");
   const AbortOnUnwind guard(world);
   const Tensor all = memory.tensor(), first = all.slice(0, 0, kPart), second = all.slice(0, kPart, kPart);
-  MemorySharing* const sharing = memory_sharing(*group);
+  MemorySharing* const sharing = group->memory_sharing();
   const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
   const auto gather = [&](int which) {
     const Tensor to = out.tensor().slice(0, which * size * kPart, size * kPart);
@@ -146,7 +146,7 @@ void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& for
   const std::unique_ptr<Communicator> group = world.duplicate("shared");
   const AbortOnUnwind guard(world);
   const Tensor all = memory.tensor();
-  MemorySharing* const sharing = memory_sharing(*group);
+  MemorySharing* const sharing = group->memory_sharing();
   const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
   const auto part = [&](int index) { return all.slice(0, index * kPart, kPart); };
   const auto below = [&](int step) { return (group->rank() - step + 2 * size) % size; };

@@ -61,6 +61,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     return std::make_unique<NcclCommunicator>(name, host_->split(color, key, name), process_, watcher_);
   }
   void abort(const std::string& message) override { process_->abort(message); }
+  MemorySharing* memory_sharing() override { return this; }
   bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
   void unshare_memory() override;
   bool rehearse_captures(bool on) override { return rehearses_ = on && watched_ != nullptr && nccl_mixing_is_off(); }

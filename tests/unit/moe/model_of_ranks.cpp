@@ -73,7 +73,7 @@ void expect_ranks_replay_with_other_tokens(Communicator& group, DeviceType devic
                                             .dispatcher = &rows.back()->dispatcher,
                                             .shared_expert_overlap = true})};
   };
-  if (way == MoeTokenDispatcher::kFlex) c.shares_memory = memory_sharing(group);
+  if (way == MoeTokenDispatcher::kFlex) c.shares_memory = group.memory_sharing();
   const auto went = [&] {
     EXPECT_TRUE(went_by(way, device, group.stats()));
     return way == MoeTokenDispatcher::kFlex ? group.stats().pulled : group.stats().messages;
