@@ -64,7 +64,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   MemorySharing* memory_sharing() override { return this; }
   bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
   void unshare_memory() override;
-  bool rehearse_captures(bool on) override { return rehearses_ = on && watched_ != nullptr && nccl_mixing_is_off(); }
+  bool rehearse_captures(bool on) override { return rehearses_ = on && watched_ != nullptr && mixing_is_off_; }
 
  protected:
   void run(const Collective&) override;  // an error: a CPU stream
@@ -218,6 +218,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   std::unique_ptr<PeerMemory> peer_memory_;
   ncclComm* comm_ = nullptr;  // of the call under way
   bool rehearses_ = false;
+  const bool mixing_is_off_ = nccl_mixing_is_off();  // of NCCL's graph mixing: it reads the variable once too
   WriteValue write_value_ = nullptr;
   void* staging_ = nullptr;  // kStagedKeys of int32
   PullMeeting::State* pulls_ = nullptr;
@@ -291,7 +292,7 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
 // ranks in the same order. For one it is not: an eager call's work of NCCL's host threads begins when it is enqueued,
 // ahead of that of a replay before it.
 ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
-  if (!nccl_mixing_is_off() || (!stream.capturing() && !rehearses_)) return watched_->comm;
+  if (!mixing_is_off_ || (!stream.capturing() && !rehearses_)) return watched_->comm;
   if (watched_->graph_comm == nullptr && rehearses_) watched_->graph_comm = make_comm(true);
   if (watched_->graph_comm != nullptr) return watched_->graph_comm;
   fail({.subject = fmt::format("a captured call on group {}", name()),

@@ -36,13 +36,10 @@ std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
 
 // As NCCL reads it: 0x0 and words that are no number are 0 too.
 bool nccl_mixing_is_off() {
-  static const bool is_off = [] {
-    const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
-    if (value == nullptr || *value == '\0') return false;
-    errno = 0;
-    return std::strtoll(value, nullptr, 0) == 0 && errno == 0;
-  }();
-  return is_off;
+  const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
+  if (value == nullptr || *value == '\0') return false;
+  errno = 0;
+  return std::strtoll(value, nullptr, 0) == 0 && errno == 0;
 }
 
 std::string nccl_mixing_fault(Communicator& world) {
