@@ -30,7 +30,7 @@ bool same_addresses(const Microbatch& a, const Microbatch& b) {
 
 // The lowest segment of a run and how many from it on.
 std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& run) {
-  const auto [low, high] = std::minmax(actions[run.first].segment, actions[run.first + run.count - 1].segment);
+  const auto [low, high] = std::minmax(actions[run.first].segment, last_verb(actions, run).segment);
   return {low, high - low + 1};
 }
 
@@ -82,7 +82,7 @@ void GraphedRunner::check(const Action& first, const Held& held) {
 }
 
 void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
-  const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
+  const Action &first = actions[run.first], &last = last_verb(actions, run);
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   const bool is_held = held.graph != nullptr;
   const Phase phase = is_held ? Phase::kReplay : Phase::kCapture;
@@ -110,7 +110,7 @@ void GraphedRunner::restore(int column, const Held& held) {
 }
 
 void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run& run) {
-  const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
+  const Action &first = actions[run.first], &last = last_verb(actions, run);
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   runner_.run_hooks(before(verb_of(first.kind)), first, Phase::kCaptureAhead);
   if (held.graph) {
@@ -137,6 +137,10 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
   try {
     graph.begin_capture(ctx_.compute);
     for (; at < run.first + run.count; ++at) {
+      if (actions[at].kind == ActionKind::kWaitReturn) {
+        runner_.wait_return(actions[at]);
+        continue;
+      }
       runner_.run_verb(actions[at]);
       op = graph.last_op();
       if (after_captured_verb_) after_captured_verb_(actions[at]);

@@ -17,7 +17,7 @@ class Blocks {
     std::vector<bool> captured(static_cast<std::size_t>(last + 1));
     for (const Run& run : plan.runs) {
       for (std::size_t i = run.first; i < run.first + run.count; ++i)
-        captured[static_cast<std::size_t>(actions[i].segment)] = true;
+        if (actions[i].segment >= 0) captured[static_cast<std::size_t>(actions[i].segment)] = true;
     }
     int block = 0;
     for (const bool is_captured : captured) blocks_.push_back(is_captured ? (++block, kNone) : block);

@@ -24,15 +24,25 @@ Joint joint(const Action& from, const Action& to) {
   return {static_cast<int>(from.kind), from.segment, static_cast<int>(to.kind), to.segment};
 }
 
-// Those between which something else stands, in any microbatch.
+// Those between which something else stands, in any microbatch. A kWaitReturn ends no run: one graph can hold it.
 std::set<Joint> borders(const std::vector<Action>& actions) {
   std::set<Joint> borders;
-  std::map<std::pair<int, int>, std::size_t> last;  // by chunk and microbatch
+  struct Last {
+    const Action* verb = nullptr;
+    std::size_t next = 0;  // behind it, and behind a kWaitReturn there
+  };
+  std::map<std::pair<int, int>, Last> last_of;  // by chunk and microbatch
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (!is_verb(actions[i])) continue;
-    const auto [at, is_first] = last.try_emplace({actions[i].chunk, actions[i].microbatch}, i);
-    if (!is_first && at->second + 1 != i) borders.insert(joint(actions[at->second], actions[i]));
-    at->second = i;
+    const Action& action = actions[i];
+    if (!is_verb(action) && action.kind != ActionKind::kWaitReturn) continue;
+    Last& last = last_of[{action.chunk, action.microbatch}];
+    const bool follows = last.next == i;
+    if (is_verb(action)) {
+      if (last.verb != nullptr && !follows) borders.insert(joint(*last.verb, action));
+      last = {.verb = &action, .next = i + 1};
+    } else if (follows) {
+      last.next = i + 1;
+    }
   }
   return borders;
 }
@@ -44,16 +54,19 @@ class Grouping {
 
   RunPlan group() {
     RunPlan plan;
-    std::map<std::pair<int, std::vector<std::pair<int, int>>>, int> graphs;  // by column and verbs
+    std::map<std::pair<int, std::vector<Verb>>, int> graphs;  // by column and verbs
     for (std::size_t i = 0; i < actions_.size();) {
       Run run{.first = i, .count = 1};
       if (!captures(actions_[i])) {
-        ++i;
+        check_wait(actions_[i++]);
         continue;
       }
-      std::vector<std::pair<int, int>> verbs{{static_cast<int>(actions_[i].kind), actions_[i].segment}};
-      for (++i; i < actions_.size() && continues(actions_[i - 1], actions_[i]); ++i, ++run.count)
-        verbs.emplace_back(static_cast<int>(actions_[i].kind), actions_[i].segment);
+      std::vector<Verb> verbs{verb_in(actions_[i])};
+      for (const Action* last = &actions_[i++]; i < actions_.size() && joins(verbs, *last, actions_[i]);
+           ++i, ++run.count) {
+        verbs.push_back(verb_in(actions_[i]));
+        if (is_verb(actions_[i])) last = &actions_[i];
+      }
       const auto next = static_cast<int>(graphs.size());
       run.graph = graphs.try_emplace({actions_[run.first].column, std::move(verbs)}, next).first->second;
       plan.runs.push_back(run);
@@ -63,6 +76,24 @@ class Grouping {
   }
 
  private:
+  using Verb = std::pair<ActionKind, int>;  // of a segment
+  static Verb verb_in(const Action& a) { return {a.kind, is_verb(a) ? a.segment : a.item}; }
+
+  bool joins(const std::vector<Verb>& verbs, const Action& last, const Action& next) const {
+    if (next.kind != ActionKind::kWaitReturn) return continues(last, next);
+    return last.chunk == next.chunk && last.microbatch == next.microbatch &&
+           std::ranges::find(verbs, Verb(ActionKind::kBackwardData, next.item)) != verbs.end();
+  }
+
+  // Outside of any run.
+  void check_wait(const Action& action) const {
+    if (action.kind != ActionKind::kWaitReturn) return;
+    Action verb = action;
+    verb.kind = ActionKind::kBackwardData;
+    verb.segment = action.item;
+    require(!captures(verb), "a graph leaves gradients on their way that are waited for outside of it");
+  }
+
   bool captures(const Action& action) const {
     if (!is_verb(action)) return false;
     switch (segments_.entry(action.segment).module) {
@@ -149,6 +180,12 @@ RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segm
   return Grouping(actions, segments, modules).group();
 }
 
+const Action& last_verb(const std::vector<Action>& actions, const Run& run) {
+  std::size_t last = run.first + run.count - 1;
+  while (!is_verb(actions[last])) --last;
+  return actions[last];
+}
+
 std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan) {
   std::vector<int> graphs(actions.size(), -1);
   for (const Run& run : plan.runs)
@@ -160,7 +197,7 @@ std::string name_of(const std::vector<Action>& actions, const Run& run, const Se
   const auto verb = [&](const Action& action) {
     return fmt::format("{} {}", segments.entry(action.segment).name, name_of(verb_of(action.kind)));
   };
-  const Action &first = actions[run.first], &last = actions[run.first + run.count - 1];
+  const Action &first = actions[run.first], &last = last_verb(actions, run);
   const std::string to = run.count > 1 ? " to " + verb(last) : "";
   return fmt::format("{}{}, column {}", verb(first), to, first.column);
 }

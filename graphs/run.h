@@ -1,6 +1,7 @@
 // Runs: which of a rank's verb actions one graph holds. A run is consecutive verbs of one microbatch in segments of the
-// chosen modules. It ends wherever, in any microbatch of its chunk, another action stands or a hook does, so that runs
-// of all microbatches are cut alike and those in one column share a graph: it reads and writes the same addresses.
+// chosen modules, and the kWaitReturn of what they leave on its way. It ends wherever, in any microbatch of its chunk,
+// another action stands or a hook does, so that runs of all microbatches are cut alike and those in one column share a
+// graph: it reads and writes the same addresses.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +36,11 @@ struct RunPlan {
   int graphs = 0;         // distinct ones, numbered by their first run
 };
 
-// `actions` with columns and segments. A hook between two verbs of a layer, where whole layers were asked for, or of
-// a layer of experts, where these were, is an error with exit code 9 that names it.
+// `actions` with columns and segments. A run that leaves something on its way which is waited for outside, and a hook
+// between two verbs of a layer, where whole layers were asked for, or of a layer of experts, where these were, is an
+// error with exit code 9 that names it.
 RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules);
+const Action& last_verb(const std::vector<Action>& actions, const Run& run);
 // Of each of the list's actions the graph that holds it; -1: none.
 std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan);
 

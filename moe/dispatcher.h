@@ -1,11 +1,10 @@
 // The ranks that share out the experts of a layer, and how rows of tokens reach them and come back (Lepikhin et al.
-// 2020, arXiv:2006.16668). Rows travel on a stream of their own: start, what may run beside it, wait.
-//   T: tokens of a rank, P: ranks, M = T P rows at most leave a rank, C: those that may arrive, W: columns
+// 2020, arXiv:2006.16668). Rows travel on a dedicated stream: start, what may run concurrently, wait.
+//   T: tokens of a rank, P: ranks, M = T P rows at most leave a rank, T_arrived: those that may arrive, W: columns
 #pragma once
 
 #include <initializer_list>
 #include <string>
-#include <utility>
 
 #include "core/layers/context.h"
 #include "core/model/moe_config.h"
@@ -21,9 +20,6 @@ class Dispatcher {
     MoeTokenDispatcher way = MoeTokenDispatcher::kAllToAll;
     std::int64_t copies = 1;       // ranks that hold parts of the same experts' columns, neighbours in the group
     double capacity_factor = 1.5;  // --moe-expert-rank-capacity-factor
-    // Rows that come back in the backward pass are waited for behind the experts' weight gradients, or by the router's
-    // backward_data if that comes first, instead of by the dispatch's. Graphs hold both of these, or neither.
-    bool waits_behind = false;
   };
 
   // `group` serves `communication` alone; both outlive this object.
@@ -34,7 +30,6 @@ class Dispatcher {
   std::int64_t copies() const { return options_.copies; }
   Communicator& communicator() const { return lane_.group; }
   bool sends_all() const { return options_.way == MoeTokenDispatcher::kAllGather; }
-  bool waits_behind() const { return options_.waits_behind; }
   // Of each other's memory, which they share (MemorySharing).
   bool reads_peers() const { return options_.way == MoeTokenDispatcher::kFlex; }
   std::int64_t expert_groups() const { return ranks() / options_.copies; }  // of ranks that have all experts together
@@ -61,23 +56,14 @@ class Dispatcher {
   struct Rows {
     Tensor from, to;
   };
-  // Each `from` [T, W], of the token of each row; each `to` [C, W], by source rank. With `offsets`, this rank's row of
-  // route.sends, these are gathered first.
+  // Each `from` [T, W], of the token of each row; each `to` [T_arrived, W], by source rank. With `offsets`, this rank's
+  // row of route.sends, these are gathered first.
   void start(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
              const Tensor& offsets = {});
-  // Each `from` [C, W] as rows arrived, each `to` [M, W] as they had left.
+  // Each `from` [T_arrived, W] as rows arrived, each `to` [M, W] as they had left.
   void start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label);
   // What was started is there for the compute stream.
   void wait(const Context& ctx) { lane_.wait(ctx.compute); }
-  // Of a start_back in the backward pass, as Options::waits_behind has it: here, or where wait_behind() is called
-  // first.
-  void wait_ahead(const Context& ctx) {
-    is_under_way_ = options_.waits_behind;
-    if (!is_under_way_) wait(ctx);
-  }
-  void wait_behind(const Context& ctx) {
-    if (std::exchange(is_under_way_, false)) wait(ctx);
-  }
 
  private:
   void exchange(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
@@ -87,7 +73,6 @@ class Dispatcher {
 
   CommLane lane_;
   Options options_;
-  bool is_under_way_ = false;  // what wait_behind() is for
 };
 
 }  // namespace megalith

@@ -64,14 +64,14 @@ Experts::Experts(ParameterStore& store, const Spec& spec)
       down_(add(store, columns_of(spec, "linear_fc2.weight"), ffn_, spec.output_init_std)) {}
 
 TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorList& inputs, Stash& stash) const {
-  const Tensor &x = inputs[kTokens], &offsets = inputs[kOffsets];
-  const std::int64_t rows = inputs[kToken].size(0);
+  const auto [x, residual, row_weight, token, offsets] = from_list<Arrived>(inputs);
+  const std::int64_t rows = token.size(0);
   const GroupedGemmSwiglu fc1{.a = x,
-                              .index = inputs[kToken],
+                              .index = token,
                               .offsets = offsets,
                               .gate = gate_.weight,
                               .up = up_.weight,
-                              .row_weight = inputs[kRowWeight],
+                              .row_weight = row_weight,
                               .h = ctx.empty({rows, 2 * ffn_}, x.dtype, "experts' fc1 output"),
                               .y = ctx.empty({rows, ffn_}, x.dtype, "experts' activation")};
   if (spec_.fused) {
@@ -82,23 +82,22 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
   }
   const Tensor out = ctx.empty({rows, spec_.hidden}, x.dtype, "experts' rows");
   launch(ctx, GroupedGemm{.a = fc1.y, .offsets = offsets, .b = down_.weight, .c = out});
-  // Where ranks share out experts only the device knows how many tokens and rows there are.
-  const std::int32_t* const tokens_end = inputs[kPosition].bound;
+  // With a dispatch only the device knows how many tokens and rows there are.
+  const std::int32_t* const tokens_end = dispatched(stash).position.bound;
   const std::int32_t* const rows_end = tokens_end == nullptr ? nullptr : end_of(offsets);
   stash.save(kInput, SlotKind::kExpertFc1, with_bound(x, tokens_end));
   stash.save(kPreActivation, SlotKind::kMoeAct, with_bound(fc1.h, rows_end));
   stash.save(kActivation, SlotKind::kExpertFc2, with_bound(fc1.y, rows_end));
-  stash[kTokenOfRow] = inputs[kToken];
+  stash[kTokenOfRow] = token;
   stash[kExpertOffsets] = offsets;
-  stash[kWeightOfRow] = inputs[kRowWeight];
-  TensorList outputs{out, inputs[kResidual], inputs[kPosition], x};
-  for (int i = kChoice; i < inputs.size(); ++i) outputs.push_back(inputs[i]);
-  return outputs;
+  stash[kWeightOfRow] = row_weight;
+  return {out, residual};
 }
 
 TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const TensorList& output_gradients,
                                   Stash& stash) const {
-  const Tensor &dy = output_gradients[kRows], &offsets = stash.at(kExpertOffsets, "expert offsets");
+  const auto [dy, d_residual] = from_list<ExpertRows>(output_gradients);
+  const Tensor& offsets = stash.at(kExpertOffsets, "expert offsets");
   const Tensor h = with_bound(stash.at(kPreActivation, "experts' fc1 output"), nullptr);
   const std::int64_t rows = h.size(0), partials = (ffn_ + kPartialColumns - 1) / kPartialColumns;
   const GroupedGemmSwigluBackward fc2{
@@ -123,9 +122,7 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
   launch(ctx,
          GroupedGemm{
              .a = fc2.dh, .offsets = offsets, .b = gate_.weight, .b2 = up_.weight, .c = d_rows, .transpose_b = false});
-  TensorList gradients{d_rows, output_gradients[kMergeResidual], fc2.d_row_weight_partial};
-  for (int i = kSharedInput; i < output_gradients.size(); ++i) gradients.push_back(output_gradients[i]);
-  return gradients;
+  return {d_rows, d_residual, fc2.d_row_weight_partial};
 }
 
 void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
@@ -143,7 +140,6 @@ void Experts::backward_weight(const Context& ctx, const Microbatch&, Stash& stas
                                .c = gate_.main_grad,
                                .c2 = up_.main_grad,
                                .accumulate = !gate_.overwrites});
-  if (spec_.dispatcher != nullptr) spec_.dispatcher->wait_behind(ctx);
 }
 
 }  // namespace megalith

@@ -3,12 +3,10 @@
 // SwiGLU: Shazeer 2020, arXiv:2002.05202. Rows are read through their index, forward and backward, so that nothing is
 // permuted in memory. With `fused` the activation and its gradient are in the products' kernels: the same bits, and the
 // same slots.
-// T: tokens, H: hidden size, E: experts, F: FFN size of an expert, R: routed rows; all of this rank alone where several
-// share the experts out (expert parallelism) or each expert's columns (F; expert tensor parallelism)
+// Dims as in moe/routed.h; F: this rank's columns of an expert's FFN (expert tensor parallelism)
 #pragma once
 
 #include "core/layers/segment.h"
-#include "moe/dispatcher.h"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 
 namespace megalith {
@@ -30,7 +28,6 @@ class Experts : public Segment {
     std::int64_t experts = 0;  // of the layer
     ExpertSplit split = {};
     bool fused = true;
-    Dispatcher* dispatcher = nullptr;  // of rows that may be on their way beside weight gradients; null: none are
     float init_std = 0;
     float output_init_std = 0;
   };
@@ -47,9 +44,9 @@ class Experts : public Segment {
 
   Spec spec_;
   std::int64_t ffn_;  // of this rank
-  Parameter& gate_;   // [E F, H]
-  Parameter& up_;     // [E F, H]
-  Parameter& down_;   // [E H, F]
+  Parameter& gate_;   // [E_local F, H]
+  Parameter& up_;     // [E_local F, H]
+  Parameter& down_;   // [E_local H, F]
 };
 
 }  // namespace megalith

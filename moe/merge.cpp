@@ -8,16 +8,16 @@
 
 namespace megalith {
 
-Tensor Merge::add_rows(const Context& ctx, const TensorList& inputs) const {
-  if (spec_.returned) return inputs[kRows];
-  const Tensor& residual = inputs[kMergeResidual];
+Tensor Merge::add_rows(const Context& ctx, const Tensor& rows, const Tensor& residual, Stash& stash) const {
+  if (spec_.returned) return rows;
+  const Dispatched at = dispatched(stash);
   const Tensor hidden = ctx.empty(residual.shape, residual.dtype, "merged rows");
   if (spec_.groups == 1) {
-    launch(ctx.compute, UnpermuteRows{.x = inputs[kRows], .position = inputs[kMergePosition], .y = hidden});
+    launch(ctx.compute, UnpermuteRows{.x = rows, .position = at.position, .y = hidden});
   } else {
-    launch(ctx.compute, UnpermuteGroups{.x = inputs[kRows],
-                                        .position = inputs[kMergePosition],
-                                        .choice = inputs[kMergeChoice],
+    launch(ctx.compute, UnpermuteGroups{.x = rows,
+                                        .position = at.position,
+                                        .choice = at.choice,
                                         .y = hidden,
                                         .experts_per_group = spec_.experts / spec_.groups,
                                         .first_expert = 0,
@@ -27,29 +27,31 @@ Tensor Merge::add_rows(const Context& ctx, const TensorList& inputs) const {
 }
 
 TensorList Merge::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
-  const Tensor rows = add_rows(ctx, inputs);
+  const auto [given, residual] = from_list<ExpertRows>(inputs);
+  const Tensor rows = add_rows(ctx, given, residual, stash);
   Tensor hidden = rows;
   const auto add = [&](const Tensor& shared) {
     if (spec_.returned) hidden = ctx.empty(rows.shape, rows.dtype, "merged rows");  // the input is not written to
     launch(ctx.compute, Add{.a = rows, .b = shared, .y = hidden});
   };
   if (shared_) {
-    const SharedExpert::Opened opened = shared_->open(ctx, mb, inputs[kSharedInput], stash.child(kOpen));
+    const Tensor& x = stash.layer().at(kSharedInput, "shared expert's input");
+    const SharedExpert::Opened opened = shared_->open(ctx, mb, x, stash.child(kOpen));
     add(shared_->close(ctx, mb, opened, stash.child(kClose)));
   } else if (spec_.shared_ran) {
-    add(inputs[kSharedInput]);
+    add(stash.layer().at(kSharedOutput, "shared expert's output"));
   }
-  return {apply_dropout(ctx, mb, spec_.dropout, hidden), inputs[kMergeResidual]};
+  return {apply_dropout(ctx, mb, spec_.dropout, hidden), residual};
 }
 
 TensorList Merge::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                 Stash& stash) const {
   const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
-  TensorList gradients{d_hidden, output_gradients[1], {}};
-  if (!shared_) return gradients;
-  const SharedExpert::OpenedGradient opened = shared_->close_backward_data(ctx, mb, d_hidden, stash.child(kClose));
-  gradients.push_back(shared_->open_backward_data(ctx, mb, opened, stash.child(kOpen)));
-  return gradients;
+  if (shared_) {
+    const SharedExpert::OpenedGradient opened = shared_->close_backward_data(ctx, mb, d_hidden, stash.child(kClose));
+    stash.layer().hand(kSharedGradient, shared_->open_backward_data(ctx, mb, opened, stash.child(kOpen)));
+  }
+  return {d_hidden, output_gradients[1]};
 }
 
 void Merge::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {

@@ -14,7 +14,7 @@ class Merge : public Segment {
     bool returned = false;  // the rows come added up (moe/dispatch.h)
     std::int64_t experts = 1;
     std::int64_t groups = 1;  // of neighbouring experts: sums of each one's rows are rounded, then added
-    bool shared_ran = false;  // the shared expert, beside the rows' way
+    bool shared_ran = false;  // the shared expert, while rows travelled
   };
 
   // `shared` is null where there is none, or where it ran.
@@ -28,7 +28,7 @@ class Merge : public Segment {
  private:
   enum Child { kOpen, kClose };
 
-  Tensor add_rows(const Context& ctx, const TensorList& inputs) const;
+  Tensor add_rows(const Context& ctx, const Tensor& rows, const Tensor& residual, Stash& stash) const;
 
   Spec spec_;
   std::shared_ptr<const SharedExpert> shared_;

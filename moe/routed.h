@@ -1,51 +1,110 @@
-// What flows between the segments of a layer of experts:
+// What the segments of a layer of experts hand each other:
 //   router | experts | merge                        each rank has all experts
-//   router | dispatch | experts | return | merge    P ranks share them out (moe/dispatch.h)
-//   T: tokens, H: hidden size, E: experts, K: choices a token, R: routed rows, T K where each rank has all experts,
-//   F: FFN size of an expert. Shared out, E is this rank's experts, T in what experts read is C, the tokens that
-//   arrived, and R and C are what there is room for; M = T P rows at most leave a rank, of S groups' sums each when
-//   they return.
+//   router | dispatch | experts | return | merge    P ranks share them (moe/dispatch.h)
+// Neighbours hand each other a list, which is one of these structs by name. What a later segment reads lies in the
+// layer's stash (LayerSlot, LayerChild), so that no segment hands on what it does not read.
+//   T: tokens of this rank, H: hidden size, E: experts, K: choices of a token, F: FFN size of an expert
+//   E_local: experts of this rank; T_arrived: capacity for tokens that arrive at them; R: capacity for their rows
+//   (without a dispatch these three are E, T and T K)
+//   M: capacity for rows that leave this rank, T P; S: groups of experts of a rank, whose sums return
 #pragma once
+
+#include "core/layers/segment.h"
 
 namespace megalith {
 
-// From the router to the dispatch. Backward: of kTokens what came back, [M, S H], absent nowhere; of kResidual [T, H];
-// of kRowWeight what came back, [M, K] fp32; in kSharedGradient that of kTokens from a shared expert, [T, H], or none;
-// in kReturnPosition [T, P] int32, where each token's rows are in what came back.
-enum Chosen : int {
-  // kTokens, kResidual, and in place of kRowWeight the weights of the choices, [T, K] fp32
-  kSentChoice = 3,  // [T, K] int32; -1: dropped
-};
-enum ChosenGradient : int { kSharedGradient = 3, kReturnPosition = 4 };
-
-// To the experts. Backward: of kTokens the gradients of the rows, [R, H], which the router adds up; of kResidual
-// [T, H]; of kRowWeight the partial sums, [R, ceil(F / 64)]; then what the merge hands on for a shared expert.
-enum Routed : int {
-  kTokens,     // [T, H], the norm's output, which experts read through kToken
-  kResidual,   // [T, H], what the next norm adds
-  kRowWeight,  // [R] fp32
-  kToken,      // [R] int32: the token of a row; rows are sorted by expert
-  kOffsets,    // [E + 1] int32: where each expert's rows begin
-  kPosition,   // [T, K] int32: the rows of a token
-  // What the return, or a merge that adds up in groups, needs; experts hand it on.
-  kChoice,        // [T, K] int32: the experts of a token
-  kSends,         // [P, P + 1] int32: where each rank's rows for each rank begin
-  kSendToken,     // [M] int32: the token of a row that leaves
-  kSendPosition,  // [T, P] int32: the row of a token that leaves for a rank; -1: none
-  kShared,        // a shared expert's input [T, H], or the three parts of what SharedExpert::open made
+// The router to the dispatch.
+struct Routed {
+  Tensor x;         // [T, H], the norm's output
+  Tensor residual;  // [T, H], what the next norm adds
+  Tensor weight;    // [T, K] fp32, of the choices
+  Tensor choice;    // [T, K] int32, experts; -1: dropped
+  static constexpr Tensor Routed::*kTensors[] = {&Routed::x, &Routed::residual, &Routed::weight, &Routed::choice};
 };
 
-// From the experts, then from the return, to the merge. Backward: of kRows the gradient of the layer's output, [T, H],
-// which experts read through kToken; of kMergeResidual [T, H]; from kSharedInput on that of a shared expert's input,
-// [T, H], or the two parts of SharedExpert::OpenedGradient.
-enum Merged : int {
-  kRows,           // [R, H]; from the return the sums, [T, H]
-  kMergeResidual,  // [T, H]
-  kMergePosition,  // [T, K] int32; from the return: absent
-  kSharedInput,    // [T, H], as kTokens; from the return perhaps the shared expert's output
-  kMergeChoice,    // as kChoice; the others follow in their order
+// The dispatch, or the router, to the experts.
+struct Arrived {
+  Tensor x;           // [T_arrived, H], read through `token`
+  Tensor residual;    // [T, H]
+  Tensor row_weight;  // [R] fp32
+  Tensor token;       // [R] int32, the row of x; sorted by expert
+  Tensor offsets;     // [E_local + 1] int32, where each expert's rows begin
+  static constexpr Tensor Arrived::*kTensors[] = {&Arrived::x, &Arrived::residual, &Arrived::row_weight,
+                                                  &Arrived::token, &Arrived::offsets};
 };
-// Where experts hand on what they got at `routed`.
-constexpr int handed_on(Routed routed) { return kMergeChoice + (routed - kChoice); }
+
+// The experts to the return or the merge, and the return to the merge. Backward: their gradients. For the experts that
+// of `rows` is the gradient of the tokens' sums, [T_arrived, H], which they read through `token`.
+struct ExpertRows {
+  Tensor rows;      // [R, H]; from the return [T, H], each token's sum
+  Tensor residual;  // [T, H]
+  static constexpr Tensor ExpertRows::*kTensors[] = {&ExpertRows::rows, &ExpertRows::residual};
+};
+
+// Backward: the experts to the dispatch or the router, and the dispatch to the router.
+struct RowGradients {
+  Tensor rows;      // [R, H]; from the dispatch [M, S H]
+  Tensor residual;  // [T, H]
+  Tensor weight;    // [R, ceil(F / 64)] fp32, partial sums of a row; from the dispatch [M, K] fp32
+  static constexpr Tensor RowGradients::*kTensors[] = {&RowGradients::rows, &RowGradients::residual,
+                                                       &RowGradients::weight};
+};
+
+// In the layer's stash: where rows are, for those who add them up. The last three only with a dispatch.
+struct Dispatched {
+  Tensor position;       // [T_arrived, K] int32, the rows of a token; its bound: how many tokens arrived
+  Tensor choice;         // [T_arrived, K] int32
+  Tensor sends;          // [P, P + 1] int32, row r: where in rank r's rows those for each rank begin, and their end
+  Tensor send_token;     // [M] int32, the token of a row that leaves
+  Tensor send_position;  // [T, P] int32, the row of a token that leaves for a rank; -1: none
+  static constexpr Tensor Dispatched::*kTensors[] = {&Dispatched::position, &Dispatched::choice, &Dispatched::sends,
+                                                     &Dispatched::send_token, &Dispatched::send_position};
+};
+
+// The layer's stash. All but kDispatched are handed: they live from one segment's verb to a later one's.
+enum LayerSlot {
+  kSharedInput,     // [T, H], of a shared expert
+  kSharedOutput,    // [T, H], where it ran while rows travelled
+  kSharedGradient,  // [T, H], of its input
+};
+enum LayerChild {
+  kDispatched,
+  kOpened,          // SharedExpert::Opened, the dispatch to the return
+  kOpenedGradient,  // SharedExpert::OpenedGradient, back
+};
+
+template <class Named>
+TensorList list_of(const Named& named) {
+  TensorList list;
+  for (const auto tensor : Named::kTensors) list.push_back(named.*tensor);
+  return list;
+}
+template <class Named>
+Named from_list(const TensorList& list) {
+  Named named;
+  int i = 0;
+  for (const auto tensor : Named::kTensors) named.*tensor = list[i++];
+  return named;
+}
+template <class Named>
+Named from_stash(Stash& stash) {
+  Named named;
+  int slot = 0;
+  for (const auto tensor : Named::kTensors) named.*tensor = stash.at(slot++, "what a segment before has left");
+  return named;
+}
+template <class Named>
+void hand(Stash& stash, const Named& named) {
+  int slot = 0;
+  for (const auto tensor : Named::kTensors) stash.hand(slot++, named.*tensor);
+}
+
+// Of this layer, as its dispatch or router has left them.
+inline Dispatched dispatched(Stash& stash) { return from_stash<Dispatched>(stash.layer().child(kDispatched)); }
+inline void keep_dispatched(Stash& stash, const Dispatched& dispatched) {
+  Stash& kept = stash.layer().child(kDispatched);
+  int slot = 0;
+  for (const auto tensor : Dispatched::kTensors) kept[slot++] = dispatched.*tensor;
+}
 
 }  // namespace megalith

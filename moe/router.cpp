@@ -11,12 +11,13 @@
 #include "moe/ops/expert_capacity.h"
 #include "moe/ops/rank_rows.h"
 #include "moe/random_logits.h"
-#include "moe/routed.h"
 
 namespace megalith {
 
 Router::Router(ParameterStore& store, const Spec& spec, const Norm& norm)
     : spec_(spec),
+      losses_(spec.losses,
+              {.experts = spec.experts, .score = spec.score, .expert_layer = spec.expert_layer, .split = spec.split}),
       norm_(norm),
       weight_(store.add({.parts = {spec.split.shared_between_linears(spec.name + "weight")},
                          .shape = {spec.experts, spec.hidden},
@@ -82,87 +83,30 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
                                  .scaling_factor = spec_.scaling_factor,
                                  .num_groups = spec_.num_groups,
                                  .group_topk = spec_.group_topk});
-  // The dispatch makes routes of its own: here they are for losses, counts and the capacity alone.
+  // The dispatch makes its own routes: here they are for losses, counts and the capacity alone.
   const bool limits = spec_.capacity_factor != 0 && mb.mode != Mode::kGenerate;
-  const bool counts = mb.mode == Mode::kTrain && (balances() || mb.expert_counts);
+  const bool counts = mb.mode == Mode::kTrain && (losses_.balances() || mb.expert_counts);
   Routes routes;
   if (spec_.dispatcher == nullptr || limits || counts) routes = routes_of(ctx, choice, weight);
-  if (balances()) stash[kChosenOffsets] = routes.offsets;
+  if (losses_.balances()) stash[kChosenOffsets] = routes.offsets;
   const Tensor kept = kept_choices(ctx, mb, choice, routes);
   if (kept.data != choice.data) routes = routes_of(ctx, kept, weight);
   stash.save(kNormed, SlotKind::kExpertFc1, normed);
-  if (has_losses() || spec_.score != RouterScore::kSoftmaxOfChosen) stash[kLogits] = logits;
+  if (losses_.any() || spec_.score != RouterScore::kSoftmaxOfChosen) stash[kLogits] = logits;
   stash[kChoice] = choice;
   stash[kWeight] = weight;
   stash[kExpertOffsets] = routes.offsets;
+  stash.layer().hand(kSharedInput, normed);
   if (spec_.dispatcher != nullptr) {
     stash[kSent] = kept;
-    return {normed, residual, weight, kept};
+    return list_of(Routed{.x = normed, .residual = residual, .weight = weight, .choice = kept});
   }
-  stash[kPositions] = routes.position;
-  return {normed, residual, routes.row_weight, routes.token, routes.offsets, routes.position, choice};
-}
-
-// Where a loss is about each sequence by itself, those of this rank's rows, which lie together; under sequence
-// parallelism they may be none.
-std::vector<Router::Piece> Router::pieces(const Microbatch& mb, const Tensor& choice) const {
-  const std::int64_t tokens = choice.size(0);
-  if (spec_.sequence_aux_coeff == 0) return {{.count = tokens}};
-  std::vector<Piece> pieces;
-  for (std::int64_t sequence = 0; sequence < mb.sequences; ++sequence) {
-    const std::int64_t begin = sequence * mb.seq_length - spec_.split.row_part() * tokens;
-    const std::int64_t first = std::clamp<std::int64_t>(begin, 0, tokens);
-    const std::int64_t end = std::clamp<std::int64_t>(begin + mb.seq_length, 0, tokens);
-    pieces.push_back({.first = first, .count = end - first});
-  }
-  return pieces;
-}
-
-// A row for each piece.
-Tensor Router::sequence_offsets(const Context& ctx, const std::vector<Piece>& pieces, const Tensor& choice) const {
-  const std::int64_t entries = spec_.experts + 1;
-  const Tensor offsets = ctx.empty({std::ssize(pieces), entries}, DType::kInt32, "expert counts");
-  for (std::int64_t p = 0; p < std::ssize(pieces); ++p) {
-    const Piece& piece = pieces[static_cast<std::size_t>(p)];
-    const Shape of_piece{piece.count, spec_.choices};
-    launch(ctx, ExpertOffsets{.choice = choice.slice(0, piece.first, piece.count),
-                              .offsets = offsets.slice(0, p, 1).view({entries}),
-                              .token = ctx.empty({of_piece.numel()}, DType::kInt32, "tokens of routed rows"),
-                              .position = ctx.empty(of_piece, DType::kInt32, "rows of tokens"),
-                              .all_experts = spec_.experts});
-  }
-  if (spec_.sum_counts) spec_.sum_counts(ctx, offsets);
-  return offsets;
-}
-
-void Router::set_loads(const Context& ctx, const Microbatch& mb, Stash& stash, std::vector<Piece>& pieces) const {
-  const Tensor loads = ctx.empty({std::ssize(pieces), spec_.experts}, DType::kFp32, "relative loads");
-  const Tensor own = stash.at(kChosenOffsets, "expert offsets");
-  bool adds = false;
-  const auto add = [&](const Tensor& offsets, float coeff, const Tensor& counted) {
-    launch(ctx.compute,
-           RelativeLoads{.offsets = offsets, .counted = counted, .loads = loads, .coeff = coeff, .adds = adds});
-    adds = true;
-  };
-  const auto summed = [&](const SumCounts& sum) {
-    const Tensor row = own.view({1, own.numel()});
-    if (!sum) return row;
-    const Tensor all = ctx.empty(row.shape, row.dtype, "expert counts");
-    launch(ctx.compute, Copy{.src = row, .dst = all});
-    sum(ctx, all);
-    return all;
-  };
-  if (spec_.aux_coeff != 0) add(summed(spec_.sum_counts), spec_.aux_coeff, {});
-  if (spec_.sequence_aux_coeff != 0) add(sequence_offsets(ctx, pieces, stash[kChoice]), spec_.sequence_aux_coeff, {});
-  if (spec_.global_aux_coeff != 0) {
-    require(mb.balance_counts.present(), "Router: a loss over the global batch without balance_counts");
-    const Tensor counted = mb.balance_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
-    const Tensor all = summed(spec_.sum_all_counts);
-    add(all, spec_.global_aux_coeff, counted);
-    launch(ctx.compute, CountExpertRows{.offsets = all.view({spec_.experts + 1}), .counts = counted});
-  }
-  for (std::int64_t p = 0; p < std::ssize(pieces); ++p)
-    pieces[static_cast<std::size_t>(p)].loads = loads.slice(0, p, 1).view({spec_.experts});
+  keep_dispatched(stash, {.position = routes.position, .choice = choice});
+  return list_of(Arrived{.x = normed,
+                         .residual = residual,
+                         .row_weight = routes.row_weight,
+                         .token = routes.token,
+                         .offsets = routes.offsets});
 }
 
 // A loss of the mean over microbatches is a sum over tokens, as StepSum::kLoss is: times N, over what the loss of N
@@ -170,19 +114,11 @@ void Router::set_loads(const Context& ctx, const Microbatch& mb, Stash& stash, s
 Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const Tensor& d_weight, Stash& stash) const {
   const Tensor &choice = stash.at(kChoice, "chosen experts"), &weight = stash.at(kWeight, "weights of experts");
   const Tensor logits = stash.has(kLogits) ? stash[kLogits] : Tensor{};
+  const Tensor offsets = losses_.balances() ? stash.at(kChosenOffsets, "expert offsets") : Tensor{};
   const Tensor d_logits = ctx.empty({choice.size(0), spec_.experts}, DType::kFp32, "router logits gradient");
-  std::vector<Piece> all = pieces(mb, choice);
-  if (balances()) set_loads(ctx, mb, stash, all);
-  for (const Piece& piece : all) {
+  for (const RoutingLosses::Piece& piece :
+       losses_.add(ctx, mb, {.logits = logits, .choice = choice, .offsets = offsets})) {
     const auto part = [&piece](const Tensor& x) { return x ? x.slice(0, piece.first, piece.count) : x; };
-    if (has_losses()) {
-      launch(ctx, RouterLosses{.logits = part(logits),
-                               .loads = piece.loads,
-                               .aux = balances() ? mb.sum(StepSum::kAuxLoss, spec_.expert_layer) : Tensor{},
-                               .z = spec_.z_coeff != 0 ? mb.sum(StepSum::kZLoss, spec_.expert_layer) : Tensor{},
-                               .score = spec_.score,
-                               .z_scale = spec_.z_coeff});
-    }
     launch(ctx.compute, RouterTopkBackward{.logits = part(logits),
                                            .choice = part(choice),
                                            .weight = part(weight),
@@ -192,22 +128,21 @@ Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const T
                                            .d_logits = part(d_logits),
                                            .score = spec_.score,
                                            .scaling_factor = spec_.scaling_factor,
-                                           .z_scale = spec_.z_coeff});
+                                           .z_scale = losses_.z_coeff()});
   }
   return d_logits;
 }
 
-Tensor Router::weight_gradient(const Context& ctx, const TensorList& gradients, Stash& stash) const {
-  const Tensor& choice = stash.at(kChoice, "chosen experts");
-  const Tensor d_weight = ctx.empty(choice.shape, DType::kFp32, "weights gradient");
+Tensor Router::weight_gradient(const Context& ctx, const Tensor& rows_weight, const Dispatched& at,
+                               Stash& stash) const {
+  const Tensor d_weight = ctx.empty(stash.at(kChoice, "chosen experts").shape, DType::kFp32, "weights gradient");
   if (spec_.dispatcher == nullptr) {
-    const Tensor& position = stash.at(kPositions, "rows of tokens");
     launch(ctx.compute,
-           UnpermuteWeightGradients{.partial = gradients[kRowWeight], .position = position, .d_weight = d_weight});
+           UnpermuteWeightGradients{.partial = rows_weight, .position = at.position, .d_weight = d_weight});
   } else {
-    launch(ctx.compute, SumReturnedWeights{.x = gradients[kRowWeight],
+    launch(ctx.compute, SumReturnedWeights{.x = rows_weight,
                                            .choice = stash.at(kSent, "sent choices"),
-                                           .position = gradients[kReturnPosition],
+                                           .position = at.send_position,
                                            .d_weight = d_weight,
                                            .experts_per_rank = spec_.dispatcher->experts_per_rank(spec_.experts),
                                            .copies = spec_.dispatcher->copies()});
@@ -215,18 +150,17 @@ Tensor Router::weight_gradient(const Context& ctx, const TensorList& gradients, 
   return d_weight;
 }
 
-Tensor Router::normed_gradient(const Context& ctx, const TensorList& gradients, Stash& stash) const {
-  const Tensor &rows = gradients[kTokens], &choice = stash.at(kChoice, "chosen experts");
-  const Tensor d_normed = ctx.empty({choice.size(0), spec_.hidden}, rows.dtype, "norm output gradient");
+Tensor Router::normed_gradient(const Context& ctx, const Tensor& rows, const Dispatched& at,
+                               std::int64_t tokens) const {
+  const Tensor d_normed = ctx.empty({tokens, spec_.hidden}, rows.dtype, "norm output gradient");
   if (spec_.dispatcher != nullptr) {
-    launch(ctx.compute, UnpermuteRows{.x = rows, .position = gradients[kReturnPosition], .y = d_normed});
+    launch(ctx.compute, UnpermuteRows{.x = rows, .position = at.send_position, .y = d_normed});
   } else if (spec_.combine_groups == 1) {
-    const Tensor& position = stash.at(kPositions, "rows of tokens");
-    launch(ctx.compute, UnpermuteRows{.x = rows, .position = position, .y = d_normed});
+    launch(ctx.compute, UnpermuteRows{.x = rows, .position = at.position, .y = d_normed});
   } else {
     launch(ctx.compute, UnpermuteGroups{.x = rows,
-                                        .position = stash.at(kPositions, "rows of tokens"),
-                                        .choice = choice,
+                                        .position = at.position,
+                                        .choice = at.choice,
                                         .y = d_normed,
                                         .experts_per_group = spec_.experts / spec_.combine_groups,
                                         .first_expert = 0,
@@ -237,25 +171,25 @@ Tensor Router::normed_gradient(const Context& ctx, const TensorList& gradients, 
 
 TensorList Router::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                  Stash& stash) const {
-  if (spec_.dispatcher != nullptr) spec_.dispatcher->wait_behind(ctx);
-  const Tensor d_weight = weight_gradient(ctx, output_gradients, stash);
+  const auto [rows, residual, rows_weight] = from_list<RowGradients>(output_gradients);
+  const Dispatched at = dispatched(stash);
+  const Tensor d_weight = weight_gradient(ctx, rows_weight, at, stash);
   Tensor d_logits = backward_router(ctx, mb, d_weight, stash);
   if (mb.expert_counts) {  // here and not in forward, which may be recomputed
     const Tensor counts = mb.expert_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
     launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"), .counts = counts});
   }
-  if (const DType dtype = output_gradients[kTokens].dtype; d_logits.dtype != dtype) {
+  if (const DType dtype = rows.dtype; d_logits.dtype != dtype) {
     const Tensor rounded = ctx.empty(d_logits.shape, dtype, "router logits gradient");
     launch(ctx.compute, CastRows{.x = d_logits, .y = rounded});
     d_logits = rounded;
   }
   stash[kLogitsGradient] = d_logits;
-  const Tensor d_normed = normed_gradient(ctx, output_gradients, stash);
+  const Tensor d_normed = normed_gradient(ctx, rows, at, d_logits.size(0));
   launch(ctx, Gemm{.a = d_logits, .b = weight_.weight, .c = d_normed, .accumulate = true});
-  if (output_gradients.size() > kSharedGradient && output_gradients[kSharedGradient]) {
-    launch(ctx.compute, Add{.a = d_normed, .b = output_gradients[kSharedGradient], .y = d_normed});
-  }
-  const Tensor d_residual = norm_.backward_data(ctx, d_normed, output_gradients[kResidual], stash.child(kNorm));
+  if (Stash& layer = stash.layer(); layer.has(kSharedGradient))
+    launch(ctx.compute, Add{.a = d_normed, .b = layer[kSharedGradient], .y = d_normed});
+  const Tensor d_residual = norm_.backward_data(ctx, d_normed, residual, stash.child(kNorm));
   return {d_residual, d_residual};
 }
 

@@ -25,11 +25,13 @@ class SharedExpert {
     Tensor h;           // [T, 2F], fc1's output
     Tensor row_weight;  // [T] fp32
     Tensor offsets;     // [2] int32: all rows are the one expert's
+    static constexpr Tensor Opened::*kTensors[] = {&Opened::x, &Opened::h, &Opened::row_weight, &Opened::offsets};
   };
   // And backward.
   struct OpenedGradient {
     Tensor dh;       // [T, 2F]
     Tensor partial;  // [T, ceil(F / 64)] fp32, sums of the row weights' gradients; absent without a gate
+    static constexpr Tensor OpenedGradient::*kTensors[] = {&OpenedGradient::dh, &OpenedGradient::partial};
   };
 
   SharedExpert(Parts parts, RowExchange& rows) : parts_(std::move(parts)), rows_(rows) {}

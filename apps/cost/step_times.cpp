@@ -25,6 +25,7 @@ std::optional<ActionKind> verb_of(const Action& action) {
     case ActionKind::kForward:
     case ActionKind::kBackwardData:
     case ActionKind::kBackwardWeight: return action.kind;
+    case ActionKind::kWaitReturn: return ActionKind::kBackwardData;
     case ActionKind::kSend:
     case ActionKind::kWaitSend:
     case ActionKind::kPostReceive:

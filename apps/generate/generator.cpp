@@ -62,7 +62,8 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
   }
   std::vector<SegmentRunner::Entry> entries;
   for (const NamedSegment& named : gpt_.segments)
-    entries.push_back({.name = named.name, .segment = named.segment.get()});
+    entries.push_back(
+        {.name = named.name, .segment = named.segment.get(), .module = named.module, .unit = named.layer_unit});
   runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
   if (device == DeviceType::kPlan) return;
   // The arena takes its memory once.

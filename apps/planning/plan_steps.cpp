@@ -223,6 +223,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
     std::int64_t ops = 0, nodes = 0;
     std::uint64_t digest = kEmptyDigest;
     for (std::size_t a = run.first; a < run.first + run.count; ++a) {
+      if (actions[a].segment < 0) continue;  // a wait
       graphs.modules |= 1U << static_cast<unsigned>(rank.runner.entry(actions[a].segment).module);
       const Ops& of_verb = ops_of_verb.at({actions[a].kind, actions[a].segment});
       ops += std::ssize(of_verb.names);

@@ -28,9 +28,9 @@ ExpertSplit expert_split(const Mesh& mesh) {
           .column_ranks = static_cast<int>(mesh.sizes().etp)};
 }
 
-// Whether rows on their way home may stay so beside weight gradients. A graph ends with nothing under way, and waits
-// for nothing that began outside of it: the verbs that begin and wait must be in one, or in none.
-bool waits_behind(const Options& options, const RunConfig& config) {
+// Whether rows may return while the experts' weight gradients run. A graph holds both the verb that leaves rows on
+// their way and their wait, or neither.
+bool returns_beside_weights(const Options& options, const RunConfig& config) {
   if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return true;
   const GraphModules modules = graph_modules(options, config.pipeline);
   if (config.pipeline.weights_apart() || modules.moe_dispatch) return false;
@@ -128,8 +128,7 @@ LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConf
       mesh.dispatch(), *streams.dispatch,
       Dispatcher::Options{.way = dispatcher_of(options),
                           .copies = mesh.sizes().etp,
-                          .capacity_factor = options.parallel.moe_expert_rank_capacity_factor,
-                          .waits_behind = waits_behind(options, config)});
+                          .capacity_factor = options.parallel.moe_expert_rank_capacity_factor});
 }
 
 RankModel::RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts_of_stage, LayerGroups& layers,
@@ -202,6 +201,13 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
           .own = has("own"),
           .layer = has("layer"),
           .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
+}
+
+ReturnPoints return_points(const Rank& rank) {
+  ReturnPoints points{.segments = {}, .beside_weights = returns_beside_weights(rank.options, rank.config)};
+  for (int s = 0; s < rank.runner.num_segments(); ++s)
+    if (rank.runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
+  return points;
 }
 
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {

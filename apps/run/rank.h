@@ -27,6 +27,7 @@
 #include "parallel/data_parallel/parameter_gatherer.h"
 #include "parallel/mesh/instance_groups.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/pipeline_parallel/lowering.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 #include "parallel/pipeline_parallel/transfer.h"
 #include "parallel/tensor_parallel/shared_gradients.h"
@@ -199,6 +200,8 @@ std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config
                                  const OffloadPoints& offloaded = {});
 
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline);
+// Of this rank's dispatches to experts of others.
+ReturnPoints return_points(const Rank& rank);
 // What --cuda-graph-impl makes of a training step's actions, on any backend; without graphs no runs.
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
 

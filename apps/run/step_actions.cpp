@@ -1,6 +1,5 @@
 #include "apps/run/step_actions.h"
 
-#include <set>
 #include <utility>
 
 #include "apps/config/parallel_options.h"
@@ -15,15 +14,6 @@ namespace {
 // must stay alike. The last stage then takes what the first has: gradients, or weights where each updates shards.
 bool copies_tied(const Rank& rank) {
   return rank.groups.embedding && rank.streams.compute.device() == DeviceType::kCuda && rank.groups.replicas.size() > 2;
-}
-
-// Weight gradients of experts, beside the way back of what their dispatch sends.
-std::set<int> weights_behind(const Rank& rank) {
-  std::set<int> behind;
-  if (!rank.layers.dispatcher || !rank.layers.dispatcher->waits_behind()) return behind;
-  for (int s = 1; s < rank.runner.num_segments(); ++s)
-    if (rank.runner.entry(s - 1).module == SegmentModule::kMoeDispatch) behind.insert(s);
-  return behind;
 }
 
 }  // namespace
@@ -46,7 +36,7 @@ StepActions step_actions(const Rank& rank) {
   const Schedule schedule = rank.config.schedule(), evaluation = rank.config.evaluation_schedule();
   if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
   StepActions actions{.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points,
-                                                   gathers, weights_behind(rank)),
+                                                   gathers, return_points(rank)),
                       .evaluate = lower_evaluation_step(insert_messages(forwards_of(evaluation), rank.stage()),
                                                         gpt.part_segments, gathers)};
   if (rank.units.sharded) {

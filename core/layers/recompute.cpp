@@ -2,10 +2,16 @@
 
 namespace megalith {
 
+Stash& Sequential::part(Stash& stash, std::size_t segment) const {
+  Stash& part = stash.child(static_cast<int>(segment));
+  part.set_layer(layer(stash));
+  return part;
+}
+
 TensorList Sequential::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   TensorList tensors = inputs;
-  for (std::size_t i = 0; i < segments_.size(); ++i)
-    tensors = segments_[i]->forward(ctx, mb, tensors, stash.child(static_cast<int>(i)));
+  layer(stash).clear();
+  for (std::size_t i = 0; i < segments_.size(); ++i) tensors = segments_[i]->forward(ctx, mb, tensors, part(stash, i));
   return tensors;
 }
 
@@ -13,14 +19,14 @@ TensorList Sequential::backward_data(const Context& ctx, const Microbatch& mb, c
                                      Stash& stash) const {
   TensorList gradients = output_gradients;
   for (std::size_t i = segments_.size(); i-- > 0;) {
-    gradients = segments_[i]->backward_data(ctx, mb, gradients, stash.child(static_cast<int>(i)));
+    gradients = segments_[i]->backward_data(ctx, mb, gradients, part(stash, i));
+    segments_[i]->wait_return(ctx);
   }
   return gradients;
 }
 
 void Sequential::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  for (std::size_t i = segments_.size(); i-- > 0;)
-    segments_[i]->backward_weight(ctx, mb, stash.child(static_cast<int>(i)));
+  for (std::size_t i = segments_.size(); i-- > 0;) segments_[i]->backward_weight(ctx, mb, part(stash, i));
 }
 
 TensorList Recompute::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {

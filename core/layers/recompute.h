@@ -8,6 +8,7 @@
 
 namespace megalith {
 
+// Its segments share a stash, as those of a layer do: one that they all belong to.
 class Sequential : public Segment {
  public:
   explicit Sequential(std::vector<std::unique_ptr<Segment>> segments) : segments_(std::move(segments)) {}
@@ -18,6 +19,9 @@ class Sequential : public Segment {
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
  private:
+  Stash& layer(Stash& stash) const { return stash.child(static_cast<int>(segments_.size())); }
+  Stash& part(Stash& stash, std::size_t segment) const;
+
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 

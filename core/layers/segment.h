@@ -27,12 +27,12 @@ class TensorList {
   const Tensor& operator[](int i) const { return tensors_[checked(i)]; }
   Tensor& operator[](int i) { return tensors_[checked(i)]; }
   void push_back(const Tensor& tensor) {
-    require(size_ < kMax, "TensorList holds at most 16 tensors");
+    require(size_ < kMax, "TensorList holds at most 8 tensors");
     tensors_[static_cast<std::size_t>(size_++)] = tensor;
   }
 
  private:
-  static constexpr int kMax = 16;
+  static constexpr int kMax = 8;
 
   // A tensor that was left out is not an absent one: who forgets the residual stream shall not lose it in silence.
   std::size_t checked(int i) const {
@@ -69,6 +69,9 @@ class Segment {
   virtual TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                    Stash& stash) const = 0;
   virtual void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
+
+  // Gradients that backward_data has left on their way are there for the compute stream (ActionKind::kWaitReturn).
+  virtual void wait_return(const Context&) const {}
 };
 
 // One tensor in, one out. As a segment of a model it works on the first of the pair, what the linear in front has made,

@@ -44,6 +44,13 @@ void Stash::keep(int index, SlotKind kind, const Tensor& tensor) {
   slot(index) = {.tensor = tensor, .kind = kind, .present = true};
 }
 
+void Stash::hand(int index, const Tensor& tensor) { slot(index) = {.tensor = tensor, .present = true, .handed = true}; }
+
+Stash& Stash::layer() const {
+  require(layer_ != nullptr, "a segment that shares a stash with its layer runs outside of one");
+  return *layer_;
+}
+
 void Stash::never_offload(int index) { slot(index).never_offload = has(index); }
 
 bool Stash::has(int index) const {
@@ -65,6 +72,7 @@ Stash& Stash::child(int index) {
   const auto i = static_cast<std::size_t>(index);
   if (children_.size() <= i) children_.resize(i + 1);
   if (!children_[i]) children_[i] = std::make_unique<Stash>(policies_);
+  children_[i]->layer_ = layer_;
   return *children_[i];
 }
 
@@ -75,7 +83,7 @@ int Stash::rebind(const void* begin, std::size_t bytes, void* to) {
   };
   int views = 0;
   for (Slot& s : slots_) {
-    if (!s.present) continue;
+    if (!s.present || s.handed) continue;
     if (std::byte* const bound = moved(s.tensor.bound)) s.tensor.bound = reinterpret_cast<std::int32_t*>(bound);
     std::byte* const data = moved(s.tensor.data);
     if (data == nullptr) continue;

@@ -17,7 +17,7 @@ class Stash {
  public:
   explicit Stash(const SlotPolicies& policies = {}) : policies_(policies) {}
   Stash(const Stash& other) { *this = other; }
-  Stash& operator=(const Stash& other);  // with its children
+  Stash& operator=(const Stash& other);  // with its children; each keeps its own layer
   Stash(Stash&&) = default;
   Stash& operator=(Stash&&) = default;
 
@@ -26,6 +26,7 @@ class Stash {
     SlotKind kind = SlotKind::kOther;
     bool present = false;
     bool never_offload = false;
+    bool handed = false;
   };
 
   // A slot of kind kOther, made on first use: stash[kHidden] = ...
@@ -42,8 +43,14 @@ class Stash {
   // A slot that must be there; `name` is printed where it is not.
   const Tensor& at(int slot, std::string_view name) const;
 
-  // The stash of a part of the segment, of the same policies.
+  // For a later segment of the layer, in the same verb: the slot keeps nothing, so for_each() passes it by.
+  void hand(int slot, const Tensor& tensor);
+  // The stash of a part of the segment, of the same policies and the same layer.
   Stash& child(int index);
+  // The stash that the segments of a layer share in a column: what one of them leaves for others. Its owner clears it
+  // before the layer's first forward.
+  Stash& layer() const;
+  void set_layer(Stash& layer) { layer_ = &layer; }
   void clear();
   // Memory from `begin` on has moved to `to`: so have all views of it, which stay as they are otherwise. How many were.
   int rebind(const void* begin, std::size_t bytes, void* to);
@@ -51,7 +58,7 @@ class Stash {
   template <class Visitor>
   void for_each(const Visitor& visitor) const {
     for (const Slot& slot : slots_) {
-      if (slot.present) visitor(slot);
+      if (slot.present && !slot.handed) visitor(slot);
     }
     for (const auto& part : children_) {
       if (part) part->for_each(visitor);
@@ -65,6 +72,7 @@ class Stash {
   SlotPolicies policies_;
   std::array<Slot, kMaxSlots> slots_{};  // in place, so that references to slots stay valid
   std::vector<std::unique_ptr<Stash>> children_;
+  Stash* layer_ = nullptr;
 };
 
 }  // namespace megalith

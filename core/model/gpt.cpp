@@ -261,15 +261,17 @@ class GptBuilder {
   }
 
   void add_recomputed(const RecomputeLayers::Range& range) {
-    std::vector<std::unique_ptr<Segment>> segments;
+    std::vector<std::unique_ptr<Segment>> layers;
     const int first_unit = current_unit() + 1;
     for (std::int64_t layer = range.first; layer < range.first + range.count; ++layer) {
+      std::vector<std::unique_ptr<Segment>> segments;
       for (NamedSegment& one : layer_segments(layer)) segments.push_back(std::move(one.segment));
+      layers.push_back(std::make_unique<Sequential>(std::move(segments)));
     }
     const std::string name = range.count == 1
                                  ? fmt::format("layer {}", range.first)
                                  : fmt::format("layers {} to {}", range.first, range.first + range.count - 1);
-    add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments))), first_unit,
+    add(name, std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(layers))), first_unit,
         SegmentModule::kLayer, range.first);
   }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "parallel/pipeline_parallel/action_order.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
@@ -22,10 +23,12 @@ std::vector<Action> insert_action_hooks(const std::vector<Action>& actions, cons
                           .item = hook->item});
     }
   };
-  for (const Action& action : actions) {
+  for (std::size_t i = 0; i < actions.size();) {
+    const Action& action = actions[i];
     const bool is_verb = action.segment >= 0;
+    const std::size_t end = is_verb ? end_of_verb(actions, i) : i + 1;
     if (is_verb) add(action, before(verb_of(action.kind)));
-    inserted.push_back(action);
+    for (; i < end; ++i) inserted.push_back(actions[i]);
     if (is_verb) add(action, after(verb_of(action.kind)));
   }
   return inserted;

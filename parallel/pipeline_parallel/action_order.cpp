@@ -11,6 +11,10 @@ void fail_order(const Action& action, std::string_view why) {
         .remedy = "fix the lowering pass that made the list"});
 }
 
+std::size_t end_of_verb(const std::vector<Action>& actions, std::size_t verb) {
+  return verb + 1 < actions.size() && actions[verb + 1].kind == ActionKind::kWaitReturn ? verb + 2 : verb + 1;
+}
+
 ActionOrder::ActionOrder(const std::vector<Action>& actions) : actions_(actions) {
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!places_.emplace(key(actions[i]), i).second) fail_order(actions[i], "appears twice");

@@ -13,6 +13,9 @@ namespace megalith {
 
 [[noreturn]] void fail_order(const Action& action, std::string_view why);
 
+// What follows the verb at `verb` comes after the kWaitReturn that stands next to it: one graph can hold both.
+std::size_t end_of_verb(const std::vector<Action>& actions, std::size_t verb);
+
 class ActionOrder {
  public:
   // An error where one appears twice. `actions` lives as long as this object.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "parallel/pipeline_parallel/action_order.h"
 
 namespace megalith {
 
@@ -92,7 +93,7 @@ int first_segment(const ChunkSegments& segments, int chunk) {
 }
 
 std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
-                                    const std::set<int>& behind) {
+                                    const ReturnPoints& returns) {
   std::vector<Action> expanded;
   const auto add = [&](Action action, ActionKind kind, int segment) {
     action.kind = kind;
@@ -114,11 +115,21 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
     const bool both = action.kind == ActionKind::kBackwardData && action.with_next && i + 1 < actions.size() &&
                       actions[i + 1].kind == ActionKind::kBackwardWeight && actions[i + 1].chunk == action.chunk &&
                       actions[i + 1].microbatch == action.microbatch;
-    const auto waits = [&](int s) { return s > begin && behind.contains(s); };
+    const auto returns_beside = [&](int s) {
+      return returns.beside_weights && s >= begin && returns.segments.contains(s);
+    };
+    const auto add_wait = [&](int s) {
+      add(action, ActionKind::kWaitReturn, -1);
+      expanded.back().item = s;
+    };
     for (int s = end - 1; s >= begin; --s) {
+      const bool leaves = action.kind == ActionKind::kBackwardData && returns.segments.contains(s);
       add(action, action.kind, s);
-      if (both && !waits(s)) add(action, ActionKind::kBackwardWeight, s);
-      if (both && s + 1 < end && waits(s + 1)) add(action, ActionKind::kBackwardWeight, s + 1);
+      if (leaves && !returns.beside_weights) add_wait(s);
+      if (both && !returns_beside(s - 1)) add(action, ActionKind::kBackwardWeight, s);
+      if (!leaves || !returns.beside_weights) continue;
+      if (both && s + 1 < end) add(action, ActionKind::kBackwardWeight, s + 1);
+      add_wait(s);
     }
     if (both) ++i;
   }
@@ -141,10 +152,10 @@ std::vector<Action> insert_loads(const std::vector<Action>& actions) {
 }
 
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points) {
-  // The last backward_weight of each segment, by position.
+  // The last backward_weight of each segment, by position; or the kWaitReturn after it, which one graph holds with it.
   std::map<int, std::size_t> last;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (actions[i].kind == ActionKind::kBackwardWeight) last[actions[i].segment] = i;
+    if (actions[i].kind == ActionKind::kBackwardWeight) last[actions[i].segment] = end_of_verb(actions, i) - 1;
   }
   const bool ties = points.tied_segment >= 0;
   const std::size_t tied_after = !ties                       ? actions.size()
@@ -195,10 +206,10 @@ std::vector<Action> insert_gathers(const std::vector<Action>& actions, const Gat
 
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
                                         const ReducePoints& points, const GatherPoints& gathers,
-                                        const std::set<int>& behind) {
+                                        const ReturnPoints& returns) {
   std::vector<Action> step{{.kind = ActionKind::kBeginStep}, {.kind = ActionKind::kZeroGradients}};
   const std::vector<Action> body =
-      insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments, behind)), points);
+      insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments, returns)), points);
   step.insert(step.end(), body.begin(), body.end());
   step.push_back({.kind = ActionKind::kFinishReduce});
   if (points.sums_shared) step.push_back({.kind = ActionKind::kSumSharedGradients});
@@ -207,7 +218,7 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, const 
   step.push_back({.kind = ActionKind::kReduceNorm});
   step.push_back({.kind = ActionKind::kOptimizerStep});
   step = insert_gathers(step, gathers);
-  verify(step, segments, points, gathers);
+  verify(step, segments, points, gathers, returns);
   return step;
 }
 

@@ -30,11 +30,18 @@ int num_columns(const std::vector<Action>& actions);
 using ChunkSegments = std::vector<int>;
 int first_segment(const ChunkSegments& segments, int chunk);  // of chunk == number of chunks: one past the last
 
+// Segments whose backward_data leaves gradients on their way. Each has a kWaitReturn before the next backward_data of
+// its microbatch: right after its own, or, with `beside_weights`, after the backward_weight of the segment above, which
+// then comes after both verbs of the segment where these are one block.
+struct ReturnPoints {
+  std::set<int> segments;
+  bool beside_weights = false;
+};
+
 // Expands chunks into their segments. A backward_data that is one block with its backward_weight is interleaved with it
-// per segment, so that gradients of late layers are ready early and stashes die early. A backward_weight of `behind`
-// comes then behind both of the next segment, whose backward_data leaves something on its way.
+// per segment, so that gradients of late layers are ready early and stashes die early.
 std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
-                                    const std::set<int>& behind = {});
+                                    const ReturnPoints& returns = {});
 
 // A load before each chunk's first forward of a microbatch, and before the input of that is waited for.
 std::vector<Action> insert_loads(const std::vector<Action>& actions);
@@ -61,10 +68,10 @@ struct GatherPoints {
 };
 std::vector<Action> insert_gathers(const std::vector<Action>& actions, const GatherPoints& gathers);
 
-// The whole training step of one stage; its messages have been inserted. `behind` as for expand_segments.
+// The whole training step of one stage; its messages have been inserted.
 std::vector<Action> lower_training_step(const std::vector<Action>& stage, const ChunkSegments& segments,
                                         const ReducePoints& points, const GatherPoints& gathers = {},
-                                        const std::set<int>& behind = {});
+                                        const ReturnPoints& returns = {});
 // Forward only, for evaluation.
 std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, const ChunkSegments& segments,
                                           const GatherPoints& gathers = {});
@@ -72,9 +79,9 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, cons
 // Fails with exit code 9 where a training step's list is not executable: an action missing, twice or before what it
 // needs, a backward_weight out of order or after its gradient was reduced or tied, two microbatches or two chunks in
 // one column, a hand-over to another column than before, a message that is not made yet, or not waited for, weights
-// that are read or left before they were gathered.
+// that are read or left before they were gathered, gradients that are read before their kWaitReturn.
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
-            const GatherPoints& gathers = {});
+            const GatherPoints& gathers = {}, const ReturnPoints& returns = {});
 
 // The same for a schedule: an action missing, twice or out of its order in a stage's list, or stages that wait for each
 // other in a circle, even where sends block until they are received.

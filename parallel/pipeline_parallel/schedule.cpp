@@ -21,6 +21,7 @@ std::string to_string(const Action& a) {
                               a.peer == kThisStage ? "this stage" : fmt::format("stage {}", a.peer));
   }
   if (is_of_slot(a.kind)) return text + fmt::format(" slot {} column {}", a.item, a.column);
+  if (a.kind == ActionKind::kWaitReturn) return text + fmt::format(" segment {} column {}", a.item, a.column);
   if (a.segment >= 0) text += fmt::format(" segment {} column {}", a.segment, a.column);
   return text;
 }

@@ -1,5 +1,5 @@
 // A schedule is data: per stage the order in which chunks run the verbs of their microbatches. Lowering (lowering.h)
-// expands it; one executor (executor.h) runs it; the memory plan, the report and later features read the same list.
+// expands it; one Step (apps/run/step.h) runs it; the memory plan, the report and later features read the same list.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ enum class ActionKind : std::uint8_t {
   kForward,
   kBackwardData,
   kBackwardWeight,
+  kWaitReturn,  // the compute stream waits for gradients that a backward_data has left on their way from other ranks
   // A tensor between a chunk of this stage and the part of the model before or after it: the output of a forward, or
   // its gradient where `gradient` is set. `peer` is the other stage, or kThisStage. Inserted by insert_messages.
   kPostReceive,         // the channel's stream may receive it
@@ -56,7 +57,8 @@ enum class ActionKind : std::uint8_t {
 enum class ActionScope : std::uint8_t {
   kStep,        // all of it
   kMicrobatch,  // a chunk and a microbatch
-  kMessage,     // likewise, between two parts of the model
+  kReturn,      // likewise; `item` is the segment whose backward_data it is about
+  kMessage,     // a chunk and a microbatch, between two parts of the model
   kBucket,      // `item` is a bucket of gradients or weights
   kUnit,        // `item` is a unit of parameters
   kSlot,        // as kMicrobatch; `item` is a storage of the stage's kept activations
@@ -74,6 +76,7 @@ inline constexpr ActionFacts kActionFacts[] = {
     {ActionKind::kForward, "forward", ActionScope::kMicrobatch},
     {ActionKind::kBackwardData, "backward_data", ActionScope::kMicrobatch},
     {ActionKind::kBackwardWeight, "backward_weight", ActionScope::kMicrobatch},
+    {ActionKind::kWaitReturn, "wait_return", ActionScope::kReturn},
     {ActionKind::kPostReceive, "post_receive", ActionScope::kMessage},
     {ActionKind::kWaitReceive, "wait_receive", ActionScope::kMessage},
     {ActionKind::kSend, "send", ActionScope::kMessage},
@@ -114,7 +117,8 @@ constexpr bool is_message(ActionKind kind) { return facts_of(kind).scope == Acti
 constexpr bool is_of_slot(ActionKind kind) { return facts_of(kind).scope == ActionScope::kSlot; }
 // Has a chunk and a microbatch.
 constexpr bool is_of_microbatch(ActionKind kind) {
-  return facts_of(kind).scope == ActionScope::kMicrobatch || is_message(kind) || is_of_slot(kind);
+  const ActionScope scope = facts_of(kind).scope;
+  return scope == ActionScope::kMicrobatch || scope == ActionScope::kReturn || is_message(kind) || is_of_slot(kind);
 }
 constexpr bool is_of_bucket(ActionKind kind) { return facts_of(kind).scope == ActionScope::kBucket; }
 constexpr bool is_of_unit(ActionKind kind) { return facts_of(kind).scope == ActionScope::kUnit; }

@@ -34,21 +34,40 @@ void SegmentRunner::begin(int column, const Microbatch& microbatch) {
   c.gradients = {};
   if (!c.stashes.empty()) return;
   for (const Entry& entry : entries_) c.stashes.emplace_back(entry.policies);
+  for (int s = 0; s < num_segments(); ++s) {
+    if (is_of_experts(s)) c.stashes[static_cast<std::size_t>(s)].set_layer(c.layers[entry(s).unit]);
+  }
+}
+
+bool SegmentRunner::is_of_experts(int segment) const {
+  const SegmentModule module = entry(segment).module;
+  return module == SegmentModule::kMoeRouter || module == SegmentModule::kMoeDispatch || module == SegmentModule::kMoe;
+}
+
+bool SegmentRunner::begins_experts(int segment) const {
+  if (!is_of_experts(segment)) return false;
+  return segment == 0 || !is_of_experts(segment - 1) || entry(segment - 1).unit != entry(segment).unit;
+}
+
+void SegmentRunner::classify(const Stash& stash) const {
+  stash.for_each([this](const Stash::Slot& slot) {
+    ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind),
+                        slot.tensor.bound != nullptr, slot.never_offload);
+  });
 }
 
 void SegmentRunner::forward(Column& column, int segment) {
   const auto s = static_cast<std::size_t>(segment);
   Stash& stash = column.stashes[s];
   stash.clear();
+  if (begins_experts(segment)) stash.layer().clear();
   column.hidden = entries_[s].segment->forward(ctx_, column.microbatch, column.hidden, stash);
   if (column.microbatch.mode != Mode::kTrain) {
     stash.clear();
     return;
   }
-  stash.for_each([this](const Stash::Slot& slot) {
-    ctx_.arena.classify(slot.tensor.data, MemoryCategory::kActivations, name_of(slot.kind),
-                        slot.tensor.bound != nullptr, slot.never_offload);
-  });
+  classify(stash);
+  if (is_of_experts(segment)) classify(stash.layer());
 }
 
 void SegmentRunner::run(const Action& action, Phase phase) {
@@ -58,6 +77,8 @@ void SegmentRunner::run(const Action& action, Phase phase) {
   });
   run_hooks(before(verb), action, phase);
   run_verb(action);
+  const bool hooked = entry(action.segment).hooks.size(after(verb)) > 0;
+  if (hooked && verb == Verb::kBackwardData) entry(action.segment).segment->wait_return(ctx_);  // hooks read gradients
   run_hooks(after(verb), action, phase);
 }
 
@@ -119,15 +140,21 @@ void SegmentRunner::set_hooks(std::vector<HookTable> hooks) {
 }
 
 int SegmentRunner::rebind(int column, const void* begin, std::size_t bytes, void* to) {
+  Column& c = columns_.at(column);
   int views = 0;
-  for (Stash& stash : columns_.at(column).stashes) views += stash.rebind(begin, bytes, to);
+  for (Stash& stash : c.stashes) views += stash.rebind(begin, bytes, to);
+  for (auto& [unit, stash] : c.layers) views += stash.rebind(begin, bytes, to);
   return views;
 }
 
 SegmentRunner::HostState SegmentRunner::host_state(int column, int first, int segments) const {
   const Column& c = columns_.at(column);
   const auto begin = c.stashes.begin() + first;
-  return {.hidden = c.hidden, .gradients = c.gradients, .first = first, .stashes = {begin, begin + segments}};
+  HostState state{.hidden = c.hidden, .gradients = c.gradients, .first = first, .stashes = {begin, begin + segments}};
+  for (int s = first; s < first + segments; ++s) {
+    if (is_of_experts(s)) state.layers.emplace(entry(s).unit, c.layers.at(entry(s).unit));
+  }
+  return state;
 }
 
 void SegmentRunner::restore(int column, const HostState& state) {
@@ -135,6 +162,7 @@ void SegmentRunner::restore(int column, const HostState& state) {
   c.hidden = state.hidden;
   c.gradients = state.gradients;
   std::copy(state.stashes.begin(), state.stashes.end(), c.stashes.begin() + state.first);
+  for (const auto& [unit, stash] : state.layers) c.layers[unit] = stash;
 }
 
 }  // namespace megalith

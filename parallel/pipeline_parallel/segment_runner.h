@@ -36,6 +36,8 @@ class SegmentRunner {
   // Its parts, for who has several verbs between two hooks.
   void run_hooks(HookPoint point, const Action& action, Phase phase) const;
   void run_verb(const Action& action);
+  // kWaitReturn.
+  void wait_return(const Action& action) const { entry(action.item).segment->wait_return(ctx_); }
 
   int num_segments() const { return static_cast<int>(entries_.size()); }
   const Entry& entry(int segment) const { return entries_[static_cast<std::size_t>(segment)]; }
@@ -58,16 +60,19 @@ class SegmentRunner {
   int rebind(int column, const void* begin, std::size_t bytes, void* to);
   template <class Visitor>  // called with each slot of the column's stashes
   void for_each_slot(int column, const Visitor& visitor) const {
-    for (const Stash& stash : columns_.at(column).stashes) stash.for_each(visitor);
+    const Column& c = columns_.at(column);
+    for (const Stash& stash : c.stashes) stash.for_each(visitor);
+    for (const auto& [unit, stash] : c.layers) stash.for_each(visitor);
   }
 
   // What verbs leave on the host: tensors between segments, and the stashes of segments [first, first +
-  // stashes.size()).
+  // stashes.size()) and of their layers.
   struct HostState {
     TensorList hidden;
     TensorList gradients;
     int first = 0;
     std::vector<Stash> stashes;
+    std::map<int, Stash> layers = {};
   };
   HostState host_state(int column, int first, int segments) const;
   void restore(int column, const HostState& state);
@@ -78,8 +83,12 @@ class SegmentRunner {
     TensorList hidden;     // between segments, forward
     TensorList gradients;  // between segments, backward
     std::vector<Stash> stashes;
+    std::map<int, Stash> layers;  // what the segments of a layer of experts share; by Entry::unit
   };
 
+  bool is_of_experts(int segment) const;
+  bool begins_experts(int segment) const;  // of a layer
+  void classify(const Stash& stash) const;
   void forward(Column& column, int segment);
 
   const Context& ctx_;

@@ -47,7 +47,7 @@ void verify_columns(const ActionOrder& order) {
   }
 }
 
-void verify_verbs(const ActionOrder& order, const ChunkSegments& segments) {
+void verify_verbs(const ActionOrder& order, const ChunkSegments& segments, const ReturnPoints& returns) {
   std::map<std::pair<int, int>, Action> latest_weight;  // by chunk and segment
   for (const Action& a : order.actions()) {
     if (!is_of_microbatch(a.kind) || is_message(a.kind)) continue;
@@ -56,11 +56,24 @@ void verify_verbs(const ActionOrder& order, const ChunkSegments& segments) {
       for (int each = begin; each < end; ++each) order.require(other(a, ActionKind::kBackwardWeight, each));
       continue;
     }
+    if (a.kind == ActionKind::kWaitReturn) {
+      if (!returns.segments.contains(a.item)) fail_order(a, "waits for what no segment leaves on its way");
+      Action verb = other(a, ActionKind::kBackwardData, a.item);
+      verb.item = -1;
+      order.require_before(verb, a);
+      --verb.segment;
+      if (a.item > begin) order.require_before(a, verb);
+      continue;
+    }
     if (s < begin || s >= end) fail_order(a, "names a segment of another chunk");
     if (a.kind == ActionKind::kForward) {
       order.require_before(s == begin ? other(a, ActionKind::kLoad) : other(a, ActionKind::kForward, s - 1), a);
     } else if (a.kind == ActionKind::kBackwardData) {
       order.require_before(s == end - 1 ? other(a, ActionKind::kForward, s) : other(a, a.kind, s + 1), a);
+      if (!returns.segments.contains(s)) continue;
+      Action wait = other(a, ActionKind::kWaitReturn);
+      wait.item = s;
+      order.require(wait);
     } else {
       order.require_before(other(a, ActionKind::kBackwardData, s), a);
       Action& latest = latest_weight.try_emplace({a.chunk, s}, a).first->second;
@@ -184,10 +197,10 @@ void verify_gathers(const ActionOrder& order, const GatherPoints& gathers) {
 }  // namespace
 
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
-            const GatherPoints& gathers) {
+            const GatherPoints& gathers, const ReturnPoints& returns) {
   const ActionOrder order(actions);
   verify_step(order, points);
-  verify_verbs(order, segments);
+  verify_verbs(order, segments, returns);
   verify_messages(order, segments);
   verify_columns(order);
   verify_reductions(order, points);

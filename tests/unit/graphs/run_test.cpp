@@ -206,6 +206,34 @@ TEST_F(RunTest, HoldsTheSegmentsOfOneLayerOfExperts) {
                                  "layer 0 experts backward_data to layer 0 router backward_weight, column 0"));
 }
 
+// A graph holds the verb that leaves gradients on their way and their wait, or neither.
+TEST_F(RunTest, HoldsTheWaitForReturns) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
+  const SegmentRunner runner(ctx_, entries_with_experts());
+  constexpr GraphModules kExperts{.moe = true}, kRouter{.moe_router = true}, kDispatch{.moe_dispatch = true};
+  // Something starts as soon as the experts' weight gradients are there, which ends a graph.
+  const std::vector<ActionHook> reduces{
+      {.segment = 4, .point = HookPoint::kPostWeight, .kind = ActionKind::kReduce, .item = 6}};
+  const auto holds_wait = [&](const GraphModules& modules, bool beside) {
+    const std::vector<Action> actions = insert_action_hooks(
+        lower_training_step(insert_messages(schedule, 0), {6}, {.segments_of_bucket = {{4}, {0, 1, 2, 3, 5}}}, {},
+                            {.segments = {3}, .beside_weights = beside}),
+        reduces);
+    const RunPlan plan = group_runs(actions, runner, modules);
+    const std::vector<int> graphs = graph_of_each(actions, plan);
+    for (const megalith::Run& run : plan.runs) EXPECT_GE(last_verb(actions, run).segment, 0);
+    const auto wait = std::ranges::find(actions, ActionKind::kWaitReturn, &Action::kind);
+    return graphs[static_cast<std::size_t>(wait - actions.begin())] >= 0;
+  };
+  for (const bool beside : {false, true}) {
+    EXPECT_TRUE(holds_wait(kExperts, beside));
+    EXPECT_TRUE(holds_wait(kLayer, beside));
+    EXPECT_FALSE(holds_wait(kRouter, beside));
+  }
+  EXPECT_TRUE(holds_wait(kDispatch, false));
+  EXPECT_THROW(holds_wait(kDispatch, true), Error);  // weights of the experts, which no graph holds, are in between
+}
+
 TEST_F(RunTest, RefusesAHookInsideALayerOfExperts) {
   constexpr GraphModules kExperts{.attention = true, .moe = true}, kRouter{.attention = true, .moe_router = true};
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});

@@ -109,6 +109,29 @@ TEST_F(StashTest, PartsHaveStashesOfTheirOwn) {
   EXPECT_EQ(kinds().size(), 2u);
 }
 
+// What is handed is read by the rest of the verb, and nobody keeps or moves it.
+TEST_F(StashTest, KeepsNothingOfWhatIsHanded) {
+  stash_.hand(0, tensor(0));
+  stash_.hand(1, {});  // an absent tensor is handed too
+  EXPECT_EQ(stash_.at(0, "x").data, &memory_[0]);
+  EXPECT_TRUE(stash_.has(1));
+  EXPECT_TRUE(kinds().empty());
+  EXPECT_EQ(stash_.rebind(&memory_[0], sizeof(float), &memory_[3]), 0);
+  EXPECT_EQ(stash_.at(0, "x").data, &memory_[0]);
+}
+
+TEST_F(StashTest, PartsShareTheLayerAndCopiesKeepTheirOwn) {
+  EXPECT_THROW(stash_.layer(), Error);
+  Stash layer, other;
+  stash_.set_layer(layer);
+  stash_.child(0).layer()[0] = tensor(2);
+  EXPECT_EQ(layer.at(0, "x").data, &memory_[2]);
+  Stash copy;
+  copy.set_layer(other);
+  copy = stash_;
+  EXPECT_EQ(&copy.child(0).layer(), &other);
+}
+
 TEST_F(StashTest, ReferencesToSlotsStayValid) {
   Tensor& first = stash_[0];
   first = tensor(0);

@@ -35,7 +35,8 @@ class Generation {
     cache_.start = start_.as<std::int32_t>();
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
-      entries.push_back({.name = named.name, .segment = named.segment.get()});
+      entries.push_back(
+          {.name = named.name, .segment = named.segment.get(), .module = named.module, .unit = named.layer_unit});
     runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
     std::mt19937_64 random(4);
     std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(config.vocab_size - 1));

@@ -54,7 +54,11 @@ class ModelRun {
                    {sums});
     std::vector<SegmentRunner::Entry> entries;
     for (const NamedSegment& named : gpt_.segments)
-      entries.push_back({.name = named.name, .segment = named.segment.get(), .policies = test.policies});
+      entries.push_back({.name = named.name,
+                         .segment = named.segment.get(),
+                         .policies = test.policies,
+                         .module = named.module,
+                         .unit = named.layer_unit});
     runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
     draw_tokens(test.seed + 1000);
   }
@@ -123,7 +127,7 @@ class ModelRun {
     if (next_graph_ == graphs_.size()) {
       graphs_.push_back(std::make_unique<Graph>("microbatch"));
       graphs_.back()->begin_capture(stream_);
-      for (std::size_t i = first; i < end; ++i) runner_->run(actions_[i]);
+      for (std::size_t i = first; i < end; ++i) carry_out(actions_[i]);
       graphs_.back()->end_capture();
     }
     graphs_[next_graph_++]->replay(stream_);
@@ -173,17 +177,23 @@ class ModelRun {
     runner_->begin(action.column, mb);
   }
 
+  // What a backward_data leaves on its way is waited for at once: each verb may be a graph.
+  void carry_out(const Action& action) {
+    runner_->run(action);
+    if (action.kind == ActionKind::kBackwardData) runner_->wait_return({.item = action.segment});
+  }
+
   void run_verb(const Action& action) {
     if (replay_) {
       if (next_graph_ == graphs_.size()) {
         graphs_.push_back(std::make_unique<Graph>(to_string(action)));
         graphs_.back()->begin_capture(stream_);
-        runner_->run(action);
+        carry_out(action);
         graphs_.back()->end_capture();
       }
       graphs_[next_graph_++]->replay(stream_);
     } else {
-      runner_->run(action);
+      carry_out(action);
     }
     if (live() && action.kind == ActionKind::kForward && action.segment + 1 == runner_->num_segments()) read_loss();
   }

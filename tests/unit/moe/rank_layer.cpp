@@ -43,8 +43,7 @@ class RankLayer {
         arena_(pool_, Arena::Mode::kUnplanned),
         ctx_{.compute = compute_, .arena = arena_, .seed = kSeed} {
     if (group.size() > 1) {
-      dispatcher_.emplace(
-          group, rows_, Dispatcher::Options{.way = test.way, .copies = test.copies, .waits_behind = test.waits_behind});
+      dispatcher_.emplace(group, rows_, Dispatcher::Options{.way = test.way, .copies = test.copies});
     }
     store_.begin_unit("layer");
     const Norm norm(store_, {.name = "norm", .size = kRankLayerHidden, .input_kind = SlotKind::kMlpNorm});
@@ -63,6 +62,7 @@ class RankLayer {
                                       .recompute_shared = test.recompute_shared});
     store_.allocate(pool_, test.dtype, DType::kFp32);
     stashes_.resize(segments_.size());
+    for (Stash& stash : stashes_) stash.set_layer(layer_);
     make_microbatch();
   }
 
@@ -168,24 +168,31 @@ class RankLayer {
     upload(compute_, weight, router.weight);
   }
 
-  // Weight gradients as in most schedules, or in those that delay them; but with `waits_behind` those of experts where
-  // a lowering puts them.
+  // Weight gradients as in most schedules, or in those that delay them; with `waits_behind` as a lowering orders them
+  // for ReturnPoints::beside_weights.
   void forward_and_back() {
+    layer_.clear();
     outputs_ = inputs_;
     for (std::size_t s = 0; s < segments_.size(); ++s)
       outputs_ = segments_[s].segment->forward(ctx_, mb_, outputs_, stashes_[s]);
     gradients_ = output_gradients_;
     const bool later = test_.waits_behind && dispatcher_;
-    const auto backward_weight = [&](std::size_t s) { segments_[s].segment->backward_weight(ctx_, mb_, stashes_[s]); };
+    const auto backward_weight = [&](std::size_t s) {
+      if (!test_.delay_weights) segments_[s].segment->backward_weight(ctx_, mb_, stashes_[s]);
+    };
     for (std::size_t s = segments_.size(); s-- > 0;) {
       const std::int64_t waits_before = waits_.count;
-      gradients_ = segments_[s].segment->backward_data(ctx_, mb_, gradients_, stashes_[s]);
+      const Segment& segment = *segments_[s].segment;
+      gradients_ = segment.backward_data(ctx_, mb_, gradients_, stashes_[s]);
       if (segments_[s].name == "dispatch") waits_of_dispatch_ = waits_.count - waits_before;
-      if (test_.delay_weights) continue;
+      if (!later) segment.wait_return(ctx_);
       if (!later || segments_[s].name != "experts") backward_weight(s);
-      if (later && segments_[s].name == "dispatch") backward_weight(s + 1);
+      if (!later || segments_[s].name != "dispatch") continue;
+      backward_weight(s + 1);
+      segment.wait_return(ctx_);
     }
-    for (std::size_t s = segments_.size(); test_.delay_weights && s-- > 0;) backward_weight(s);
+    for (std::size_t s = segments_.size(); test_.delay_weights && s-- > 0;)
+      segments_[s].segment->backward_weight(ctx_, mb_, stashes_[s]);
   }
 
   void add_gradient(UnitKind kind, const Parameter& parameter, RankLayerResult& result) {
@@ -227,6 +234,7 @@ class RankLayer {
   ParameterStore store_;
   std::vector<NamedSegment> segments_;
   std::vector<Stash> stashes_;
+  Stash layer_;
   Microbatch mb_;
   TensorList inputs_, outputs_, output_gradients_, gradients_;
   std::int64_t waits_of_dispatch_ = 0;

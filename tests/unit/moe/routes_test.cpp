@@ -29,12 +29,12 @@ Numbers numbers(const Tensor& tensor, std::int64_t first = 0, std::int64_t count
 }
 
 // One rank's dispatch of a case, whose token t has the number rank x T + t as its row and its choices' weights.
-struct Dispatched {
+struct Arrivals {
   Numbers sends, arrived, offsets, token, position, choice, wanted;
   std::vector<float> row_weight;
 };
 
-Dispatched dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way, Mode mode) {
+Arrivals dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way, Mode mode) {
   const std::int64_t tokens = c["tokens"], choices = c["choices"], experts = c["experts"];
   MemoryPool pool(DeviceType::kCpu);
   Stream compute(DeviceType::kCpu, "compute"), rows(DeviceType::kCpu, "rows of experts");
@@ -60,25 +60,28 @@ Dispatched dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way, 
                           .label = "layer 0's experts",
                           .experts = experts,
                           .combine_groups = dispatcher.expert_groups()});
-  Stash stash;
+  Stash stash, layer;
+  stash.set_layer(layer);
   const Microbatch mb{.mode = mode, .room_needed = needed};
-  const TensorList out = segment.forward(ctx, mb, {x, x, weight, choice}, stash);
+  const Routed routed{.x = x, .residual = x, .weight = weight, .choice = choice};
+  const auto out = from_list<Arrived>(segment.forward(ctx, mb, list_of(routed), stash));
   compute.synchronize();
-  const std::int64_t arrived = *out[kChoice].bound, routed = numbers(out[kOffsets]).back();
-  Dispatched result{.sends = numbers(out[kSends]),
-                    .offsets = numbers(out[kOffsets]),
-                    .token = numbers(out[kToken], 0, routed),
-                    .position = numbers(out[kPosition], 0, arrived * choices),
-                    .choice = numbers(out[kChoice], 0, arrived * choices),
-                    .wanted = numbers(needed)};
+  const Dispatched at = dispatched(stash);
+  const std::int64_t arrived = *at.choice.bound, rows_of_experts = numbers(out.offsets).back();
+  Arrivals result{.sends = numbers(at.sends),
+                  .offsets = numbers(out.offsets),
+                  .token = numbers(out.token, 0, rows_of_experts),
+                  .position = numbers(at.position, 0, arrived * choices),
+                  .choice = numbers(at.choice, 0, arrived * choices),
+                  .wanted = numbers(needed)};
   for (std::int64_t row = 0; row < arrived; ++row)
-    result.arrived.push_back(static_cast<std::int32_t>(out[kTokens].as<float>()[row]));
-  for (std::int64_t row = 0; row < routed; ++row) result.row_weight.push_back(out[kRowWeight].as<float>()[row]);
+    result.arrived.push_back(static_cast<std::int32_t>(out.x.as<float>()[row]));
+  for (std::int64_t row = 0; row < rows_of_experts; ++row) result.row_weight.push_back(out.row_weight.as<float>()[row]);
   return result;
 }
 
 // What each row of an expert is of: the token's number, and which of its choices.
-void expect_rows(const Json& c, const Dispatched& got, std::int64_t first_expert) {
+void expect_rows(const Json& c, const Arrivals& got, std::int64_t first_expert) {
   const auto choices = c["choices"].get<std::size_t>();
   for (std::size_t expert = 0; expert + 1 < got.offsets.size(); ++expert) {
     for (std::int32_t row = got.offsets[expert]; row < got.offsets[expert + 1]; ++row) {
@@ -92,10 +95,10 @@ void expect_rows(const Json& c, const Dispatched& got, std::int64_t first_expert
   }
 }
 
-std::vector<Dispatched> dispatch_on_ranks(const Json& c, MoeTokenDispatcher way, Mode mode = Mode::kTrain) {
-  std::vector<Dispatched> all(c["ranks"].get<std::size_t>());
+std::vector<Arrivals> dispatch_on_ranks(const Json& c, MoeTokenDispatcher way, Mode mode = Mode::kTrain) {
+  std::vector<Arrivals> all(c["ranks"].get<std::size_t>());
   ThreadWorld(c["ranks"]).run([&](Communicator& group) {
-    Dispatched mine = dispatch(c, group, way, mode);
+    Arrivals mine = dispatch(c, group, way, mode);
     all[static_cast<std::size_t>(group.rank())] = std::move(mine);
   });
   return all;
@@ -103,11 +106,11 @@ std::vector<Dispatched> dispatch_on_ranks(const Json& c, MoeTokenDispatcher way,
 
 void expect_golden(const Json& c, MoeTokenDispatcher way) {
   const int ranks = c["ranks"];
-  const std::vector<Dispatched> all = dispatch_on_ranks(c, way);
+  const std::vector<Arrivals> all = dispatch_on_ranks(c, way);
   const std::int64_t local = c["experts"].get<std::int64_t>() * c["copies"].get<std::int64_t>() / ranks;
   for (int rank = 0; rank < ranks; ++rank) {
     SCOPED_TRACE(rank);
-    const Dispatched& got = all[static_cast<std::size_t>(rank)];
+    const Arrivals& got = all[static_cast<std::size_t>(rank)];
     const Json& want = c["targets"][static_cast<std::size_t>(rank)];
     Numbers sends;
     for (const Json& row : c["sends"]) sends.insert(sends.end(), row.begin(), row.end());
@@ -140,8 +143,8 @@ TEST(Routes, OfGenerationHaveRoomForAll) {
   Json ample = *no_room;
   ample["factor"] = "1000";
   for (const MoeTokenDispatcher way : {MoeTokenDispatcher::kAllToAll, MoeTokenDispatcher::kAllGather}) {
-    const std::vector<Dispatched> want = dispatch_on_ranks(ample, way);
-    const std::vector<Dispatched> got = dispatch_on_ranks(*no_room, way, Mode::kGenerate);
+    const std::vector<Arrivals> want = dispatch_on_ranks(ample, way);
+    const std::vector<Arrivals> got = dispatch_on_ranks(*no_room, way, Mode::kGenerate);
     for (std::size_t rank = 0; rank < want.size(); ++rank) {
       EXPECT_EQ(got[rank].arrived, want[rank].arrived);
       EXPECT_EQ(got[rank].offsets, want[rank].offsets);

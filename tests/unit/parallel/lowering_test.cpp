@@ -77,20 +77,39 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
   EXPECT_GE(position(ActionKind::kReduce, 2), last_weight);
 }
 
-// Weights of segment 2 come behind both gradients of segment 1, where both are one block.
-TEST(Lowering, WeightGradientsStandBesideWhatIsOnItsWay) {
-  const auto order_of = [](ScheduleKind kind) {
+// Segment 1 leaves gradients on their way: they are waited for before segment 0 reads them, with the weight gradients
+// of segment 2 in between where both verbs are one block.
+TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
+  const auto order_of = [](ScheduleKind kind, bool beside) {
     std::string order;
     const Schedule schedule = make_schedule(kind, kind == ScheduleKind::kZbH1 ? 2 : 1, 1, 2);
-    for (const Action& action : lower_training_step(schedule.stages[0], {4}, {}, {}, {2})) {
+    const ReturnPoints returns{.segments = {1}, .beside_weights = beside};
+    for (const Action& action : lower_training_step(schedule.stages[0], {4}, {}, {}, returns)) {
       if (action.microbatch != 0) continue;
       if (action.kind == ActionKind::kBackwardData) order += fmt::format(" B{}", action.segment);
       if (action.kind == ActionKind::kBackwardWeight) order += fmt::format(" W{}", action.segment);
+      if (action.kind == ActionKind::kWaitReturn) order += fmt::format(" R{}", action.item);
     }
     return order;
   };
-  EXPECT_EQ(order_of(ScheduleKind::k1F1B), " B3 W3 B2 B1 W1 W2 B0 W0");
-  EXPECT_EQ(order_of(ScheduleKind::kZbH1), " B3 B2 B1 B0 W3 W2 W1 W0");
+  EXPECT_EQ(order_of(ScheduleKind::k1F1B, true), " B3 W3 B2 B1 W1 W2 R1 B0 W0");
+  EXPECT_EQ(order_of(ScheduleKind::k1F1B, false), " B3 W3 B2 W2 B1 R1 W1 B0 W0");
+  for (const bool beside : {true, false})
+    EXPECT_EQ(order_of(ScheduleKind::kZbH1, beside), " B3 B2 B1 R1 B0 W3 W2 W1 W0");
+}
+
+// One graph holds the verbs around a wait, so a reduction starts after it.
+TEST(Lowering, ReducesAfterTheWaitForReturns) {
+  const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
+  std::vector<ActionKind> kinds;
+  for (const Action& action : lower_training_step(schedule.stages[0], {3}, {.segments_of_bucket = {{2}, {0, 1}}}, {},
+                                                  {.segments = {1}, .beside_weights = true})) {
+    if (action.kind >= ActionKind::kBackwardData && action.kind <= ActionKind::kReduce) kinds.push_back(action.kind);
+  }
+  using Kind = ActionKind;
+  EXPECT_THAT(kinds,
+              ElementsAre(Kind::kBackwardData, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kBackwardWeight,
+                          Kind::kWaitReturn, Kind::kReduce, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kReduce));
 }
 
 TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {

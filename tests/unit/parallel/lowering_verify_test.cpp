@@ -124,6 +124,42 @@ TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
   }
 }
 
+TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
+  for (const bool beside : {false, true}) {
+    const ReturnPoints returns{.segments = {3}, .beside_weights = beside};
+    const std::vector<Action> step =
+        lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0], kOneChunk, kPoints, {}, returns);
+    const auto accepts = [&](const std::vector<Action>& damaged, const ReturnPoints& of) {
+      try {
+        verify(damaged, kOneChunk, kPoints, {}, of);
+        return true;
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    EXPECT_TRUE(accepts(step, returns));
+    EXPECT_FALSE(accepts(step, {}));  // nobody leaves anything
+    int waits = 0;
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      if (step[i].kind != ActionKind::kWaitReturn) continue;
+      ++waits;
+      std::vector<Action> damaged = step;
+      damaged.erase(damaged.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_FALSE(accepts(damaged, returns));
+      for (const auto& [kind, segment] : {std::pair(ActionKind::kBackwardData, 3), {ActionKind::kBackwardData, 2}}) {
+        Action verb = step[i];
+        verb.kind = kind, verb.segment = segment, verb.item = -1;
+        const auto at = std::find(damaged.begin(), damaged.end(), verb);
+        ASSERT_NE(at, damaged.end());
+        std::vector<Action> moved = damaged;  // before the verb that leaves, or after the one that reads
+        moved.insert(moved.begin() + (at - damaged.begin()) + (segment == 2 ? 1 : 0), step[i]);
+        EXPECT_FALSE(accepts(moved, returns)) << to_string(verb);
+      }
+    }
+    EXPECT_EQ(waits, 2);
+  }
+}
+
 TEST_F(Verify, FindsAReductionThatComesTooEarlyWhereASegmentLiesInSeveralBuckets) {
   const ReducePoints points{.segments_of_bucket = {{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}}};
   const std::vector<Action> step =

@@ -98,6 +98,80 @@ TEST_F(SegmentRunnerTest, ForgetsTheStashAfterTheWeightGradientAndOutsideTrainin
                                   "F second of 7 takes 1", "W without stash second of 7"));
 }
 
+// Leaves its input for the next segment of the layer, which reads it in forward and in backward.
+class Leaver : public Segment {
+ public:
+  explicit Leaver(bool leaves) : leaves_(leaves) {}
+  TensorList forward(const Context&, const Microbatch&, const TensorList& inputs, Stash& stash) const override {
+    if (leaves_) {
+      seen.push_back(stash.layer().has(0) ? 1.0f : 0.0f);
+      stash.layer()[0] = inputs[0];
+    }
+    return {stash.layer().at(0, "what was left")};
+  }
+  TensorList backward_data(const Context&, const Microbatch&, const TensorList&, Stash& stash) const override {
+    return {stash.layer().at(0, "what was left")};
+  }
+  void backward_weight(const Context&, const Microbatch&, Stash&) const override {}
+  void wait_return(const Context&) const override { seen.push_back(100); }
+  mutable std::vector<float> seen;
+
+ private:
+  bool leaves_;
+};
+
+TEST_F(SegmentRunnerTest, SegmentsOfALayerOfExpertsShareAStashInEachColumn) {
+  const Leaver leaver(true), reader(false);
+  SegmentRunner runner(ctx_, {{.name = "router", .segment = &leaver, .module = SegmentModule::kMoeRouter, .unit = 1},
+                              {.name = "merge", .segment = &reader, .module = SegmentModule::kMoe, .unit = 1}});
+  const auto run = [&](ActionKind kind, int segment, int column) {
+    runner.run({.kind = kind, .segment = segment, .column = column});
+  };
+  const auto slots = [&](int column) {
+    int count = 0;
+    runner.for_each_slot(column, [&](const Stash::Slot&) { ++count; });
+    return count;
+  };
+  for (const int column : {0, 1}) {
+    runner.begin(column, {.sequences = 7});
+    runner.set_inputs(column, {Tensor(&values_[column], DType::kFp32, {1})});
+    for (const int segment : {0, 1}) run(ActionKind::kForward, segment, column);
+  }
+  for (const int column : {0, 1}) {
+    EXPECT_EQ(runner.outputs(column)[0].data, &values_[column]);
+    run(ActionKind::kBackwardData, 1, column);
+    EXPECT_EQ(runner.input_gradients(column)[0].data, &values_[column]);
+    EXPECT_EQ(slots(column), 1);
+  }
+  // Of a graph's segments the layer's stash is a part of their state.
+  const SegmentRunner::HostState state = runner.host_state(0, 1, 1);
+  float moved = 0;
+  EXPECT_EQ(runner.rebind(0, &values_[0], sizeof(float), &moved), 1);
+  run(ActionKind::kBackwardData, 1, 0);
+  EXPECT_EQ(runner.input_gradients(0)[0].data, &moved);
+  runner.restore(0, state);
+  run(ActionKind::kBackwardData, 1, 0);
+  EXPECT_EQ(runner.input_gradients(0)[0].data, &values_[0]);
+  // The next forward begins with an empty one.
+  run(ActionKind::kForward, 0, 0);
+  EXPECT_THAT(leaver.seen, ElementsAre(0, 0, 0));
+  runner.wait_return({.kind = ActionKind::kWaitReturn, .item = 0});
+  EXPECT_EQ(leaver.seen.back(), 100);
+}
+
+TEST_F(SegmentRunnerTest, HooksReadGradientsThatHaveArrived) {
+  const Leaver leaver(true);
+  SegmentRunner runner(ctx_, {{.name = "dispatch", .segment = &leaver, .module = SegmentModule::kMoeDispatch}});
+  runner.begin(0, {.sequences = 7});
+  runner.set_inputs(0, {Tensor(&values_[0], DType::kFp32, {1})});
+  runner.run({.kind = ActionKind::kForward, .segment = 0});
+  runner.run({.kind = ActionKind::kBackwardData, .segment = 0});
+  EXPECT_THAT(leaver.seen, ElementsAre(0));  // left on their way
+  runner.hooks(0).add(HookPoint::kPostBackward, [&](const HookContext&) { leaver.seen.push_back(1); });
+  runner.run({.kind = ActionKind::kBackwardData, .segment = 0});
+  EXPECT_THAT(leaver.seen, ElementsAre(0, 100, 1));
+}
+
 TEST_F(SegmentRunnerTest, RunsHooksAroundEachVerb) {
   for (int point = 0; point < kNumHookPoints; ++point) {
     const auto at = static_cast<HookPoint>(point);
