@@ -27,12 +27,6 @@ struct ExpertLoad {
   double max_over_mean() const { return mean > 0 ? static_cast<double>(max) / mean : 1; }
 };
 
-// Where ranks share out experts.
-struct ExpertRoomUse {
-  double used = 0;           // of the room for their rows, at most in a layer and microbatch on a rank
-  std::int64_t regrows = 0;  // so far in this process: steps and evaluations that were done again with more room
-};
-
 // `sums` and `counts` as a step leaves them (core/layers/microbatch.h), summed over all ranks; one entry a layer of
 // experts. Of `counts` those of experts come first, then those of the ranks that share them out. `expert_ranks`: the
 // expert-parallel size, ranks with neighbouring experts each.

@@ -29,8 +29,8 @@ void CopyClock::ask(Span* span, Stream& compute) {
   span->is_asked = true;
 }
 
-CopyTimes CopyClock::read() const {
-  CopyTimes times;
+OffloadStats CopyClock::read() const {
+  OffloadStats stats{.timed = true};
   const auto add = [](const Spans& spans, double& copied, double& waited) {
     for (std::size_t i = 0; i < spans.used; ++i) {
       const Span& span = spans.all[i];
@@ -38,9 +38,9 @@ CopyTimes CopyClock::read() const {
       if (span.is_asked) waited += std::max(0.0, seconds_between(span.asked, span.ended));
     }
   };
-  add(out_, times.out, times.waited_out);
-  add(back_, times.back, times.waited_back);
-  return times;
+  add(out_, stats.copy_out, stats.wait_out);
+  add(back_, stats.copy_back, stats.wait_back);
+  return stats;
 }
 
 }  // namespace megalith

@@ -6,14 +6,9 @@
 #include <deque>
 
 #include "core/device/stream.h"
+#include "offload/stats.h"
 
 namespace megalith {
-
-// Seconds of a step.
-struct CopyTimes {
-  double out = 0, back = 0;                // that copies to the host and back took; those of a direction never overlap
-  double waited_out = 0, waited_back = 0;  // that the compute stream waited for them
-};
 
 class CopyClock {
  public:
@@ -30,8 +25,8 @@ class CopyClock {
   Span* start(Way way, Stream& stream);
   static void end(Span* span, Stream& stream);
   static void ask(Span* span, Stream& compute);
-  // Of the last timed step, which is over.
-  CopyTimes read() const;
+  // The times of the last timed step, which is over.
+  OffloadStats read() const;
 
  private:
   struct Spans {

@@ -34,9 +34,9 @@ std::vector<SlotEvent> events_of(const std::vector<SlotWay>& ways) {
 }  // namespace
 
 // Played on three clocks: of computing, and of each direction's copies.
-CopyForecast forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
+OffloadStats forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
                              const std::vector<double>& bytes, const CopyRates& rates) {
-  CopyForecast forecast;
+  OffloadStats forecast{.timed = true};
   std::vector<double> copied(ways.size());  // when the copy under way is over
   double clock = 0, out = 0, back = 0;
   std::size_t next = 0;
@@ -52,16 +52,16 @@ CopyForecast forecast_copies(const StepSeconds& step, const std::vector<SlotWay>
       clock = std::max(clock, copied[event.way]);
     };
     switch (event.kind) {
-      case ActionKind::kOffload: copy(rates.out, out, forecast.out_seconds); break;
-      case ActionKind::kWaitOffload: wait(forecast.out_stalls); break;
-      case ActionKind::kReload: copy(rates.back, back, forecast.back_seconds); break;
-      default: wait(forecast.back_stalls);
+      case ActionKind::kOffload: copy(rates.out, out, forecast.copy_out); break;
+      case ActionKind::kWaitOffload: wait(forecast.wait_out); break;
+      case ActionKind::kReload: copy(rates.back, back, forecast.copy_back); break;
+      default: wait(forecast.wait_back);
     }
   }
   return forecast;
 }
 
-CopyForecast forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
+OffloadStats forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
                              const CopyRates& rates) {
   return forecast_copies(step, slot_ways(ListVerbs(step.actions, points), points), bytes, rates);
 }

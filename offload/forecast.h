@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "offload/slot_ways.h"
+#include "offload/stats.h"
 
 namespace megalith {
 
@@ -13,22 +14,16 @@ struct CopyRates {
   double back = 0;  // from it
 };
 
-struct CopyForecast {
-  double out_seconds = 0, back_seconds = 0;  // that each direction is busy
-  double out_stalls = 0, back_stalls = 0;    // that the compute stream waits for it
-  double stalls() const { return out_stalls + back_stalls; }
-};
-
 struct StepSeconds {
   const std::vector<Action>& actions;  // without those of slots
   const std::vector<double>& seconds;  // of each, on the compute stream
 };
 
-// Of the actions of `points`; `bytes` is what is used of each slot.
-CopyForecast forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
+// The times of the actions of `points`; `bytes` is what is used of each slot.
+OffloadStats forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
                              const CopyRates& rates);
 // Of these ways alone, as slot_ways() gives them; of other slots nothing is asked.
-CopyForecast forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
+OffloadStats forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
                              const std::vector<double>& bytes, const CopyRates& rates);
 
 }  // namespace megalith

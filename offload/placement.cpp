@@ -82,7 +82,7 @@ class Search {
       changes[way.left] -= held;
       changes[way.reload] += held;
     }
-    Option option{.distances = distances, .stalls = forecast_copies(step_, ways, bytes, request_.rates).stalls()};
+    Option option{.distances = distances, .stalls = forecast_copies(step_, ways, bytes, request_.rates).waits()};
     double away = 0;
     for (std::size_t i = 0; i < request_.alive.size(); ++i)
       option.peak = std::max(option.peak, request_.alive[i] + (away += changes[i]));

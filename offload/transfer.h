@@ -62,7 +62,7 @@ class ActivationTransfer {
     friend bool operator==(const Stats&, const Stats&) = default;
   };
   const Stats& stats() const { return stats_; }
-  CopyTimes times() const { return clock_.read(); }  // of the last timed list, which is over
+  OffloadStats times() const { return clock_.read(); }  // of the last timed list, which is over
 
  private:
   enum class State : std::uint8_t { kHere, kLeaving, kLeft, kComing };

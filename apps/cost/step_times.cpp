@@ -161,8 +161,9 @@ class Player {
       chunk.backward_weight /= microbatches;
     }
     const double steps = static_cast<double>(recording_.step_microbatches) / microbatches;
-    for (double* seconds : {&times_.exposed_gathers, &times_.exposed_reductions, &times_.exposed_rows, &times_.to_host,
-                            &times_.from_host, &times_.exposed_to_host, &times_.exposed_from_host})
+    for (double* seconds :
+         {&times_.exposed_gathers, &times_.exposed_reductions, &times_.exposed_rows, &times_.offload.copy_out,
+          &times_.offload.copy_back, &times_.offload.wait_out, &times_.offload.wait_back})
       *seconds *= steps;
     waited_ += times_.exposed_rows;
     if (!copies_units_) waited_ += times_.exposed_gathers + times_.exposed_reductions;
@@ -202,7 +203,7 @@ class Player {
       const bool to_host = recording_.actions[*action].kind == ActionKind::kOffload;
       const double seconds = costs_.link_seconds(entry.access, to_host);
       clock += seconds;
-      (to_host ? times_.to_host : times_.from_host) += seconds;
+      (to_host ? times_.offload.copy_out : times_.offload.copy_back) += seconds;
     } else if (call == calls_.end()) {
       clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
@@ -274,7 +275,7 @@ class Player {
     const bool is_wait = entry.kind == Timeline::Kind::kWait;
     times_.action_seconds[index] += seconds;
     if (is_of_slot(action.kind)) {
-      (action.kind == ActionKind::kWaitOffload ? times_.exposed_to_host : times_.exposed_from_host) += seconds;
+      (action.kind == ActionKind::kWaitOffload ? times_.offload.wait_out : times_.offload.wait_back) += seconds;
       const std::size_t verb = verb_behind(recording_.actions, index);
       if (verb < recording_.actions.size())
         add_to_chunk(recording_.actions[verb], recording_.actions[verb].kind, seconds);

@@ -51,13 +51,10 @@ struct StepTimes {
   // the chunks' times.
   double exposed_gathers = 0;
   double exposed_reductions = 0;
-  double exposed_rows = 0;  // likewise for rows of shared out experts
-  // Of a step: how long the copies of kept activations to the host and back take, and the compute stream's waits for
-  // them, which are within the chunks' times.
-  double to_host = 0, from_host = 0;
-  double exposed_to_host = 0, exposed_from_host = 0;
-  std::vector<double> action_seconds;  // of the compute stream in each recorded action
-  std::size_t message_bytes = 0;       // of one message to another stage; 0: none is sent
+  double exposed_rows = 0;              // likewise for rows of shared out experts
+  OffloadStats offload{.timed = true};  // times of a step; its waits are within the chunks' times
+  std::vector<double> action_seconds;   // of the compute stream in each recorded action
+  std::size_t message_bytes = 0;        // of one message to another stage; 0: none is sent
 };
 StepTimes times_of(const StepRecording& recording, const CostModel& costs);
 

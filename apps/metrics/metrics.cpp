@@ -9,6 +9,7 @@
 
 #include "apps/config/training_options.h"
 #include "apps/metrics/metrics_reader.h"
+#include "apps/metrics/metrics_schema.h"
 #include "apps/program/version.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
@@ -36,63 +37,85 @@ std::string hex(float value) {
   return text;
 }
 
-template <class Write>
-void add_array(std::string& out, const char* key, const std::vector<ExpertLoad>& loads, const Write& write) {
-  std::string items;
-  for (const ExpertLoad& load : loads) items.append(items.empty() ? "" : ", ").append(write(load));
-  out += fmt::format("{}\"{}\": [{}]", out.empty() ? "" : ", ", key, items);
+class ObjectWriter {
+ public:
+  void add(std::string_view key, std::string_view value) {
+    out_ += fmt::format("{}{}: {}", out_.empty() ? "" : ", ", escaped(key), value);
+  }
+  std::string text() const { return "{" + out_ + "}"; }
+
+ private:
+  std::string out_;
+};
+
+template <class Owner>
+std::optional<std::string> text_of(const Metric<Owner>& row, const Owner& owner);
+
+template <class Owner>
+ObjectWriter object_of(std::span<const Metric<Owner>> schema, const Owner& owner, MetricPart part) {
+  ObjectWriter object;
+  for (const Metric<Owner>& row : schema) {
+    if (row.key.empty() || (row.traits.parts & part) == 0) continue;
+    if (const std::optional<std::string> text = text_of(row, owner)) object.add(row.key, *text);
+    if (row.traits.exact)
+      object.add(std::string(row.key) + "_hex", hex(static_cast<float>(number_of(row, owner).value_or(0))));
+  }
+  return object;
 }
 
-std::string experts_json(const std::vector<ExpertLoad>& loads) {
+template <class Items, class Text>
+std::string array_of(const Items& items, const Text& text) {
   std::string out;
-  const auto counts = [&](const char* key, std::int64_t ExpertLoad::*field) {
-    add_array(out, key, loads, [field](const ExpertLoad& load) { return fmt::format("{}", load.*field); });
-  };
-  const auto numbers = [&](const char* key, double ExpertLoad::*field) {
-    add_array(out, key, loads, [field](const ExpertLoad& load) { return fmt::format("{:.6g}", load.*field); });
-  };
-  const auto losses = [&](const char* key, std::optional<float> ExpertLoad::*field) {
-    if (!(loads.front().*field)) return;
-    add_array(out, key, loads, [field](const ExpertLoad& load) { return number_or_null((load.*field).value_or(0)); });
-  };
-  counts("layer", &ExpertLoad::layer);
-  counts("min", &ExpertLoad::min);
-  counts("max", &ExpertLoad::max);
-  numbers("mean", &ExpertLoad::mean);
-  numbers("entropy", &ExpertLoad::entropy);
-  counts("dropped", &ExpertLoad::dropped);
-  if (loads.front().rank_max_over_mean) {
-    add_array(out, "rank_max_over_mean", loads,
-              [](const ExpertLoad& load) { return fmt::format("{:.6g}", load.rank_max_over_mean.value_or(1)); });
-  }
-  if (loads.front().rows_sent) {
-    add_array(out, "rows_sent", loads,
-              [](const ExpertLoad& load) { return fmt::format("{}", load.rows_sent.value_or(0)); });
-  }
-  losses("load_balancing_loss", &ExpertLoad::load_balancing_loss);
-  losses("z_loss", &ExpertLoad::z_loss);
-  return "{" + out + "}";
+  for (const auto& item : items) out.append(out.empty() ? "" : ", ").append(text(item));
+  return "[" + out + "]";
 }
 
-std::string offload_json(const StepMetrics::Offload& offload) {
-  std::string out = fmt::format(
-      R"("slots": {}, "bytes_out": {}, "bytes_back": {}, "host_bytes": {}, "saving_bytes": {}, "saved_bytes": {})",
-      offload.slots, offload.bytes_out, offload.bytes_back, offload.host_bytes, offload.saving_bytes,
-      offload.saved_bytes);
-  if (offload.saved_driver_bytes) out += fmt::format(R"(, "saved_driver_bytes": {})", *offload.saved_driver_bytes);
-  std::string stages;
-  for (const StepMetrics::Offload::Stage& stage : offload.stages) {
-    stages += fmt::format(
-        R"({}{{"slots": {}, "bytes_out": {}, "bytes_back": {}, "copy_out_ms": {:.6g}, "copy_back_ms": {:.6g}, )"
-        R"("wait_out_ms": {:.6g}, "wait_back_ms": {:.6g}, "step_ms": {:.6g}, "saving_bytes": {}, "saved_bytes": {})",
-        stages.empty() ? "" : ", ", stage.slots, stage.bytes_out, stage.bytes_back, stage.copy_out_ms,
-        stage.copy_back_ms, stage.wait_out_ms, stage.wait_back_ms, stage.step_ms, stage.saving_bytes,
-        stage.saved_bytes);
-    if (stage.saved_driver_bytes) stages += fmt::format(R"(, "saved_driver_bytes": {})", *stage.saved_driver_bytes);
-    stages += "}";
+// A value as JSON; none where it is absent.
+struct ValueText {
+  bool rounds = false;  // doubles, to six digits
+  double scale = 1;
+
+  std::optional<std::string> operator()(std::int64_t value) const { return fmt::to_string(value); }
+  std::optional<std::string> operator()(bool value) const { return fmt::to_string(value); }
+  std::optional<std::string> operator()(float value) const { return number_or_null(value); }
+  std::optional<std::string> operator()(double value) const {
+    return rounds && std::isfinite(value) ? fmt::format("{:.6g}", scale * value) : number_or_null(value);
   }
-  if (!stages.empty()) out += ", \"stages\": [" + stages + "]";
-  return "{" + out + "}";
+  template <class Value>
+  std::optional<std::string> operator()(const std::optional<Value>& value) const {
+    return value ? (*this)(*value) : std::nullopt;
+  }
+  // An array for each row of which the first layer has a value.
+  std::optional<std::string> operator()(const std::vector<ExpertLoad>& loads) const {
+    if (loads.empty()) return std::nullopt;
+    ObjectWriter object;
+    for (const Metric<ExpertLoad>& row : expert_schema()) {
+      if (!text_of(row, loads.front())) continue;
+      object.add(row.key, array_of(loads, [&](const ExpertLoad& load) { return text_of(row, load).value_or("0"); }));
+    }
+    return object.text();
+  }
+  std::optional<std::string> operator()(const std::optional<OffloadMetrics>& offload) const {
+    if (!offload) return std::nullopt;
+    ObjectWriter object = object_of(offload_schema(), offload->sums, kOfSums);
+    const auto stage_text = [](const OffloadStats& stage) {
+      return object_of(offload_schema(), stage, kOfStage).text();
+    };
+    if (!offload->stages.empty()) object.add("stages", array_of(offload->stages, stage_text));
+    return object.text();
+  }
+  std::optional<std::string> operator()(const NamedBytes& named) const {
+    if (named.empty()) return std::nullopt;
+    ObjectWriter object;
+    for (const auto& [name, bytes] : named) object.add(name, fmt::to_string(bytes));
+    return object.text();
+  }
+};
+
+template <class Owner>
+std::optional<std::string> text_of(const Metric<Owner>& row, const Owner& owner) {
+  const ValueText text{.rounds = !std::is_same_v<Owner, StepMetrics>, .scale = row.traits.scale};
+  return std::visit([&](const auto member) { return text(std::invoke(member, owner)); }, row.member);
 }
 
 // Moves an earlier run's file to the first free PATH.N.
@@ -156,52 +179,28 @@ File open_log(const std::string& path, bool evaluates_only, std::int64_t resumed
 }  // namespace
 
 std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
-  std::string line = fmt::format(
-      R"({{"iteration": {}, "consumed_samples": {}, "global_batch_size": {}, "lm_loss": {}, "lm_loss_hex": {}, )"
-      R"("grad_norm": {}, "grad_norm_hex": {}, "learning_rate": {}, "tokens_per_second": {}, )"
-      R"("tflops_per_device": {}, "step_ms": {}, "enqueue_ms": {}, "memory_peak_bytes": {}, "skipped": {}, )"
-      R"("skipped_steps": {})",
-      metrics.iteration, metrics.consumed_samples, metrics.global_batch_size, number_or_null(metrics.lm_loss),
-      hex(metrics.lm_loss), number_or_null(metrics.grad_norm), hex(metrics.grad_norm),
-      number_or_null(metrics.learning_rate), number_or_null(metrics.tokens_per_second),
-      number_or_null(metrics.tflops_per_device), number_or_null(metrics.step_ms), number_or_null(metrics.enqueue_ms),
-      metrics.memory_peak_bytes, metrics.skipped, metrics.skipped_steps);
-  if (metrics.load_balancing_loss) line += ", \"load_balancing_loss\": " + number_or_null(*metrics.load_balancing_loss);
-  if (metrics.z_loss) line += ", \"z_loss\": " + number_or_null(*metrics.z_loss);
-  if (metrics.validation_loss) line += ", \"validation_loss\": " + number_or_null(*metrics.validation_loss);
-  if (metrics.checkpoint_stall_ms) line += ", \"checkpoint_stall_ms\": " + number_or_null(*metrics.checkpoint_stall_ms);
-  if (!metrics.experts.empty()) line += ", \"experts\": " + experts_json(metrics.experts);
-  if (metrics.expert_room) {
-    line += fmt::format(R"(, "expert_room_used": {}, "expert_room_regrows": {})",
-                        number_or_null(metrics.expert_room->used), metrics.expert_room->regrows);
-  }
-  if (metrics.offload) line += ", \"offload\": " + offload_json(*metrics.offload);
-  if (!metrics.memory_bytes.empty()) {
-    std::string items;
-    for (const auto& [category, bytes] : metrics.memory_bytes) {
-      items += fmt::format("{}{}: {}", items.empty() ? "" : ", ", escaped(category), bytes);
-    }
-    line += ", \"memory_bytes\": {" + items + "}";
-  }
-  if (!run.empty()) line.append(", \"run\": ").append(run);
-  return line + "}";
+  ObjectWriter line = object_of(step_schema(), metrics, kOfStep);
+  if (!run.empty()) line.add("run", run);
+  return line.text();
 }
 
 std::string to_json_line(const EvaluationMetrics& metrics, std::string_view run) {
-  std::string line =
-      fmt::format(R"({{"iteration": {}, "evaluation": "validation", "consumed_samples": {}, "validation_loss": {})",
-                  metrics.iteration, metrics.consumed_samples, number_or_null(metrics.validation_loss));
-  if (!run.empty()) line.append(", \"run\": ").append(run);
-  return line + "}";
+  ObjectWriter line;
+  line.add("iteration", fmt::to_string(metrics.iteration));
+  line.add("evaluation", "\"validation\"");
+  line.add("consumed_samples", fmt::to_string(metrics.consumed_samples));
+  line.add("validation_loss", number_or_null(metrics.validation_loss));
+  if (!run.empty()) line.add("run", run);
+  return line.text();
 }
 
 std::string run_json(const Options& options) {
-  std::string config;
-  for (const ConfigEntry& entry : options.effective) {
-    config += fmt::format("{}{}: {}", config.empty() ? "" : ", ", escaped(entry.name), entry.value);
-  }
-  return fmt::format(R"({{"megalith": {}, "commit": {}, "config": {{{}}}}})", escaped(program_version()),
-                     escaped(program_commit()), config);
+  ObjectWriter config, run;
+  for (const ConfigEntry& entry : options.effective) config.add(entry.name, entry.value);
+  run.add("megalith", escaped(program_version()));
+  run.add("commit", escaped(program_commit()));
+  run.add("config", config.text());
+  return run.text();
 }
 
 MetricsLog::MetricsLog(const std::string& path, const Options& options, std::int64_t resumed_step)

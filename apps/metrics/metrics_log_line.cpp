@@ -9,6 +9,7 @@
 
 #include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
+#include "apps/metrics/metrics_schema.h"
 
 namespace megalith {
 
@@ -19,15 +20,18 @@ using Clock = std::chrono::steady_clock;
 constexpr int kBarWidth = 30;
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
 
-// fmt prints NaN in capitals with E; the rest of the program writes it small.
-std::string scientific(double value) {
-  return std::isfinite(value) ? fmt::format("{:.6E}", value) : fmt::format("{}", std::abs(value));
-}
-
 std::string local_time() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
 
-std::string rate(double tokens_per_second) {
-  return fmt::format("{:.{}f}", tokens_per_second, tokens_per_second < 100 ? 1 : 0);
+std::string expert_text(const ExpertLoad& load) {
+  std::string out = fmt::format(" expert load max/mean: {:.2f}, min/mean: {:.2f}, entropy: {:.3f}",
+                                load.max_over_mean(), load.min_over_mean(), load.entropy);
+  if (load.rank_max_over_mean) out += fmt::format(", by rank max/mean: {:.2f}", *load.rank_max_over_mean);
+  return out + fmt::format(" (layer {}) |", load.layer);
+}
+
+std::size_t index_of(std::string_view key) {
+  const std::span<const Metric<StepMetrics>> schema = step_schema();
+  return static_cast<std::size_t>(std::ranges::find(schema, key, &Metric<StepMetrics>::key) - schema.begin());
 }
 
 struct Peak {
@@ -74,33 +78,26 @@ double peak_tflops_of(const Options& options, std::string_view device) {
 }
 
 std::string format_log_line(const LogLine& line, std::string_view time) {
-  std::string out =
-      fmt::format(" [{}] iteration {}/ {} | consumed samples: {} | elapsed time per iteration (ms): {:.1f} |", time,
-                  line.iteration, line.train_iters, line.consumed_samples, line.step_ms);
-  if (line.tflops_per_device) {  // a CPU has less than one
-    const int digits = *line.tflops_per_device < 10 ? 3 : 1;
-    out += fmt::format(" throughput per GPU (TFLOP/s/GPU): {:.{}f} |", *line.tflops_per_device, digits);
+  std::string out = fmt::format(" [{}] iteration {}/ {} |", time, line.iteration, line.train_iters);
+  for (const Metric<StepMetrics>* const row : in_order(step_schema(), &MetricTraits::log)) {
+    if (row->key == "experts" && line.worst_load) out += expert_text(*line.worst_load);
+    const LogField& field = row->traits.log;
+    const std::optional<double> value = line.values.at(static_cast<std::size_t>(row - step_schema().data()));
+    if (value && field.show != nullptr) out += fmt::format(" {}: {} |", field.name, field.show(*value));
   }
-  out += fmt::format(" learning rate: {} | global batch size: {} | lm loss: {} |", scientific(line.learning_rate),
-                     line.global_batch_size, scientific(line.lm_loss));
-  if (line.load_balancing_loss) out += fmt::format(" load_balancing_loss: {} |", scientific(*line.load_balancing_loss));
-  if (line.z_loss) out += fmt::format(" z_loss: {} |", scientific(*line.z_loss));
-  out += fmt::format(" grad norm: {:.3f} |", std::abs(line.grad_norm));  // no -nan
-  out += fmt::format(" number of skipped iterations: {} | number of nan iterations: {} |", line.skipped_iterations,
-                     line.nan_iterations);
   // Fields that Megatron's line does not have come last.
-  if (line.worst_load) {
-    const ExpertLoad& load = *line.worst_load;
-    out += fmt::format(" expert load max/mean: {:.2f}, min/mean: {:.2f}, entropy: {:.3f}", load.max_over_mean(),
-                       load.min_over_mean(), load.entropy);
-    if (load.rank_max_over_mean) out += fmt::format(", by rank max/mean: {:.2f}", *load.rank_max_over_mean);
-    out += fmt::format(" (layer {}) | dropped rows: {} |", load.layer, line.dropped_rows);
-  }
-  out += fmt::format(" tokens/s: {} |", rate(line.tokens_per_second));
-  if (line.ranks > 1) out += fmt::format(" tokens/s/GPU: {} |", rate(line.tokens_per_second / line.ranks));
+  if (const std::optional<double> tokens = line.values.at(index_of("tokens_per_second")); tokens && line.ranks > 1)
+    out += fmt::format(" tokens/s/GPU: {} |", token_rate(*tokens / line.ranks));
   if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
   out += fmt::format(" ETA: {} |", duration(line.seconds_left));
   return out;
+}
+
+LogLine log_line_of(const StepMetrics& metrics) {
+  LogLine line{.iteration = metrics.iteration, .train_iters = metrics.train_iters, .values = {}};
+  for (const Metric<StepMetrics>& row : step_schema()) line.values.push_back(number_of(row, metrics));
+  if (const ExpertLoad* const worst = worst_load(metrics.experts)) line.worst_load = *worst;
+  return line;
 }
 
 std::string format_progress(const StepMetrics& metrics, double seconds_left) {
@@ -123,47 +120,44 @@ StepLog::~StepLog() {
 }
 
 void StepLog::step(const StepMetrics& metrics) {
-  const bool is_finite = std::isfinite(metrics.lm_loss);
-  ++window_.steps;
-  window_.skipped += metrics.skipped ? 1 : 0;
-  window_.nan += is_finite ? 0 : 1;
-  window_.ms_sum += metrics.step_ms;
-  window_.tflop_sum += metrics.tflops_per_device * metrics.step_ms;
-  window_.token_sum += metrics.tokens_per_second * metrics.step_ms;
-  if (is_finite) {
-    window_.loss_sum += static_cast<double>(metrics.lm_loss);
-    ++window_.losses;
-  }
+  add(metrics);
   estimate(metrics);
   if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == metrics.train_iters) {
-    const auto steps = static_cast<double>(window_.steps);
-    LogLine line{.iteration = metrics.iteration,
-                 .train_iters = metrics.train_iters,
-                 .consumed_samples = metrics.consumed_samples,
-                 .step_ms = window_.ms_sum / steps,
-                 .tflops_per_device = {},
-                 .learning_rate = metrics.learning_rate,
-                 .global_batch_size = metrics.global_batch_size,
-                 .lm_loss = window_.losses > 0 ? window_.loss_sum / static_cast<double>(window_.losses) : std::nan(""),
-                 .load_balancing_loss = metrics.load_balancing_loss,
-                 .z_loss = metrics.z_loss,
-                 .grad_norm = static_cast<double>(metrics.grad_norm),
-                 .skipped_iterations = window_.skipped,
-                 .nan_iterations = window_.nan,
-                 .tokens_per_second = window_.token_sum / window_.ms_sum,
-                 .ranks = run_.ranks,
-                 .mfu = {},
-                 .seconds_left = seconds_left_};
-    if (const ExpertLoad* const worst = worst_load(metrics.experts)) line.worst_load = *worst;
-    for (const ExpertLoad& load : metrics.experts) line.dropped_rows += load.dropped;
-    const double tflops = window_.tflop_sum / window_.ms_sum;
-    if (logging_.log_throughput) line.tflops_per_device = tflops;
-    if (run_.peak_tflops > 0) line.mfu = tflops / run_.peak_tflops;
-    print(format_log_line(line, local_time()));
-    window_ = {};
+    print(format_log_line(line_of_window(metrics), local_time()));
+    window_.clear();
   }
   is_first_ = false;
   if (is_terminal_) draw(metrics);
+}
+
+void StepLog::add(const StepMetrics& metrics) {
+  const std::span<const Metric<StepMetrics>> schema = step_schema();
+  window_.resize(schema.size());
+  for (std::size_t i = 0; i < schema.size(); ++i) {
+    const Over over = schema[i].traits.log.over;
+    const double value = number_of(schema[i], metrics).value_or(0);
+    if (over == Over::kLast || !std::isfinite(value)) continue;
+    const double weight = over == Over::kMeanOverTime ? metrics.step_ms : 1;
+    window_[i].sum += value * weight;
+    window_[i].weight += weight;
+  }
+}
+
+LogLine StepLog::line_of_window(const StepMetrics& last) const {
+  LogLine line = log_line_of(last);
+  const std::span<const Metric<StepMetrics>> schema = step_schema();
+  for (std::size_t i = 0; i < schema.size(); ++i) {
+    const auto& [sum, weight] = window_[i];
+    if (schema[i].traits.log.over == Over::kSum) line.values[i] = sum;
+    if (schema[i].traits.log.over == Over::kMean || schema[i].traits.log.over == Over::kMeanOverTime)
+      line.values[i] = weight > 0 ? sum / weight : std::nan("");
+  }
+  std::optional<double>& tflops = line.values.at(index_of("tflops_per_device"));
+  if (run_.peak_tflops > 0) line.mfu = tflops.value_or(0) / run_.peak_tflops;
+  if (!logging_.log_throughput) tflops.reset();
+  line.ranks = run_.ranks;
+  line.seconds_left = seconds_left_;
+  return line;
 }
 
 // By the clock since the first step, so that evaluations and saves between steps count.

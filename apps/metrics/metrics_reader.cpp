@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "apps/metrics/metrics_schema.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/line_reader.h"
@@ -23,9 +27,10 @@ constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;
 constexpr std::size_t kMaxLineValues = std::size_t{1} << 17;
 constexpr std::size_t kMaxSteps = std::size_t{1} << 22;
 // Far beyond any run, and small enough that sums and the conversion to double are exact.
-constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 48;
 constexpr std::size_t kMaxCategories = 1000;
-constexpr double kMaxLayer = 1e6;
+constexpr double kMaxSigned = static_cast<double>(kMaxCount);
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::optional<Json> parse(std::string_view line) {
   try {
@@ -40,7 +45,7 @@ std::optional<std::int64_t> iteration_in(const std::optional<Json>& line) {
   const auto found = line->find("iteration");
   if (found == line->end() || !found->is_number_unsigned()) return std::nullopt;
   const auto step = found->get<std::uint64_t>();
-  return step <= kMaxCount ? std::optional(static_cast<std::int64_t>(step)) : std::nullopt;
+  return step <= std::uint64_t{kMaxCount} ? std::optional(static_cast<std::int64_t>(step)) : std::nullopt;
 }
 
 // A line's members; keys that nobody asks for are left to later versions.
@@ -48,48 +53,49 @@ class Line {
  public:
   Line(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
 
-  std::optional<double> number(const char* key) const {
+  std::optional<double> number(std::string_view key) const {
     const Json* const value = find(key);
     if (value == nullptr || value->is_null()) return std::nullopt;  // null: not finite
     if (!value->is_number()) refuse(key, "a number or null", *value);
     return value->get<double>();
   }
-  std::int64_t count(const char* key) const {
+  std::int64_t count(std::string_view key, std::int64_t least) const {
     const Json* const value = find(key);
-    return value == nullptr ? 0 : json_integer(*value, 0, kMaxCount, place_of(key));
+    return value == nullptr ? 0 : json_integer(*value, least, kMaxCount, place_of(key));
   }
-  bool toggle(const char* key) const {
+  bool toggle(std::string_view key) const {
     const Json* const value = find(key);
     if (value != nullptr && !value->is_boolean()) refuse(key, "true or false", *value);
     return value != nullptr && value->get<bool>();
   }
-  std::string text(const char* key) const {
+  std::string text(std::string_view key) const {
     const Json* const value = find(key);
     return value == nullptr ? "" : json_text(*value, kMaxMetricsLineBytes, place_of(key));
   }
-  // From 0 to kMaxCount each.
-  std::vector<double> numbers(const char* key) const {
+  // From 0 to kMaxCount each; of `allows_null` also null, which is NaN.
+  std::vector<double> numbers(std::string_view key, bool allows_null) const {
     const Json* const value = find(key);
     if (value == nullptr || !value->is_array())
       refuse_content(place_of(key), "an array", value == nullptr ? "nothing" : value->type_name());
     std::vector<double> numbers;
     for (const Json& one : *value) {
       const double number = one.is_number() ? one.get<double>() : -1;
-      if (!(number >= 0 && number <= static_cast<double>(kMaxCount)))
+      const bool is_null = allows_null && one.is_null();
+      if (!is_null && !(number >= 0 && number <= static_cast<double>(kMaxCount)))
         refuse_content(place_of(key), fmt::format("numbers from 0 to {}", kMaxCount), printable(one.dump()));
-      numbers.push_back(number);
+      numbers.push_back(is_null ? kNan : number);
     }
     return numbers;
   }
-  bool has(const char* key) const { return find(key) != nullptr; }
+  bool has(std::string_view key) const { return find(key) != nullptr; }
   // Of the object under `key`; null where there is none.
-  const Json* members(const char* key) const {
+  const Json* members(std::string_view key) const {
     const Json* const value = find(key);
     if (value != nullptr && !value->is_object()) refuse(key, "an object", *value);
     return value;
   }
   // Of the array of objects under `key`; none where it is not there.
-  std::vector<Line> objects(const char* key) const {
+  std::vector<Line> objects(std::string_view key) const {
     const Json* const value = find(key);
     if (value == nullptr) return {};
     if (!value->is_array()) refuse(key, "an array", *value);
@@ -103,11 +109,11 @@ class Line {
   std::string place_of(std::string_view key) const { return fmt::format("{}: {}", place_, key); }
 
  private:
-  const Json* find(const char* key) const {
+  const Json* find(std::string_view key) const {
     const auto found = object_.find(key);
     return found == object_.end() ? nullptr : &*found;
   }
-  [[noreturn]] void refuse(const char* key, const char* expected, const Json& value) const {
+  [[noreturn]] void refuse(std::string_view key, const char* expected, const Json& value) const {
     refuse_content(place_of(key), expected, value.type_name());
   }
 
@@ -115,92 +121,90 @@ class Line {
   std::string place_;
 };
 
-MetricsRecord record_of(const Line& line, std::int64_t iteration) {
-  return {.iteration = iteration,
-          .consumed_samples = line.count("consumed_samples"),
-          .lm_loss = line.number("lm_loss"),
-          .grad_norm = line.number("grad_norm"),
-          .validation_loss = line.number("validation_loss"),
-          .load_balancing_loss = line.number("load_balancing_loss"),
-          .z_loss = line.number("z_loss"),
-          .learning_rate = line.number("learning_rate").value_or(0),
-          .tokens_per_second = line.number("tokens_per_second").value_or(0),
-          .tflops_per_device = line.number("tflops_per_device").value_or(0),
-          .step_ms = line.number("step_ms").value_or(0),
-          .memory_peak_bytes = line.count("memory_peak_bytes"),
-          .skipped = line.toggle("skipped"),
-          .rows_sent = {},
-          .room_used = line.number("expert_room_used"),
-          .room_regrows = line.number("expert_room_regrows"),
-          .offload = {}};
-}
+template <class Owner>
+void read_rows(std::span<const Metric<Owner>> schema, const Line& line, Owner& owner);
 
-void read_offload(const Line& line, MetricsRecord& record) {
-  const Json* const object = line.members("offload");
-  if (object == nullptr) return;
-  const Line members(*object, line.place_of("offload"));
-  const auto bytes = [&](const char* key) { return members.number(key).value_or(0); };
-  OffloadRecord& offload = record.offload.emplace(OffloadRecord{.bytes_out = bytes("bytes_out"),
-                                                                .bytes_back = bytes("bytes_back"),
-                                                                .host_bytes = bytes("host_bytes"),
-                                                                .saving_bytes = bytes("saving_bytes"),
-                                                                .saved_bytes = bytes("saved_bytes")});
-  for (const Line& stage : members.objects("stages")) {
-    const auto take = [](std::optional<double>& most, double ms) { most = std::max(most.value_or(0), ms); };
-    const auto ms = [&](const char* key) { return stage.number(key).value_or(0); };
-    take(offload.copy_out_ms, ms("copy_out_ms"));
-    take(offload.copy_back_ms, ms("copy_back_ms"));
-    take(offload.wait_ms, ms("wait_out_ms") + ms("wait_back_ms"));
-    const std::optional<double> saving = stage.number("saving_bytes");
-    if (!saving) continue;  // as earlier versions wrote it
-    offload.stages.push_back({.saving_bytes = *saving,
-                              .saved_bytes = stage.number("saved_bytes").value_or(0),
-                              .saved_driver_bytes = stage.number("saved_driver_bytes")});
+// Takes a row's member out of a line; what is absent or null is NaN where it is a number.
+struct Reading {
+  const Line& line;
+  std::string_view key;
+  double scale = 1;
+  std::int64_t least = 0;  // of a count
+
+  void operator()(std::int64_t& value) const { value = line.count(key, least); }
+  void operator()(bool& value) const { value = line.toggle(key); }
+  void operator()(float& value) const { value = static_cast<float>(line.number(key).value_or(kNan)); }
+  void operator()(double& value) const { value = line.number(key).value_or(kNan) / scale; }
+  template <class Value>
+  void operator()(std::optional<Value>& value) const {
+    if (const std::optional<double> number = line.number(key)) value = bounded<Value>(*number);
   }
-}
+  // Arrays of one number a layer, all as long as that of the layers.
+  void operator()(std::vector<ExpertLoad>& loads) const {
+    const Json* const object = line.members(key);
+    if (object == nullptr) return;
+    const Line members(*object, line.place_of(key));
+    loads.resize(members.numbers("layer", false).size());
+    for (const Metric<ExpertLoad>& row : expert_schema()) {
+      const auto read = [&](const auto member) {
+        if constexpr (std::is_member_pointer_v<decltype(member)>) read_column(members, row.key, member, loads);
+      };
+      std::visit(read, row.member);
+    }
+  }
+  void operator()(std::optional<OffloadMetrics>& offload) const {
+    const Json* const object = line.members(key);
+    if (object == nullptr) return;
+    const Line members(*object, line.place_of(key));
+    read_rows(offload_schema(), members, offload.emplace().sums);
+    for (const Line& stage : members.objects("stages"))
+      read_rows(offload_schema(), stage, offload->stages.emplace_back());
+  }
+  void operator()(NamedBytes& named) const {
+    const Json* const object = line.members(key);
+    if (object == nullptr) return;
+    const std::string place = line.place_of(key);
+    if (object->size() > kMaxCategories)
+      refuse_content(place, fmt::format("at most {} categories", kMaxCategories), std::to_string(object->size()));
+    for (const auto& [name, bytes] : object->items())
+      named.emplace_back(name, json_integer(bytes, 0, kMaxCount, place + ": " + printable(name)));
+  }
 
-// Arrays of one number a layer, all as long as that of the layers.
-void read_experts(const Line& line, MetricsRecord& record) {
-  const Json* const object = line.members("experts");
-  if (object == nullptr) return;
-  const Line members(*object, line.place_of("experts"));
-  const std::vector<double> layers = members.numbers("layer");
-  const auto column = [&](const char* key) {
-    std::vector<double> values = members.numbers(key);
-    if (values.size() != layers.size()) {
-      refuse_content(members.place_of(key), fmt::format("{} numbers, as many as layers", layers.size()),
+ private:
+  template <class Value>
+  static Value bounded(double number) {
+    if constexpr (std::is_floating_point_v<Value>) return static_cast<Value>(number);
+    return static_cast<Value>(std::clamp(number, -kMaxSigned, kMaxSigned));
+  }
+  template <class Value>
+  static void read_column(const Line& members, std::string_view key, Value ExpertLoad::*member,
+                          std::vector<ExpertLoad>& loads) {
+    constexpr bool kIsOptional = !std::is_arithmetic_v<Value>;
+    if (kIsOptional && !members.has(key)) return;
+    const std::vector<double> values = members.numbers(key, kIsOptional);
+    if (values.size() != loads.size()) {
+      refuse_content(members.place_of(key), fmt::format("{} numbers, as many as layers", loads.size()),
                      std::to_string(values.size()));
     }
-    return values;
-  };
-  const std::vector<double> min = column("min"), max = column("max"), mean = column("mean"),
-                            entropy = column("entropy"), dropped = column("dropped");
-  const auto over_mean = [&](const std::vector<double>& rows, std::size_t i) {
-    return mean[i] > 0 ? static_cast<float>(rows[i] / mean[i]) : 1;
-  };
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    record.experts.push_back({.layer = static_cast<std::int32_t>(std::min(layers[i], kMaxLayer)),
-                              .min_over_mean = over_mean(min, i),
-                              .max_over_mean = over_mean(max, i),
-                              .entropy = static_cast<float>(entropy[i])});
-    record.dropped_rows += static_cast<std::int64_t>(dropped[i]);
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      if constexpr (std::is_arithmetic_v<Value>) {
+        loads[i].*member = static_cast<Value>(values[i]);
+      } else if constexpr (std::is_arithmetic_v<typename Value::value_type>) {
+        if (!std::isnan(values[i])) loads[i].*member = static_cast<typename Value::value_type>(values[i]);
+      }
+    }
   }
-  if (!members.has("rows_sent")) return;
-  record.rows_sent = 0;
-  for (const double rows : column("rows_sent")) *record.rows_sent += rows;
-}
+};
 
-void read_memory(const Line& line, MetricsRun& run) {
-  const Json* const memory = line.members("memory_bytes");
-  if (memory == nullptr) return;
-  if (memory->size() > kMaxCategories) {
-    refuse_content(line.place_of("memory_bytes"), fmt::format("at most {} categories", kMaxCategories),
-                   std::to_string(memory->size()));
-  }
-  run.memory_bytes.clear();
-  for (const auto& [category, bytes] : memory->items()) {
-    const std::string place = line.place_of("memory_bytes: " + printable(category));
-    run.memory_bytes.emplace_back(category, json_integer(bytes, 0, kMaxCount, place));
+template <class Owner>
+void read_rows(std::span<const Metric<Owner>> schema, const Line& line, Owner& owner) {
+  const std::int64_t least = std::is_same_v<Owner, OffloadStats> ? -kMaxCount : 0;
+  for (const Metric<Owner>& row : schema) {
+    const auto read = [&](const auto member) {
+      if constexpr (std::is_member_pointer_v<decltype(member)>)
+        Reading{.line = line, .key = row.key, .scale = row.traits.scale, .least = least}(owner.*member);
+    };
+    std::visit(read, row.member);
   }
 }
 
@@ -252,10 +256,9 @@ MetricsRun read_metrics(const std::string& path) {
     }
     if (run.records.size() == kMaxSteps) refuse(fmt::format("at most {} steps", kMaxSteps), "more");
     const Line line(*object, place);
-    run.records.push_back(record_of(line, *iteration));
-    read_experts(line, run.records.back());
-    read_offload(line, run.records.back());
-    read_memory(line, run);
+    StepMetrics& step = run.records.emplace_back();
+    read_rows(step_schema(), line, step);
+    if (NamedBytes memory = std::exchange(step.memory_bytes, {}); !memory.empty()) run.memory_bytes = std::move(memory);
     read_run(line, run);
   }
   place = path;

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "apps/metrics/metrics_schema.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 
@@ -144,37 +146,36 @@ struct TensorBoardLog::Records {
     by_samples += tensorboard_record(
         tensorboard_scalar(time, consumed_samples, fmt::format("{} vs samples", tag), static_cast<float>(value)));
   }
-  void add_experts(const ExpertLoad& load) {
-    const auto add_of_layer = [&](const char* what, double value) {
-      add(fmt::format("moe/{}_layer_{}", what, load.layer), value);
-    };
-    add_of_layer("load_min", static_cast<double>(load.min));
-    add_of_layer("load_max", static_cast<double>(load.max));
-    add_of_layer("load_mean", load.mean);
-    add_of_layer("load_entropy", load.entropy);
-    add_of_layer("dropped_rows", static_cast<double>(load.dropped));
-    if (load.rank_max_over_mean) add_of_layer("load_rank_max_over_mean", *load.rank_max_over_mean);
-    if (load.rows_sent) add_of_layer("rows_sent", static_cast<double>(*load.rows_sent));
-    if (load.load_balancing_loss) add_of_layer("load_balancing_loss", static_cast<double>(*load.load_balancing_loss));
-    if (load.z_loss) add_of_layer("z_loss", static_cast<double>(*load.z_loss));
+  template <class Owner>
+  void add(const Metric<Owner>& row, const std::string& name, std::optional<double> value) {
+    if (!value) return;
+    const double shown = row.traits.tag.scale * *value;
+    row.traits.tag.by_samples ? add_both(name, shown) : add(name, shown);
   }
-  void add_offload(const StepMetrics::Offload& offload) {
-    using Stage = StepMetrics::Offload::Stage;
-    const auto bytes = [](std::int64_t count) { return static_cast<double>(count); };
-    add("offload/bytes_out", bytes(offload.bytes_out));
-    add("offload/bytes_back", bytes(offload.bytes_back));
-    add("offload/saved_bytes", bytes(offload.saved_bytes));
-    if (offload.saving_bytes > 0)
-      add("offload/saved_of_possible", bytes(offload.saved_bytes) / bytes(offload.saving_bytes));
-    if (offload.stages.empty()) return;
-    for (const auto& [tag, duration] :
-         {std::pair{"copy_out", &Stage::copy_out_ms}, std::pair{"copy_back", &Stage::copy_back_ms},
-          std::pair{"wait_out", &Stage::wait_out_ms}, std::pair{"wait_back", &Stage::wait_back_ms}})
-      add(fmt::format("offload/{}_seconds", tag), 1e-3 * offload.most_ms(duration));
+  void add_experts(const Tag& tag, const std::vector<ExpertLoad>& loads) {
+    for (const ExpertLoad& load : loads)
+      for (const Metric<ExpertLoad>* const row : in_order(expert_schema(), &MetricTraits::tag))
+        add(*row, fmt::format("{}{}_layer_{}", tag.name, row->traits.tag.name, load.layer), number_of(*row, load));
   }
-  void add_validation(double loss) {
-    add_both("lm loss validation", loss);
-    add_both("lm loss validation ppl", std::exp(loss));
+  // Sums, and of stages the most.
+  void add_offload(const Tag& tag, const OffloadMetrics& offload) {
+    for (const Metric<OffloadStats>* const row : in_order(offload_schema(), &MetricTraits::tag)) {
+      std::optional<double> value;
+      if ((row->traits.parts & kOfSums) != 0) value = number_of(*row, offload.sums);
+      for (const OffloadStats& stage : offload.stages)
+        if ((row->traits.parts & kOfSums) == 0) value = std::max(value.value_or(0), *number_of(*row, stage));
+      add(*row, fmt::format("{}{}", tag.name, row->traits.tag.name), value);
+    }
+  }
+  void add_step(const StepMetrics& metrics, MetricPart part, bool has_details, bool was_timed) {
+    for (const Metric<StepMetrics>* const row : in_order(step_schema(), &MetricTraits::tag)) {
+      const Tag& tag = row->traits.tag;
+      if ((row->traits.parts & part) == 0) continue;
+      if (row->key == "offload" && metrics.offload && (has_details || was_timed)) add_offload(tag, *metrics.offload);
+      if (tag.is_detail && !has_details) continue;
+      if (row->key == "experts") add_experts(tag, metrics.experts);
+      add(*row, std::string(tag.name), number_of(*row, metrics));
+    }
   }
 };
 
@@ -192,33 +193,14 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
   const bool was_timed = metrics.offload && !metrics.offload->stages.empty();
   if (!is_end && !was_timed && !metrics.validation_loss && metrics.iteration % intervals_.entries != 0) return;
   Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
-  records.add_both("learning-rate", metrics.learning_rate);
-  records.add_both("batch-size", static_cast<double>(metrics.global_batch_size));
-  records.add_both("lm loss", static_cast<double>(metrics.lm_loss));
-  if (metrics.load_balancing_loss)
-    records.add_both("load_balancing_loss", static_cast<double>(*metrics.load_balancing_loss));
-  if (metrics.z_loss) records.add_both("z_loss", static_cast<double>(*metrics.z_loss));
-  records.add_both("grad-norm", static_cast<double>(metrics.grad_norm));
-  records.add_both("iteration-time", metrics.step_ms * 1e-3);
-  records.add("throughput", metrics.tflops_per_device);
-  records.add("mem-max-allocated-bytes", static_cast<double>(metrics.memory_peak_bytes));
-  const bool has_details = is_end || metrics.iteration % intervals_.details == 0;
-  if (has_details) {
-    for (const ExpertLoad& load : metrics.experts) records.add_experts(load);
-    if (metrics.expert_room) {
-      records.add("moe/room_used", metrics.expert_room->used);
-      records.add("moe/room_regrows", static_cast<double>(metrics.expert_room->regrows));
-    }
-  }
-  if (metrics.offload && (has_details || was_timed)) records.add_offload(*metrics.offload);
-  if (metrics.validation_loss) records.add_validation(*metrics.validation_loss);
+  records.add_step(metrics, kOfStep, is_end || metrics.iteration % intervals_.details == 0, was_timed);
   steps_.write(records.by_step);
   samples_.write(records.by_samples);
 }
 
 void TensorBoardLog::write(const EvaluationMetrics& metrics) {
   Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
-  records.add_validation(metrics.validation_loss);
+  records.add_step({.validation_loss = metrics.validation_loss}, kOfEvaluation, false, false);
   steps_.write(records.by_step);
   samples_.write(records.by_samples);
 }

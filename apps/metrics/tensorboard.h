@@ -1,7 +1,7 @@
 // Event files for TensorBoard (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate, batch size,
 // gradient norm, time, throughput and memory, and validation losses. Of each layer of experts, in the steps of the log
 // line alone, what ExpertLoad has ("moe/load_max_layer_3"). Of activations on the host, also where copies were timed,
-// what StepMetrics::Offload has, of times the longest ("offload/copy_out_seconds"). The main ones also by consumed
+// what StepMetrics::offload has, of times the longest ("offload/copy_out_seconds"). The main ones also by consumed
 // samples ("lm loss vs samples"), in a second file in the folder "by-samples", a run of its own to TensorBoard, since
 // all tags of a folder share one step number. Rank 0 only.
 //

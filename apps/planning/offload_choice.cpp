@@ -94,12 +94,13 @@ class CopiesForecast {
     }
     place_all(recording, candidates, bytes, points, choices);
   }
-  OffloadChosen::Times times(const std::vector<double>& bytes, const OffloadPoints& points) const {
+  OffloadStats times(const std::vector<double>& bytes, const OffloadPoints& points) const {
     const auto microbatches = static_cast<double>(recording_.microbatches);
-    CopyForecast copies = forecast_copies(step(), points, bytes, copies_);
-    for (double* seconds : {&copies.out_seconds, &copies.back_seconds, &copies.out_stalls, &copies.back_stalls})
+    OffloadStats stats = forecast_copies(step(), points, bytes, copies_);
+    stats.step = std::accumulate(seconds_.begin(), seconds_.end(), 0.0);
+    for (double* seconds : {&stats.copy_out, &stats.copy_back, &stats.wait_out, &stats.wait_back, &stats.step})
       *seconds /= microbatches;
-    return {.copies = copies, .computing = std::accumulate(seconds_.begin(), seconds_.end(), 0.0) / microbatches};
+    return stats;
   }
 
  private:

@@ -5,6 +5,7 @@
 #include "apps/flags/flags.h"
 #include "apps/metrics/metrics_reader.h"
 #include "apps/program/program.h"
+#include "apps/report/page.h"
 #include "apps/report/report_page.h"
 #include "core/base/machine/cpu_check.h"
 
@@ -15,7 +16,7 @@ int main(int argc, char** argv) {
     const Options options = parse_options(App::kReport, argc, argv);
     std::vector<MetricsRun> runs;
     for (const std::string& path : options.report.inputs) runs.push_back(read_metrics(path));
-    write_report(options.report.output, report_page(runs));
+    write_page(options.report.output, report_page(runs));
     std::printf("%s\n", options.report.output.c_str());
     return ExitCode::kOk;
   });

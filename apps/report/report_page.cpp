@@ -3,361 +3,308 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 
-#include "apps/program/version.h"
-#include "apps/report/report_chart.h"
-#include "apps/report/report_experts.h"
-#include "apps/report/report_offload.h"
-#include "core/base/error.h"
-#include "core/base/files/fault.h"
-#include "core/base/files/output_file.h"
+#include "apps/metrics/metrics.h"
+#include "apps/metrics/metrics_schema.h"
+#include "apps/report/page.h"
+#include "apps/report/series.h"
 
 namespace megalith {
 
 namespace {
 
-// Categorical colours that stay apart for colour-blind readers, in a set each for light and dark.
-constexpr const char* kStyle = R"(
-:root { color-scheme: light dark; --page: #f7f7f5; --card: #ffffff; --ink: #1d1d1b; --soft: #6b6a66; --line: #e4e3de;
-  --c0: #2a78d6; --c1: #eb6834; --c2: #1baf7a; --c3: #eda100; --c4: #e87ba4; --c5: #4a3aa7;
-  --c6: #008300; --c7: #e34948; }
-@media (prefers-color-scheme: dark) { :root { --page: #161615; --card: #1f1f1e; --ink: #f1f0ec; --soft: #a3a29c;
-  --line: #363633; --c0: #3987e5; --c1: #d95926; --c2: #199e70; --c3: #c98500; --c4: #d55181; --c5: #9085e9;
-  --c6: #00a300; --c7: #e66767; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 32px 24px 64px; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 17px; margin: 32px 0 12px; }
-header p { margin: 4px 0 24px; color: var(--soft); overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-bottom: 16px; }
-.tile, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.tile { padding: 12px 16px; } .tile b { display: block; font-size: 22px; font-weight: 600; line-height: 1.25; }
-.tile span { color: var(--soft); font-size: 13px; }
-.charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; } .wide { grid-column: 1 / -1; }
-@media (max-width: 760px) { .charts { grid-template-columns: minmax(0, 1fr); } }
-figure { margin: 0; padding: 14px 16px 8px; } .wide figure { height: 100%; }
-figcaption { font-weight: 600; } figcaption small { font-weight: 400; color: var(--soft); margin-left: 6px; }
-svg { display: block; width: 100%; height: auto; } figure table { margin-top: 10px; }
-figcaption + svg { margin-top: 6px; } .bar { height: 26px; border-radius: 5px; }
-.grid { stroke: var(--line); stroke-width: 1; } .axis { stroke: var(--soft); stroke-width: 1; }
-.tick { fill: var(--soft); font-size: 11px; font-variant-numeric: tabular-nums; }
-.line, .faint, .dotted { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
-.faint { stroke-width: 1; opacity: .38; } .dotted { stroke-width: 1.5; stroke-dasharray: 5 4; }
-.dot { stroke: var(--card); stroke-width: 1.5; } .cross { fill: var(--c7); font-size: 14px; font-weight: 700; }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 18px; color: var(--soft); font-size: 13px; margin: 2px 0; }
-.key, .key-dot { display: inline-block; margin-right: 7px; vertical-align: middle; }
-.key { width: 16px; height: 3px; border-radius: 2px; } .key-dot { width: 9px; height: 9px; border-radius: 50%; }
-.swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px;
-  vertical-align: -1px; }
-.bubble { fill: var(--line); } .box { stroke: var(--card); stroke-width: .5; }
-.box-label { fill: #fff; font-size: 10px; pointer-events: none; }
-.key-cross { color: var(--c7); font-weight: 700; font-style: normal; margin-right: 6px; }
-.card { padding: 14px 16px; overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
-td, th { padding: 5px 14px 5px 0; text-align: left; font-weight: 400; }
-tr + tr td, tr + tr th { border-top: 1px solid var(--line); } th { color: var(--soft); font-size: 13px; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td { overflow-wrap: anywhere; } code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
-summary { cursor: pointer; font-weight: 600; } details + details { margin-top: 12px; }
-.config { columns: 2; column-gap: 40px; margin-top: 10px; } @media (max-width: 760px) { .config { columns: 1; } }
-.config div { display: flex; justify-content: space-between; gap: 16px; border-bottom: 1px solid var(--line);
-  break-inside: avoid; } .config code:first-child { color: var(--soft); } .config code { overflow-wrap: anywhere; }
-)";
+using Json = nlohmann::ordered_json;
+using Row = Metric<StepMetrics>;
 
-std::string color_classes() {
-  std::string out;
-  for (int i = 0; i < kChartColors; ++i) {
-    out += fmt::format(
-        ".c{0} {{ stroke: var(--c{0}); }} .b{0} {{ background: var(--c{0}); }} "
-        ".dot.c{0}, .f{0} {{ fill: var(--c{0}); }} .dot.c{0} {{ stroke: var(--card); }}\n",
-        i);
-  }
-  return out;
+constexpr std::size_t kColors = 8;
+constexpr std::size_t kBuckets = 500;      // of a line
+constexpr std::size_t kMostColumns = 160;  // of a picture of loads
+
+std::optional<double> finite(const Row& row, const StepMetrics& step) {
+  const std::optional<double> value = number_of(row, step);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-using Field = std::function<std::optional<double>(const MetricsRecord&)>;
+const Row& row_of(std::string_view key) { return *std::ranges::find(step_schema(), key, &Row::key); }
 
-std::vector<ChartPoint> points_of(const MetricsRun& run, const Field& field) {
+std::vector<ChartPoint> points_of(const MetricsRun& run, const Row& row) {
   std::vector<ChartPoint> points;
-  for (const MetricsRecord& record : run.records)
-    points.push_back({static_cast<double>(record.iteration), field(record)});
+  for (const StepMetrics& step : run.records)
+    points.push_back({static_cast<double>(step.iteration), finite(row, step)});
   return points;
 }
 
-std::vector<ChartPoint> measured(std::vector<ChartPoint> points) {
-  std::erase_if(points, [](const ChartPoint& point) { return !point.y; });
-  return points;
-}
-
-std::vector<double> values_of(const MetricsRun& run, const Field& field) {
+std::vector<double> values_of(const MetricsRun& run, std::string_view key) {
   std::vector<double> values;
-  for (const ChartPoint& point : measured(points_of(run, field))) values.push_back(*point.y);
+  for (const ChartPoint& point : points_of(run, row_of(key)))
+    if (point.y) values.push_back(*point.y);
   return values;
 }
 
-std::string in_nats(double value) { return fmt::format("{:.4f}", value); }
-
-// Of values that may be missing.
-std::string last_of(const std::vector<double>& values) { return values.empty() ? "–" : in_nats(values.back()); }
+std::string in_nats(const std::optional<double>& value) { return value ? fmt::format("{:.4f}", *value) : "–"; }
+std::string last_of(const std::vector<double>& values) {
+  return in_nats(values.empty() ? std::nullopt : std::optional(values.back()));
+}
 std::string least_of(const std::vector<double>& values) {
-  return values.empty() ? "–" : in_nats(*std::ranges::min_element(values));
+  return in_nats(values.empty() ? std::nullopt : std::optional(*std::ranges::min_element(values)));
+}
+
+Json line_of(std::string_view name, const std::vector<ChartPoint>& points, std::size_t color, const char* mark) {
+  Json all = Json::array();
+  for (const ChartPoint& point : thinned(points, kBuckets))
+    all.push_back(Json::array({point.x, point.y ? Json(*point.y) : Json()}));
+  return {{"name", name}, {"color", color % kColors}, {"mark", mark}, {"points", all}};
 }
 
 // Raw values faint and their median on top, once there are enough of them to need it.
-void add_line(Chart& chart, std::string name, std::vector<ChartPoint> points, int color) {
+void add_line(Json& chart, const std::string& name, const std::vector<ChartPoint>& points, std::size_t color) {
   constexpr std::size_t kSmoothFrom = 60;
-  if (points.size() < kSmoothFrom) {
-    chart.series.push_back({.name = std::move(name), .points = std::move(points), .color = color});
-    return;
-  }
+  const bool smooths = points.size() >= kSmoothFrom;
   const std::size_t window = std::clamp<std::size_t>(points.size() / 40, 8, 200);
-  chart.series.push_back({.name = "", .points = points, .color = color, .mark = SeriesMark::kFaintLine});
-  chart.series.push_back({.name = std::move(name), .points = smoothed(points, window), .color = color});
+  if (smooths) chart["series"].push_back(line_of("", points, color, "faint"));
+  chart["series"].push_back(line_of(name, smooths ? smoothed(points, window) : points, color, "line"));
 }
 
-class Page {
+class Report {
  public:
-  explicit Page(const std::vector<MetricsRun>& runs) : runs_(runs) {}
+  explicit Report(const std::vector<MetricsRun>& runs) : runs_(runs) {
+    for (const MetricsRun& run : runs) names_.push_back(name_of(run));
+  }
 
   std::string text() const {
-    return html_page("Training report", origin(),
-                     tiles() + charts() + sections() + "<h2>Summary</h2>\n" + summary() + memory() + configuration());
+    Json blocks = Json::array();
+    const auto add = [&](const Json& block) {
+      if (!block.is_null()) blocks.push_back(block);
+    };
+    add(charts("", ChartSection::kSteps));
+    add(charts("Experts", ChartSection::kExperts));
+    if (Table table = savings(); !table.rows.empty()) add(block_of(table));
+    if (Table table = savings_of_stages(); !table.rows.empty()) add(block_of(table));
+    add(charts("Copies", ChartSection::kOffload));
+    add(block_of(summary()));
+    add(memory());
+    for (std::size_t i = 0; i < runs_.size(); ++i)
+      if (!runs_[i].config.empty())
+        add({{"kind", "flags"},
+             {"title", single() ? "All flags of the run" : names_[i]},
+             {"entries", flags(runs_[i])}});
+    return page_of({{"title", "Training report"}, {"origin", origin()}, {"tiles", tiles()}, {"blocks", blocks}});
   }
 
  private:
   bool single() const { return runs_.size() == 1; }
-  std::string label(const MetricsRun& run, const char* what) const {
-    return single() ? what : name_of(run) + " " + what;
+  std::string label(std::size_t run, const std::string& what) const {
+    return single() ? what : what.empty() ? names_[run] : names_[run] + " " + what;
   }
-  static int color(std::size_t index) { return static_cast<int>(index % kChartColors); }
 
   // The file's name, with as many folders as tell the runs apart.
   std::string name_of(const MetricsRun& run) const {
     const std::filesystem::path path(run.path);
-    const auto same = std::count_if(runs_.begin(), runs_.end(), [&](const MetricsRun& other) {
+    const auto same = std::ranges::count_if(runs_, [&](const MetricsRun& other) {
       return std::filesystem::path(other.path).filename() == path.filename();
     });
     return same > 1 ? run.path : path.filename().string();
   }
 
-  std::string origin() const {
-    std::string out;
-    for (const MetricsRun& run : runs_) {
-      out += (out.empty() ? "" : "<br>") + html_escaped(run.path);
-      if (!run.version.empty()) out += html_escaped(fmt::format(" · megalith {} ({})", run.version, run.commit));
-    }
-    return out;
+  Json origin() const {
+    Json lines = Json::array();
+    for (const MetricsRun& run : runs_)
+      lines.push_back(run.path +
+                      (run.version.empty() ? "" : fmt::format(" · megalith {} ({})", run.version, run.commit)));
+    return lines;
   }
 
-  std::string tiles() const {
-    if (!single()) return "";
+  Json tiles() const {
+    Json tiles = Json::array();
+    if (!single()) return tiles;
     const MetricsRun& run = runs_[0];
-    const MetricsRecord& last = run.records.back();
-    const std::vector<double> losses = values_of(run, &MetricsRecord::lm_loss);
-    const std::vector<double> validations = values_of(run, &MetricsRecord::validation_loss);
-    std::vector<HtmlTile> tiles = {{fmt::format("{}", last.iteration), "steps"}};
-    if (!losses.empty()) tiles.push_back({last_of(losses), "loss of the last step"});
-    if (!validations.empty()) tiles.push_back({least_of(validations), "best validation loss"});
-    tiles.push_back({short_number(median(values_of(run, &MetricsRecord::tokens_per_second))), "tokens/s, median"});
-    tiles.push_back({bytes_text(last.memory_peak_bytes), "memory peak, rank 0"});
-    const auto skipped = std::ranges::count_if(run.records, &MetricsRecord::skipped);
-    if (skipped > 0) tiles.push_back({fmt::format("{}", skipped), "skipped steps"});
-    return html_tiles(tiles);
+    const StepMetrics& last = run.records.back();
+    const auto add = [&](const std::string& value, const char* what) { tiles.push_back(Json::array({value, what})); };
+    add(fmt::to_string(last.iteration), "steps");
+    if (const auto losses = values_of(run, "lm_loss"); !losses.empty()) add(last_of(losses), "loss of the last step");
+    if (const auto validations = values_of(run, "validation_loss"); !validations.empty())
+      add(least_of(validations), "best validation loss");
+    add(with_unit(median(values_of(run, "tokens_per_second"))), "tokens/s, median");
+    add(bytes_text(last.memory_peak_bytes), "memory peak, rank 0");
+    const auto skipped = std::ranges::count_if(run.records, &StepMetrics::skipped);
+    if (skipped > 0) add(fmt::to_string(skipped), "skipped steps");
+    return tiles;
   }
 
-  Chart loss_chart() const {
-    Chart chart{.title = "Loss", .unit = "nats per token", .height = 330, .width = 1060};
+  // One line for each run; null where no step has a value other than 0.
+  Json chart(const Row& row) const {
+    const bool is_loss = row.key == "lm_loss";
+    Json chart = {{"kind", "lines"},          {"title", row.traits.chart.title},
+                  {"unit", row.unit},         {"wide", is_loss},
+                  {"zero", !is_loss},         {"log", false},
+                  {"crosses", Json::array()}, {"series", Json::array()}};
+    std::vector<double> values;
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      add_line(chart, label(runs_[i], "training"), points_of(runs_[i], &MetricsRecord::lm_loss),
-               single() ? 0 : color(i));
-      for (const MetricsRecord& record : runs_[i].records) {
-        if (record.skipped) chart.crosses.push_back(static_cast<double>(record.iteration));
+      std::vector<ChartPoint> points = points_of(runs_[i], row);
+      if (row.traits.when != kAlways) std::erase_if(points, [](const ChartPoint& point) { return !point.y; });
+      for (const ChartPoint& point : points) values.push_back(point.y.value_or(0));
+      if (!points.empty()) add_line(chart, label(i, is_loss ? "training" : ""), points, i);
+      for (const StepMetrics& step : runs_[i].records)
+        if (is_loss && step.skipped) chart["crosses"].push_back(step.iteration);
+    }
+    for (std::size_t i = 0; is_loss && i < runs_.size(); ++i) {
+      std::vector<ChartPoint> points = points_of(runs_[i], row_of("validation_loss"));
+      std::erase_if(points, [](const ChartPoint& point) { return !point.y; });
+      if (!points.empty())
+        chart["series"].push_back(line_of(label(i, "validation"), points, single() ? 1 : i, "dotted"));
+    }
+    if (std::ranges::all_of(values, [](double value) { return value == 0; })) return {};
+    constexpr double kSpike = 20;  // times the median, a spike that would flatten the rest
+    const bool is_spiky = *std::ranges::max_element(values) > kSpike * median(values);
+    if (row.key == "grad_norm" && is_spiky) chart["log"] = true, chart["zero"] = false;
+    return chart;
+  }
+
+  Json charts(const char* title, ChartSection section) const {
+    Json figures = Json::array();
+    for (std::size_t i = 0; section == ChartSection::kExperts && i < runs_.size(); ++i)
+      if (Json map = loads(i); !map.is_null()) figures.push_back(map);
+    for (const Row& row : step_schema()) {
+      if (row.traits.chart.title.empty() || row.traits.chart.section != section) continue;
+      if (Json one = chart(row); !one.is_null()) figures.push_back(one);
+    }
+    return figures.empty() ? Json() : Json{{"kind", "figures"}, {"title", title}, {"figures", figures}};
+  }
+
+  // Columns of consecutive steps, with means of each layer.
+  Json loads(std::size_t index) const {
+    std::vector<const StepMetrics*> steps;
+    for (const StepMetrics& step : runs_[index].records)
+      if (!step.experts.empty()) steps.push_back(&step);
+    if (steps.empty()) return {};
+    const std::size_t count = std::min(steps.size(), kMostColumns);
+    Json columns = Json::array();
+    for (std::size_t c = 0; c < count; ++c) {
+      const std::size_t begin = c * steps.size() / count, end = (c + 1) * steps.size() / count;
+      struct Cell {
+        double most = 0, least = 1, entropy = 0, steps = 0;
+      };
+      std::map<std::int64_t, Cell> layers;
+      for (std::size_t i = begin; i < end; ++i) {
+        for (const ExpertLoad& load : steps[i]->experts) {
+          Cell& cell = layers[load.layer];
+          cell.most += load.max_over_mean();
+          cell.least = cell.steps == 0 ? load.min_over_mean() : std::min(cell.least, load.min_over_mean());
+          cell.entropy += load.entropy;
+          cell.steps += 1;
+        }
+      }
+      Json cells = Json::array();
+      for (const auto& [layer, cell] : layers)
+        cells.push_back(Json::array({layer, cell.most / cell.steps, cell.least, cell.entropy / cell.steps}));
+      columns.push_back({{"first", steps[begin]->iteration}, {"last", steps[end - 1]->iteration}, {"layers", cells}});
+    }
+    const std::string name = single() ? "" : ": " + names_[index];
+    return {{"kind", "loads"}, {"title", "Expert load" + name}, {"wide", true}, {"columns", columns}};
+  }
+
+  // The last step of a run with activations on the host, whose copies were timed; null of none.
+  static const OffloadMetrics* offload_of(const MetricsRun& run, bool timed) {
+    const auto last = std::find_if(run.records.rbegin(), run.records.rend(), [&](const StepMetrics& step) {
+      return step.offload.has_value() && (!timed || !step.offload->stages.empty());
+    });
+    return last == run.records.rend() ? nullptr : &*last->offload;
+  }
+
+  Table savings() const {
+    Table table{.title = "Activations on the host",
+                .columns = {{.head = "run"},
+                            {.head = "possible saving of devices"},
+                            {.head = "saved by blocks"},
+                            {.head = "R"},
+                            {.head = "memory of hosts"}}};
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const OffloadMetrics* const offload = offload_of(runs_[i], false);
+      if (offload == nullptr) continue;
+      const OffloadStats& sums = offload->sums;
+      table.add({single() ? "all ranks" : names_[i], bytes_text(sums.saving_bytes), bytes_text(sums.saved_bytes),
+                 fmt::format("{:.4f}", sums.ratio()), bytes_text(sums.host_bytes)});
+    }
+    return table;
+  }
+
+  // Of the rank in each stage that saves the least of what it could.
+  Table savings_of_stages() const {
+    Table table{.columns = {{.head = "stage"},
+                            {.head = "possible saving"},
+                            {.head = "saved by the block"},
+                            {.head = "R"},
+                            {.head = "by the driver"},
+                            {.head = "R"}}};
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const OffloadMetrics* const timed = offload_of(runs_[i], true);
+      for (std::size_t s = 0; timed != nullptr && s < timed->stages.size(); ++s) {
+        const OffloadStats& stage = timed->stages[s];
+        const std::optional<std::int64_t>& driver = stage.saved_driver_bytes;
+        table.add({label(i, fmt::format("stage {}", s)), bytes_text(stage.saving_bytes), bytes_text(stage.saved_bytes),
+                   fmt::format("{:.4f}", stage.ratio()), driver ? bytes_text(*driver) : "n/a",
+                   driver ? fmt::format("{:.4f}", stage.ratio(*driver)) : "n/a"});
       }
     }
+    return table;
+  }
+
+  Table summary() const {
+    Table table{.title = "Summary"};
+    for (const char* head : {"run", "steps", "samples", "loss", "validation", "best", "ms/step", "tokens/s",
+                             "TFLOP/s/device", "memory peak"})
+      table.columns.push_back({.head = head});
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      std::vector<ChartPoint> points = measured(points_of(runs_[i], &MetricsRecord::validation_loss));
-      if (points.empty()) continue;
-      chart.series.push_back({.name = label(runs_[i], "validation"),
-                              .points = std::move(points),
-                              .color = single() ? 1 : color(i),
-                              .mark = SeriesMark::kDots});
+      const MetricsRun& run = runs_[i];
+      const StepMetrics& last = run.records.back();
+      const std::vector<double> validations = values_of(run, "validation_loss");
+      table.add({names_[i], fmt::format("{} – {}", run.records.front().iteration, last.iteration),
+                 fmt::to_string(last.consumed_samples), last_of(values_of(run, "lm_loss")), last_of(validations),
+                 least_of(validations), fmt::format("{:.1f}", median(values_of(run, "step_ms"))),
+                 with_unit(median(values_of(run, "tokens_per_second"))),
+                 fmt::format("{:.4g}", median(values_of(run, "tflops_per_device"))),
+                 bytes_text(last.memory_peak_bytes)});
     }
-    return chart;
+    return table;
   }
 
-  // One line for each run, from zero.
-  Chart line_chart(std::string title, std::string unit, const Field& field, bool smooth = true) const {
-    Chart chart{.title = std::move(title), .unit = std::move(unit), .from_zero = true};
+  Json memory() const {
+    Json figures = Json::array();
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      std::vector<ChartPoint> points = points_of(runs_[i], field);
-      const std::string name = single() ? "" : name_of(runs_[i]);
-      if (smooth) {
-        add_line(chart, name, std::move(points), color(i));
-      } else {
-        chart.series.push_back({.name = name, .points = std::move(points), .color = color(i)});
-      }
-    }
-    return chart;
-  }
-
-  Chart norm_chart() const {
-    Chart chart = line_chart("Gradient norm", "global L2, before clipping", &MetricsRecord::grad_norm);
-    std::vector<double> norms;
-    for (const MetricsRun& run : runs_) {
-      for (const double value : values_of(run, &MetricsRecord::grad_norm)) norms.push_back(value);
-    }
-    constexpr double kSpike = 20;  // a spike that would flatten the rest
-    chart.log_scale = !norms.empty() && *std::ranges::max_element(norms) > kSpike * median(norms);
-    if (chart.log_scale) chart.unit += ", logarithmic";
-    chart.from_zero = !chart.log_scale;
-    return chart;
-  }
-
-  std::string charts() const {
-    return "<div class=\"charts\"><div class=\"wide\">\n" + chart_svg(loss_chart()) + "</div>\n" +
-           chart_svg(norm_chart()) + chart_svg(line_chart("Learning rate", "", &MetricsRecord::learning_rate, false)) +
-           chart_svg(line_chart("Throughput", "tokens per second, all ranks", &MetricsRecord::tokens_per_second)) +
-           chart_svg(line_chart("Step time", "milliseconds", &MetricsRecord::step_ms)) + "</div>\n";
-  }
-
-  std::string sections() const {
-    std::vector<std::string> names;
-    for (const MetricsRun& run : runs_) names.push_back(single() ? "" : name_of(run));
-    return experts_section(runs_, names) + offload_section(runs_, names);
-  }
-
-  std::string summary() const {
-    std::vector<std::vector<std::string>> rows;
-    for (const MetricsRun& run : runs_) {
-      const MetricsRecord& last = run.records.back();
-      const std::vector<double> validations = values_of(run, &MetricsRecord::validation_loss);
-      rows.push_back({html_escaped(name_of(run)), fmt::format("{} – {}", run.records.front().iteration, last.iteration),
-                      fmt::format("{}", last.consumed_samples), last_of(values_of(run, &MetricsRecord::lm_loss)),
-                      last_of(validations), least_of(validations),
-                      fmt::format("{:.1f}", median(values_of(run, &MetricsRecord::step_ms))),
-                      short_number(median(values_of(run, &MetricsRecord::tokens_per_second))),
-                      fmt::format("{:.4g}", median(values_of(run, &MetricsRecord::tflops_per_device))),
-                      bytes_text(last.memory_peak_bytes)});
-    }
-    return html_table({"run", "steps", "samples", "loss", "validation", "best", "ms/step", "tokens/s", "TFLOP/s/device",
-                       "memory peak"},
-                      rows);
-  }
-
-  // Categories of one first word, such as the kinds of activations, share a colour and get paler one by one.
-  static std::vector<BarPart> memory_parts(const MetricsRun& run) {
-    constexpr double kPaler = 0.85;
-    std::vector<BarPart> parts;
-    struct Family {
-      int color = 0;
-      double opacity = 1;  // of the next member
-    };
-    std::map<std::string, Family> families;
-    for (const auto& [category, bytes] : run.memory_bytes) {
-      if (bytes <= 0) continue;
-      const Family fresh{.color = color(families.size())};
-      Family& family = families.try_emplace(category.substr(0, category.find(' ')), fresh).first->second;
-      parts.push_back({.name = category, .bytes = bytes, .color = family.color, .opacity = family.opacity});
-      family.opacity = std::max(family.opacity * kPaler, 0.25);
-    }
-    return parts;
-  }
-
-  std::string memory() const {
-    std::string out;
-    for (const MetricsRun& run : runs_) {
-      const std::vector<BarPart> parts = memory_parts(run);
+      Json parts = Json::array();
       std::int64_t whole = 0;
-      for (const BarPart& part : parts) whole += part.bytes;
-      if (whole == 0) continue;
-      std::string rows;
-      for (const BarPart& part : parts) {
-        rows += fmt::format(
-            "<tr><td><i class=\"swatch b{}\" style=\"opacity:{:.2f}\"></i>{}</td><td class=\"n\">{}</td><td "
-            "class=\"n\">{:.1f} %</td></tr>\n",
-            part.color, part.opacity, html_escaped(part.name), bytes_text(part.bytes),
-            100.0 * static_cast<double>(part.bytes) / static_cast<double>(whole));
+      for (const auto& [category, bytes] : runs_[i].memory_bytes) {
+        if (bytes <= 0) continue;
+        parts.push_back(Json::array({category, bytes, bytes_text(bytes)}));
+        whole += bytes;
       }
-      out += "<figure><figcaption>" + (single() ? std::string("Rank 0") : html_escaped(name_of(run))) + " <small>" +
-             bytes_text(whole) + "</small></figcaption>\n" + bar_svg(parts, whole) + "<table>" + rows +
-             "</table></figure>\n";
+      if (whole == 0) continue;
+      figures.push_back({{"kind", "memory"},
+                         {"title", single() ? "Rank 0" : names_[i]},
+                         {"wide", single()},
+                         {"total", bytes_text(whole)},
+                         {"parts", parts}});
     }
-    if (out.empty()) return "";
-    return "<h2>Memory by category</h2>\n<div class=\"" + std::string(single() ? "wide" : "charts") + "\">" + out +
-           "</div>\n";
+    return figures.empty() ? Json() : Json{{"kind", "figures"}, {"title", "Memory by category"}, {"figures", figures}};
   }
 
-  std::string configuration() const {
-    std::string out;
-    for (const MetricsRun& run : runs_) {
-      if (run.config.empty()) continue;
-      std::string entries;
-      for (const auto& [name, value] : run.config) {
-        entries += "<div><code>" + html_escaped(name) + "</code><code>" + html_escaped(value) + "</code></div>\n";
-      }
-      out += "<details class=\"card\"><summary>" + html_escaped(single() ? "All flags of the run" : name_of(run)) +
-             "</summary><div class=\"config\">\n" + entries + "</div></details>\n";
-    }
-    return out.empty() ? "" : "<h2>Configuration</h2>\n" + out;
+  static Json flags(const MetricsRun& run) {
+    Json entries = Json::array();
+    for (const auto& [name, value] : run.config) entries.push_back(Json::array({name, value}));
+    return entries;
   }
 
   const std::vector<MetricsRun>& runs_;
+  std::vector<std::string> names_;
 };
 
 }  // namespace
 
-std::string html_page(const std::string& title, const std::string& origin, const std::string& body) {
-  return fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{}{}</style></head>\n"
-      "<body><main>\n<header><h1>{}</h1><p>{}</p></header>\n{}</main></body></html>\n",
-      title, kStyle, color_classes(), title, origin, body);
-}
-
-std::string html_tiles(const std::vector<HtmlTile>& tiles) {
-  std::string out;
-  for (const auto& [value, what] : tiles)
-    out += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, what);
-  return "<div class=\"tiles\">\n" + out + "</div>\n";
-}
-
-std::string html_table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows,
-                       std::size_t texts) {
-  const auto row = [texts](char kind, const std::vector<std::string>& cells) {
-    std::string out;
-    for (std::size_t i = 0; i < cells.size(); ++i)
-      out += fmt::format("<t{0}{1}>{2}</t{0}>", kind, i < texts ? "" : " class=\"n\"", cells[i]);
-    return "<tr>" + out + "</tr>\n";
-  };
-  std::string out = row('h', head);
-  for (const std::vector<std::string>& cells : rows) out += row('d', cells);
-  return "<div class=\"card\"><table>" + out + "</table></div>\n";
-}
-
-std::string report_page(const std::vector<MetricsRun>& runs) { return Page(runs).text(); }
-
-void write_report(const std::string& path, const std::string& page, std::string_view flag) {
-  const FaultScope scope("report.output");
-  try {
-    const std::optional<NameInfo> before = look_at_name(path);
-    if (before &&
-        before->type != EntryType::kFile) {  // a device or a link (/dev/stdout) must not be replaced by a file
-      File file = File::create(path);
-      file.write(page);
-      file.close();
-      return;
-    }
-    OutputFile out(path, "report.output");
-    out.write(page);
-    out.commit();
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", flag, error.what()));
-  }
-}
+std::string report_page(const std::vector<MetricsRun>& runs) { return Report(runs).text(); }
 
 }  // namespace megalith

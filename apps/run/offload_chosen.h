@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "offload/forecast.h"
 #include "offload/slots.h"
+#include "offload/stats.h"
 
 namespace megalith {
 
@@ -24,12 +24,7 @@ struct OffloadChosen {
   };
   std::vector<Row> rows = {};
   double used_bytes = 0;  // of the slots that move, of one microbatch, where some of their rows are not used
-  // With --rates, of a microbatch: its copies, the waits for them and the compute stream's own time.
-  struct Times {
-    CopyForecast copies;
-    double computing = 0;
-  };
-  std::optional<Times> forecast = {};
+  std::optional<OffloadStats> forecast = {};  // times of a microbatch, with --rates
   // Of a step that keeps all: as ArenaPlan.
   std::size_t kept_live_bytes = 0;
   std::size_t kept_peak_bytes = 0;

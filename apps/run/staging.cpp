@@ -151,12 +151,13 @@ StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous)
                     .lacks_room = step.report->skip == kSkipNoRoom,
                     .skipped = step.report->skip == kSkipNotFinite,
                     .adam_count = step.report->adam_count,
-                    .bytes_out = step.bytes_out + step.moved_bytes[0],
-                    .bytes_back = step.bytes_back + step.moved_bytes[1],
                     .enqueue_seconds = step.enqueue_seconds,
                     .seconds = seconds_between(step.follows ? previous.reported : step.begun, step.reported)};
   result.load_balancing_loss = mean_of(result.expert_loads, &ExpertLoad::load_balancing_loss);
-  if (step.times_copies) result.copy_times = rank.offload->transfer.times();
+  if (step.times_copies) result.offload = rank.offload->transfer.times();
+  result.offload.bytes_out = step.bytes_out + step.moved_bytes[0];
+  result.offload.bytes_back = step.bytes_back + step.moved_bytes[1];
+  result.offload.step = result.seconds;
   result.router_z_loss = mean_of(result.expert_loads, &ExpertLoad::z_loss);
   return result;
 }

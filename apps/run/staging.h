@@ -16,6 +16,7 @@
 #include "core/ops/device_parameters.h"
 #include "moe/expert_load.h"
 #include "moe/expert_room.h"
+#include "offload/stats.h"
 #include "offload/transfer.h"
 
 namespace megalith {
@@ -101,10 +102,9 @@ struct StepResult {
   bool lacks_room = false;               // more than there was: nothing was updated, and nothing here means anything
   bool skipped = false;                  // loss or gradients were not finite: nothing was updated
   std::int64_t adam_count = 0;
-  std::int64_t bytes_out = 0, bytes_back = 0;  // of this rank's kept activations, to the host and back
-  std::optional<CopyTimes> copy_times;         // of these, where they were asked for
-  double enqueue_seconds = 0;                  // of the host
-  double seconds = 0;  // from the end of the step before, if this one was enqueued by then, or from its start
+  OffloadStats offload;        // bytes of this rank, and times where they were asked for
+  double enqueue_seconds = 0;  // of the host
+  double seconds = 0;          // from the end of the step before, if this one was enqueued by then, or from its start
 };
 
 struct Evaluation {

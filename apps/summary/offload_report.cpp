@@ -13,8 +13,10 @@ namespace megalith {
 
 namespace {
 
-double mib(double bytes) { return bytes / (1 << 20); }
-double mib(std::size_t bytes) { return mib(static_cast<double>(bytes)); }
+template <class Bytes>
+double mib(Bytes bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
 
 std::size_t moving_bytes(const OffloadChosen& chosen) {
   const std::vector<OffloadSlot>& slots = chosen.points.slots;
@@ -24,12 +26,10 @@ std::size_t moving_bytes(const OffloadChosen& chosen) {
 
 double shown_ms(double seconds) { return 1e3 * seconds; }
 
-std::string said_forecast(const OffloadChosen::Times& times) {
-  const CopyForecast& copies = times.copies;
+std::string said_forecast(const OffloadStats& times) {
   return fmt::format(
       "by forecast {:.2f} ms to the host and {:.2f} back beside {:.2f} of computing a microbatch, which waits {:.2f}",
-      shown_ms(copies.out_seconds), shown_ms(copies.back_seconds), shown_ms(times.computing),
-      shown_ms(copies.stalls()));
+      shown_ms(times.copy_out), shown_ms(times.copy_back), shown_ms(times.step), shown_ms(times.waits()));
 }
 
 std::string said_nodes(const MemoryNodes& nodes) {
@@ -39,70 +39,65 @@ std::string said_nodes(const MemoryNodes& nodes) {
 
 }  // namespace
 
-OffloadSaving saving_of(const StepPlans& plans) {
+OffloadStats planned_offload(const StepPlans& plans) {
   const OffloadChosen& chosen = plans.offload;
-  if (chosen.kept_live_bytes == 0) return {};
+  OffloadStats stats{.slots = std::ssize(chosen.points.slots),
+                     .host_bytes = static_cast<std::int64_t>(plans.host.peak_bytes)};
+  if (chosen.kept_live_bytes == 0) return stats;
   // An evaluation has the same block, and may take more of it than what is left of a training step.
   const auto less = [](std::size_t with, std::size_t without, std::size_t evaluation) {
-    return static_cast<double>(std::max(without, evaluation)) - static_cast<double>(std::max(with, evaluation));
+    return static_cast<std::int64_t>(std::max(without, evaluation)) -
+           static_cast<std::int64_t>(std::max(with, evaluation));
   };
-  return {.theory = less(plans.train.live_bytes, chosen.kept_live_bytes, plans.evaluate.live_bytes),
-          .realised = less(plans.train.peak_bytes, chosen.kept_peak_bytes, plans.evaluate.peak_bytes)};
+  stats.saving_bytes = less(plans.train.live_bytes, chosen.kept_live_bytes, plans.evaluate.live_bytes);
+  stats.saved_bytes = less(plans.train.peak_bytes, chosen.kept_peak_bytes, plans.evaluate.peak_bytes);
+  return stats;
 }
 
-OffloadMeasured measured_offload(const StepPlans& plans, const StepResult& step,
-                                 std::optional<std::size_t> driver_bytes, std::size_t host_bytes) {
-  OffloadMeasured measured{.slots = std::ssize(plans.offload.points.slots),
-                           .bytes_out = step.bytes_out,
-                           .bytes_back = step.bytes_back,
-                           .host_bytes = static_cast<std::int64_t>(host_bytes),
-                           .timed = step.copy_times.has_value(),
-                           .times = step.copy_times.value_or(CopyTimes{}),
-                           .step_seconds = step.seconds,
-                           .saving = saving_of(plans)};
-  const std::size_t kept = std::max(plans.offload.kept_peak_bytes, plans.evaluate.peak_bytes);
+OffloadStats measured_offload(const StepPlans& plans, const StepResult& step, std::optional<std::size_t> driver_bytes,
+                              std::size_t host_bytes) {
+  OffloadStats measured = step.offload;
+  const OffloadStats planned = planned_offload(plans);
+  measured.slots = planned.slots;
+  measured.saving_bytes = planned.saving_bytes;
+  measured.saved_bytes = planned.saved_bytes;
+  measured.host_bytes = static_cast<std::int64_t>(host_bytes);
+  measured.step = step.seconds;
+  const auto kept = static_cast<std::int64_t>(std::max(plans.offload.kept_peak_bytes, plans.evaluate.peak_bytes));
   if (driver_bytes && plans.offload.kept_peak_bytes > 0)
-    measured.driver_saving = std::max(0.0, static_cast<double>(kept) - static_cast<double>(*driver_bytes));
+    measured.saved_driver_bytes = std::max<std::int64_t>(0, kept - static_cast<std::int64_t>(*driver_bytes));
   return measured;
 }
 
-std::vector<OffloadMeasured> worst_of_stages(const std::vector<OffloadMeasured>& ranks, std::size_t stages) {
-  const std::size_t of_stage = ranks.size() / stages;
-  std::vector<OffloadMeasured> worst;
-  for (std::size_t first = 0; first < ranks.size(); first += of_stage) {
-    const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
-    const auto end = begin + static_cast<std::ptrdiff_t>(of_stage);
-    worst.push_back(*std::max_element(begin, end, [](const OffloadMeasured& a, const OffloadMeasured& b) {
-      return a.times.waited_out + a.times.waited_back < b.times.waited_out + b.times.waited_back;
-    }));
-    const auto least = std::min_element(begin, end, [](const OffloadMeasured& a, const OffloadMeasured& b) {
-      return a.saving.ratio() < b.saving.ratio();
-    });
-    worst.back().saving = least->saving;
-    worst.back().driver_saving = least->driver_saving;
+std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks, std::size_t stages) {
+  const auto of_stage = static_cast<std::ptrdiff_t>(ranks.size() / stages);
+  std::vector<OffloadStats> worst;
+  for (auto begin = ranks.begin(); begin != ranks.end(); begin += of_stage) {
+    const std::ranges::subrange stage(begin, begin + of_stage);
+    worst.push_back(*std::ranges::max_element(stage, {}, &OffloadStats::waits));
+    const auto least = std::ranges::min_element(stage, {}, [](const OffloadStats& rank) { return rank.ratio(); });
+    worst.back().saving_bytes = least->saving_bytes;
+    worst.back().saved_bytes = least->saved_bytes;
+    worst.back().saved_driver_bytes = least->saved_driver_bytes;
   }
   return worst;
 }
 
-std::string said_measured(const OffloadMeasured& m) {
-  const auto ratio = [&m](double bytes) { return OffloadSaving{.theory = m.saving.theory, .realised = bytes}.ratio(); };
+std::string said_measured(const OffloadStats& m) {
   std::string text = fmt::format(
       "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; computing waited {:.2f} "
       "and {:.2f}; saves {:.2f} MiB for {:.2f} away at the fullest moment (R = {:.4f})",
-      counted(m.slots, "slot"), mib(static_cast<double>(m.bytes_out)), shown_ms(m.times.out),
-      mib(static_cast<double>(m.bytes_back)), shown_ms(m.times.back), shown_ms(m.step_seconds),
-      shown_ms(m.times.waited_out), shown_ms(m.times.waited_back), mib(m.saving.realised), mib(m.saving.theory),
-      m.saving.ratio());
-  if (m.driver_saving < 0) {
-    text += ", n/a by the driver";
-  } else {
-    text += fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(m.driver_saving), ratio(m.driver_saving));
-  }
+      counted(m.slots, "slot"), mib(m.bytes_out), shown_ms(m.copy_out), mib(m.bytes_back), shown_ms(m.copy_back),
+      shown_ms(m.step), shown_ms(m.wait_out), shown_ms(m.wait_back), mib(m.saved_bytes), mib(m.saving_bytes),
+      m.ratio());
+  text += m.saved_driver_bytes ? fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(*m.saved_driver_bytes),
+                                             m.ratio(*m.saved_driver_bytes))
+                               : ", n/a by the driver";
   return m.nodes.first < 0 ? text : text + "; the host's memory is on NUMA " + said_nodes(m.nodes);
 }
 
-std::string said_misplaced(const std::vector<OffloadMeasured>& ranks) {
-  const auto is_misplaced = [](const OffloadMeasured& rank) {
+std::string said_misplaced(const std::vector<OffloadStats>& ranks) {
+  const auto is_misplaced = [](const OffloadStats& rank) {
     const auto is_elsewhere = [&](int node) { return node >= 0 && rank.near_node >= 0 && node != rank.near_node; };
     return is_elsewhere(rank.nodes.first) || is_elsewhere(rank.nodes.last);
   };
@@ -129,44 +124,48 @@ std::string said_layers(const std::vector<std::int64_t>& layers) {
   return text;
 }
 
-std::string printed_offload(const StepPlans& plans, const std::string& whose) {
+std::vector<Table> offload_tables(const StepPlans& plans, const std::string& whose) {
   const OffloadChosen& chosen = plans.offload;
   if (chosen.rows.empty()) return {};
-  std::string text = fmt::format("kept activations of a microbatch per rank{}\n", whose);
+  const auto mib_text = [](auto bytes) { return fmt::format("{:.2f} MiB", mib(bytes)); };
+  Table kinds{.title = "kept activations of a microbatch per rank" + whose,
+              .columns = {{.width = 12, .is_text = true, .head = "kind"},
+                          {.width = 16, .head = "bytes"},
+                          {.width = 6, .head = "slots"},
+                          {.width = 5, .is_text = true, .head = " "},
+                          {.width = 17, .is_text = true, .head = "layers"},
+                          {.is_text = true, .head = "where"}}};
   for (const OffloadChosen::Row& row : chosen.rows) {
-    text += fmt::format("  {:<12} {:>12.2f} MiB {:>6} {:<5} layers {:<10} {}\n", name_of(row.kind), mib(row.bytes),
-                        row.slots, row.slots == 1 ? "slot" : "slots", said_layers(row.layers),
-                        row.reason.empty() ? "moves" : "stays: " + row.reason);
+    kinds.add({std::string(name_of(row.kind)), mib_text(row.bytes), fmt::to_string(row.slots),
+               row.slots == 1 ? "slot" : "slots", "layers " + said_layers(row.layers),
+               row.reason.empty() ? "moves" : "stays: " + row.reason});
   }
-  const OffloadSaving saving = saving_of(plans);
-  const auto line = [&text](const char* name, double bytes) {
-    text += fmt::format("  {:<25} {:>12.2f} MiB\n", name, mib(bytes));
-  };
+  const OffloadStats planned = planned_offload(plans);
+  Table sums{.columns = {{.width = 25, .is_text = true}, {.width = 16}}};
   const auto other =
       plans.train.live_activations.find(std::string(name_of(SlotKind::kOther)));  // at the fullest moment
-  if (other != plans.train.live_activations.end()) line("of no kind that moves", static_cast<double>(other->second));
-  line("saved, fullest moment", saving.theory);
-  text +=
-      fmt::format("  {:<25} {:>12.2f} MiB, R = {:.4f}\n", "saved, step arena", mib(saving.realised), saving.ratio());
-  line("host memory, pinned", static_cast<double>(plans.host.peak_bytes));
-  if (chosen.forecast) text += fmt::format("  {}\n", said_forecast(*chosen.forecast));
-  return text;
+  if (other != plans.train.live_activations.end()) sums.add({"of no kind that moves", mib_text(other->second)});
+  sums.add({"saved, fullest moment", mib_text(planned.saving_bytes)});
+  sums.add({"saved, step arena", mib_text(planned.saved_bytes)}, fmt::format(", R = {:.4f}", planned.ratio()));
+  sums.add({"host memory, pinned", mib_text(planned.host_bytes)});
+  if (chosen.forecast) sums.add({}, said_forecast(*chosen.forecast));
+  return {std::move(kinds), std::move(sums)};
 }
 
-std::string printed_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
-                           const std::string& whose) {
+std::string said_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
+                        const std::string& whose) {
   if (plans.offload.points.empty()) return {};
   const double bytes = plans.offload.used_bytes * static_cast<double>(microbatches);
   double of_microbatch = 0;  // with waits
-  if (times == nullptr) return fmt::format("  offload{}: {:.2f} MiB to the host and back\n", whose, mib(bytes));
+  if (times == nullptr) return fmt::format("offload{}: {:.2f} MiB to the host and back", whose, mib(bytes));
   for (const StepTimes::Chunk& chunk : times->chunks)
     of_microbatch += chunk.forward + chunk.backward_data + chunk.backward_weight;
   return fmt::format(
-      "  offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms, beside {:.2f} ms of forward and "
-      "backward; exposed {:.2f} and {:.2f} ms\n",
-      whose, mib(bytes), shown_ms(times->to_host), shown_ms(times->from_host),
-      shown_ms(static_cast<double>(microbatches) * of_microbatch - times->exposed_to_host - times->exposed_from_host),
-      shown_ms(times->exposed_to_host), shown_ms(times->exposed_from_host));
+      "offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms, beside {:.2f} ms of forward and "
+      "backward; exposed {:.2f} and {:.2f} ms",
+      whose, mib(bytes), shown_ms(times->offload.copy_out), shown_ms(times->offload.copy_back),
+      shown_ms(static_cast<double>(microbatches) * of_microbatch - times->offload.wait_out - times->offload.wait_back),
+      shown_ms(times->offload.wait_out), shown_ms(times->offload.wait_back));
 }
 
 std::string said_offload(const StepPlans& plans) {
@@ -184,12 +183,12 @@ std::string said_offload(const StepPlans& plans) {
     if (row.reason.empty())
       kinds += fmt::format("{}{} of layers {}", kinds.empty() ? "" : ", ", name_of(row.kind), said_layers(row.layers));
   }
-  const OffloadSaving saving = saving_of(plans);
+  const OffloadStats planned = planned_offload(plans);
   std::string text = fmt::format(
       "{}; {}, {:.2f} MiB of a microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB for {:.2f} away at the fullest "
       "moment (R = {:.4f})",
-      kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(saving.realised),
-      mib(saving.theory), saving.ratio());
+      kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(planned.saved_bytes),
+      mib(planned.saving_bytes), planned.ratio());
   if (chosen.forecast) text += "; " + said_forecast(*chosen.forecast);
   return text;
 }

@@ -70,24 +70,22 @@ std::string said_graphs(const Options& options, const std::vector<StepGraphs>& r
                      counted(most.graphs, "graph"), said_capture(options.memory));
 }
 
-std::string printed(const StepGraphs& graphs, const Options& options, const std::string& whose) {
-  if (graphs.graphs == 0) return "";
+Table graphs_table(const StepGraphs& graphs, const Options& options, const std::string& whose) {
+  if (graphs.graphs == 0) return {};
   std::vector<std::string> modules;
   std::ranges::copy_if(options.memory.cuda_graph_modules, std::back_inserter(modules),
                        [&](const std::string& module) { return hold(graphs, module); });
-  std::string text = fmt::format("graphs per rank{}\n  {:<25} {}, {}\n", whose, "of", fmt::join(modules, " and "),
-                                 said_capture(options.memory));
-  const auto add = [&text](const char* name, std::int64_t count) {
-    text += fmt::format("  {:<25} {:>12}\n", name, count);
-  };
+  Table table{.title = "graphs per rank" + whose, .columns = {{.width = 25, .is_text = true}, {.width = 12}}};
+  table.add({"of"}, fmt::format(" {}, {}", fmt::join(modules, " and "), said_capture(options.memory)));
+  const auto add = [&table](const char* name, std::int64_t count) { table.add({name, fmt::to_string(count)}); };
   add("captured", graphs.graphs);
   add("ops in them", graphs.captured_ops);
   add(options.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
-  text += fmt::format("  {:<25} {:>12.2f} MiB of a GPU\n", "expected memory",
-                      static_cast<double>(graphs.bytes()) / (1 << 20));
+  table.add({"expected memory", fmt::format("{:.2f}", static_cast<double>(graphs.bytes()) / (1 << 20))},
+            " MiB of a GPU");
   add("replays a step", graphs.replays);
   add("ops a step outside", graphs.eager_ops);
-  return text;
+  return table;
 }
 
 }  // namespace megalith

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/run/step_plan.h"
+#include "core/base/text/table.h"
 
 namespace megalith {
 
@@ -17,7 +18,7 @@ void check_captured_modules(const Options& options, const std::vector<StepGraphs
 // The modules that graphs hold, on how many of `ranks`, how many graphs these have and when they are captured; empty
 // without graphs: "attn, mlp on 2 of 4 ranks; 8 to 16 graphs a rank, captured after 1 warm-up step".
 std::string said_graphs(const Options& options, const std::vector<StepGraphs>& ranks);
-// Lines of one rank's; empty where nothing is captured.
-std::string printed(const StepGraphs& graphs, const Options& options, const std::string& whose);
+// Of one rank; without rows where nothing is captured.
+Table graphs_table(const StepGraphs& graphs, const Options& options, const std::string& whose);
 
 }  // namespace megalith

@@ -55,11 +55,11 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     if (stages > 1) text += fmt::format("stage {}\n", stage);
     const std::vector<Action> actions = step_actions(rank).train;
     const RunPlan runs = graph_runs(rank, actions);
-    text += printed_offload(plans, whose);
+    text += printed(offload_tables(plans, whose));
     if (rank.offload) text += printed_slots(rank.offload->points.slots);
     text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
     if (runs.graphs == 0) continue;
-    text += printed(record_step(options, config, first_rank, {}).plans.graphs, options, whose);
+    text += printed(graphs_table(record_step(options, config, first_rank, {}).plans.graphs, options, whose));
   }
   return text;
 }

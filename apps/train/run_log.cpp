@@ -22,56 +22,38 @@ namespace megalith {
 namespace {
 
 // Of tokens where all arrive there is always as much as is needed, which says nothing.
-std::optional<ExpertRoomUse> room_of(const ExpertRoom& room, const ExpertRoom& needed, bool all_arrive,
-                                     std::int64_t regrows) {
+std::optional<double> room_used(const ExpertRoom& room, const ExpertRoom& needed, bool all_arrive) {
   if (room.rows == 0) return std::nullopt;
   const auto share = [](std::int64_t used, std::int64_t of) {
     return static_cast<double>(used) / static_cast<double>(of);
   };
   const double rows = share(needed.rows, room.rows);
-  return ExpertRoomUse{.used = all_arrive ? rows : std::max(share(needed.arrived, room.arrived), rows),
-                       .regrows = regrows};
+  return all_arrive ? rows : std::max(share(needed.arrived, room.arrived), rows);
 }
 
-bool is_timed(const std::vector<OffloadMeasured>& ranks) { return std::ranges::any_of(ranks, &OffloadMeasured::timed); }
+bool is_timed(const std::vector<OffloadStats>& ranks) { return std::ranges::any_of(ranks, &OffloadStats::timed); }
 
-std::optional<StepMetrics::Offload> offload_of(const std::vector<OffloadMeasured>& ranks, std::size_t stages) {
-  if (std::ranges::all_of(ranks, [](const OffloadMeasured& rank) { return rank.slots == 0; })) return std::nullopt;
-  StepMetrics::Offload sums;
-  double driver = 0;
-  bool driver_tells = true;
-  for (const OffloadMeasured& rank : ranks) {
-    sums.slots += rank.slots;
-    sums.bytes_out += rank.bytes_out;
-    sums.bytes_back += rank.bytes_back;
-    sums.host_bytes += rank.host_bytes;
-    sums.saving_bytes += static_cast<std::int64_t>(rank.saving.theory);
-    sums.saved_bytes += static_cast<std::int64_t>(rank.saving.realised);
-    driver += std::max(0.0, rank.driver_saving);
-    driver_tells &= rank.slots == 0 || rank.driver_saving >= 0;
+std::optional<OffloadMetrics> offload_of(const std::vector<OffloadStats>& ranks, std::size_t stages) {
+  if (std::ranges::all_of(ranks, [](const OffloadStats& rank) { return rank.slots == 0; })) return std::nullopt;
+  OffloadMetrics metrics;
+  OffloadStats& sums = metrics.sums;
+  std::int64_t driver = 0;
+  bool driver_tells = is_timed(ranks);
+  for (const OffloadStats& rank : ranks) {
+    for (const auto member : {&OffloadStats::slots, &OffloadStats::bytes_out, &OffloadStats::bytes_back,
+                              &OffloadStats::host_bytes, &OffloadStats::saving_bytes, &OffloadStats::saved_bytes})
+      sums.*member += rank.*member;
+    driver += rank.saved_driver_bytes.value_or(0);
+    driver_tells &= rank.slots == 0 || rank.saved_driver_bytes.has_value();
   }
-  if (!is_timed(ranks)) return sums;
-  if (driver_tells) sums.saved_driver_bytes = static_cast<std::int64_t>(driver);
-  for (const OffloadMeasured& stage : worst_of_stages(ranks, stages)) {
-    const auto saved = static_cast<std::int64_t>(stage.driver_saving);
-    sums.stages.push_back({.slots = stage.slots,
-                           .bytes_out = stage.bytes_out,
-                           .bytes_back = stage.bytes_back,
-                           .copy_out_ms = 1e3 * stage.times.out,
-                           .copy_back_ms = 1e3 * stage.times.back,
-                           .wait_out_ms = 1e3 * stage.times.waited_out,
-                           .wait_back_ms = 1e3 * stage.times.waited_back,
-                           .step_ms = 1e3 * stage.step_seconds,
-                           .saving_bytes = static_cast<std::int64_t>(stage.saving.theory),
-                           .saved_bytes = static_cast<std::int64_t>(stage.saving.realised),
-                           .saved_driver_bytes = saved < 0 ? std::nullopt : std::optional(saved)});
-  }
-  return sums;
+  if (driver_tells) sums.saved_driver_bytes = driver;
+  if (is_timed(ranks)) metrics.stages = worst_of_stages(ranks, stages);
+  return metrics;
 }
 
-void tell(const std::vector<OffloadMeasured>& ranks, std::size_t stages, std::int64_t iteration) {
+void tell(const std::vector<OffloadStats>& ranks, std::size_t stages, std::int64_t iteration) {
   if (!is_timed(ranks)) return;
-  const std::vector<OffloadMeasured> worst = worst_of_stages(ranks, stages);
+  const std::vector<OffloadStats> worst = worst_of_stages(ranks, stages);
   for (std::size_t stage = 0; stage < stages; ++stage) {
     const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
     log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(worst[stage])));
@@ -107,30 +89,31 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   const double tokens = static_cast<double>(setup_.config.step_tokens());
   const std::optional<double>& stall = facts.checkpoint_stall;
   const auto stages = static_cast<std::size_t>(setup_.config.mesh.pp);
-  const StepMetrics metrics{
-      .iteration = result.iteration,
-      .train_iters = train.train_iters,
-      .consumed_samples = facts.before.samples + facts.batch,
-      .global_batch_size = facts.batch,
-      .lm_loss = result.loss,
-      .load_balancing_loss = result.load_balancing_loss,
-      .z_loss = result.router_z_loss,
-      .grad_norm = result.grad_norm,
-      .learning_rate = learning_rate(train.schedule, facts.before),
-      .tokens_per_second = tokens / result.seconds,
-      .tflops_per_device = flops_per_token_ * tokens / result.seconds / world_ * 1e-12,
-      .step_ms = result.seconds * 1e3,
-      .enqueue_ms = result.enqueue_seconds * 1e3,
-      .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),
-      .validation_loss = facts.validation_loss,
-      .skipped = result.skipped,
-      .skipped_steps = facts.skipped_steps,
-      .memory_bytes = memory_by_owner(rank),
-      .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
-      .experts = result.expert_loads,
-      .expert_room = room_of(setup_.plans.room, result.room_needed,
-                             dispatcher_of(setup_.options) == MoeTokenDispatcher::kAllGather, facts.regrows),
-      .offload = offload_of(facts.offload, stages)};
+  const std::optional<double> used =
+      room_used(setup_.plans.room, result.room_needed, dispatcher_of(setup_.options) == MoeTokenDispatcher::kAllGather);
+  const StepMetrics metrics{.iteration = result.iteration,
+                            .train_iters = train.train_iters,
+                            .consumed_samples = facts.before.samples + facts.batch,
+                            .global_batch_size = facts.batch,
+                            .lm_loss = result.loss,
+                            .grad_norm = result.grad_norm,
+                            .learning_rate = learning_rate(train.schedule, facts.before),
+                            .tokens_per_second = tokens / result.seconds,
+                            .tflops_per_device = flops_per_token_ * tokens / result.seconds / world_ * 1e-12,
+                            .step_ms = result.seconds * 1e3,
+                            .enqueue_ms = result.enqueue_seconds * 1e3,
+                            .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),
+                            .skipped = result.skipped,
+                            .skipped_steps = facts.skipped_steps,
+                            .load_balancing_loss = result.load_balancing_loss,
+                            .z_loss = result.router_z_loss,
+                            .validation_loss = facts.validation_loss,
+                            .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
+                            .experts = result.expert_loads,
+                            .expert_room_used = used,
+                            .expert_room_regrows = used ? std::optional(facts.regrows) : std::nullopt,
+                            .offload = offload_of(facts.offload, stages),
+                            .memory_bytes = memory_by_owner(rank)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);

@@ -26,13 +26,13 @@ class RunLog {
   void open(const TrainState& state);
 
   struct StepFacts {
-    RunProgress before;                         // what the step found done
-    std::int64_t batch = 0;                     // samples of the step
-    std::int64_t skipped_steps = 0;             // in the whole run
-    std::optional<double> validation_loss;      // measured after it
-    std::optional<double> checkpoint_stall;     // seconds, of the save before it
-    std::int64_t regrows = 0;                   // so far, of the room for rows of experts
-    std::vector<OffloadMeasured> offload = {};  // of each rank, where kept activations move
+    RunProgress before;                      // what the step found done
+    std::int64_t batch = 0;                  // samples of the step
+    std::int64_t skipped_steps = 0;          // in the whole run
+    std::optional<double> validation_loss;   // measured after it
+    std::optional<double> checkpoint_stall;  // seconds, of the save before it
+    std::int64_t regrows = 0;                // so far, of the room for rows of experts
+    std::vector<OffloadStats> offload = {};  // of each rank, where kept activations move
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
   // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.

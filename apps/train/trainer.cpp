@@ -176,12 +176,12 @@ bool Trainer::times_copies(std::int64_t iteration) const {
   return iteration + 1 < train.train_iters && (iteration == first || (iteration > first + 1 && iteration % apart == 0));
 }
 
-std::vector<OffloadMeasured> Trainer::measured_copies(const StepResult& result) {
+std::vector<OffloadStats> Trainer::measured_copies(const StepResult& result) {
   const LoggingOptions& logging = options().logging;
   const bool is_written = !logging.metrics_jsonl.empty() || !logging.tensorboard_dir.empty();
   if (!offloads(options()) || !(is_written || times_copies(result.iteration))) return {};
   const std::size_t host = rank_->offload ? rank_->offload->host.block_bytes() : 0;
-  OffloadMeasured mine = measured_offload(setup_.plans, result, step_->driver_bytes(), host);
+  OffloadStats mine = measured_offload(setup_.plans, result, step_->driver_bytes(), host);
   if (mine.timed) {
     mine.nodes = nodes_of(rank_->offload->host.block(), host);
     if (options().device == DeviceType::kCuda) mine.near_node = node_of_pci(cuda_bus_id());

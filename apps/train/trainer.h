@@ -57,8 +57,8 @@ class Trainer {
   void end_step(const StepResult& result, bool evaluating);  // logs it, after an evaluation if so
   void explain_skip();
   void log_memory();
-  bool times_copies(std::int64_t iteration) const;                         // of kept activations
-  std::vector<OffloadMeasured> measured_copies(const StepResult& result);  // of all ranks; collective
+  bool times_copies(std::int64_t iteration) const;                      // of kept activations
+  std::vector<OffloadStats> measured_copies(const StepResult& result);  // of all ranks; collective
   void evaluate();
   // trainer_room.cpp
   bool lacks_room(const ExpertRoom& needed) const;

@@ -1,10 +1,14 @@
 // A file of --metrics-jsonl, to the page that report makes of it.
+#include <nlohmann/json.hpp>
+#include <string_view>
+
 #include "apps/metrics/metrics_reader.h"
 #include "apps/report/report_page.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace megalith;
+  constexpr std::string_view kData = "id=\"data\">";
   static const fuzz::ScratchFile scratch("metrics.jsonl");
   const fuzz::Input input(data, size);
   scratch.assign(input.rest());
@@ -14,7 +18,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (run.records[i - 1].iteration >= run.records[i].iteration) fuzz::defect("steps that do not ascend");
     }
     const std::string page = report_page({run, run});
-    if (!page.ends_with("</html>\n") || page.find("<script") != std::string::npos) fuzz::defect("a page that is none");
+    // What the file says stays within the data's script element.
+    const std::size_t begin = page.find(kData) + kData.size(), end = page.find('<', begin);
+    if (!page.ends_with("</html>\n") || page.compare(end, 9, "</script>") != 0) fuzz::defect("a page that is none");
+    if (!nlohmann::json::accept(page.substr(begin, end - begin))) fuzz::defect("data that is no JSON");
   });
   return 0;
 }

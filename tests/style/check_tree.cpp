@@ -25,7 +25,7 @@ std::string read_text(const fs::path& path) {
 
 bool is_source(const fs::path& path) {
   const std::string ext = path.extension().string();
-  return ext == ".h" || ext == ".cpp" || ext == ".cu" || ext == ".cuh";
+  return ext == ".h" || ext == ".cpp" || ext == ".cu" || ext == ".cuh" || ext == ".html";  // embedded in a program
 }
 
 // `main` of a program begins with the processor check: any instruction before it may be one that is missing.

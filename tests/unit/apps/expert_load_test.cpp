@@ -10,6 +10,7 @@
 #include "apps/metrics/metrics_reader.h"
 #include "apps/report/report_page.h"
 #include "core/model/config.h"
+#include "tests/support/rendered_page.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
@@ -82,7 +83,7 @@ TEST(ExpertLoads, TellTheRowsSentToOtherRanks) {
   EXPECT_EQ(loads[1].max, 90);
   EXPECT_EQ(loads[0].rows_sent, 42);
   EXPECT_EQ(loads[1].rows_sent, 4000000000);
-  StepMetrics metrics{.iteration = 1, .experts = loads, .expert_room = ExpertRoomUse{.used = 0.75, .regrows = 2}};
+  StepMetrics metrics{.iteration = 1, .experts = loads, .expert_room_used = 0.75, .expert_room_regrows = 2};
   EXPECT_THAT(to_json_line(metrics),
               HasSubstr(R"("dropped": [0, 10], "rank_max_over_mean": [1, 1.78947], "rows_sent": [42, 4000000000])"));
   EXPECT_THAT(to_json_line(metrics), HasSubstr(R"(, "expert_room_used": 0.75, "expert_room_regrows": 2)"));
@@ -99,20 +100,22 @@ TEST(ExpertLoads, AreOneFieldOfTheMetrics) {
 }
 
 TEST(ExpertLoads, OfTheWorstLayerAreInTheLogLine) {
-  LogLine line{.iteration = 1, .worst_load = *worst_load(two_layers())};
-  EXPECT_THAT(format_log_line(line, "t"),
+  StepMetrics metrics{.iteration = 1, .experts = two_layers()};
+  metrics.experts[1].dropped = 0;
+  EXPECT_THAT(format_log_line(log_line_of(metrics), "t"),
               HasSubstr(" nan iterations: 0 | expert load max/mean: 1.89, min/mean: 0.00, entropy: 0.689 "
                         "(layer 2) | dropped rows: 0 | tok"));
-  line.dropped_rows = 10;
-  line.worst_load->rank_max_over_mean = 1.25;
-  EXPECT_THAT(format_log_line(line, "t"),
+  metrics.experts[1].dropped = 10;
+  metrics.experts[1].rank_max_over_mean = 1.25;
+  EXPECT_THAT(format_log_line(log_line_of(metrics), "t"),
               HasSubstr(", entropy: 0.689, by rank max/mean: 1.25 (layer 2) | dropped rows: 10 | tok"));
   testing::internal::CaptureStdout();
   {
     StepLog log({.log_interval = 1}, {});
     log.step({.iteration = 1, .train_iters = 2, .step_ms = 1, .experts = two_layers()});
   }
-  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("entropy: 0.689 (layer 2) | dropped rows: 10 |"));
+  EXPECT_THAT(testing::internal::GetCapturedStdout(),
+              AllOf(HasSubstr("entropy: 0.689 (layer 2) | dropped rows: 10 |"), Not(HasSubstr("throughput"))));
 }
 
 class ExpertLoadFile : public test::InFolder {
@@ -135,24 +138,17 @@ TEST_F(ExpertLoadFile, IsReadBack) {
   StepMetrics metrics{.iteration = 1, .load_balancing_loss = 1.5f};
   metrics.experts = two_layers();
   const MetricsRun run = read(to_json_line(metrics));
-  const MetricsRecord& record = run.records.at(0);
-  EXPECT_EQ(record.load_balancing_loss, 1.5);
-  EXPECT_EQ(record.dropped_rows, 10);
+  const StepMetrics& record = run.records.at(0);
+  EXPECT_EQ(record.load_balancing_loss, 1.5f);
   ASSERT_EQ(record.experts.size(), 2u);
   EXPECT_EQ(record.experts[1].layer, 2);
-  EXPECT_FLOAT_EQ(record.experts[1].max_over_mean, 90 / 47.5f);
-  EXPECT_FLOAT_EQ(record.experts[1].min_over_mean, 0);
-  EXPECT_FLOAT_EQ(record.experts[1].entropy, 0.688982f);
+  EXPECT_EQ(record.experts[1].dropped, 10);
+  EXPECT_DOUBLE_EQ(record.experts[1].max_over_mean(), 90 / 47.5);
+  EXPECT_DOUBLE_EQ(record.experts[1].min_over_mean(), 0);
+  EXPECT_DOUBLE_EQ(record.experts[1].entropy, 0.688982);
+  EXPECT_EQ(record.experts[0].rows_sent, std::nullopt);
+  EXPECT_EQ(record.expert_room_used, std::nullopt);
   EXPECT_TRUE(read(R"({"iteration": 1})").records.at(0).experts.empty());  // as earlier versions wrote it
-  EXPECT_EQ(record.rows_sent, std::nullopt);
-  EXPECT_EQ(record.room_used, std::nullopt);
-  metrics.experts[0].rows_sent = 7;
-  metrics.experts[1].rows_sent = 5;
-  metrics.expert_room = {.used = 0.5, .regrows = 3};
-  const MetricsRun shared = read(to_json_line(metrics));
-  EXPECT_EQ(shared.records.at(0).rows_sent, 12);
-  EXPECT_EQ(shared.records.at(0).room_used, 0.5);
-  EXPECT_EQ(shared.records.at(0).room_regrows, 3);
 }
 
 TEST_F(ExpertLoadFile, IsRefusedWhereItIsNotWhole) {
@@ -169,19 +165,17 @@ TEST_F(ExpertLoadFile, IsRefusedWhereItIsNotWhole) {
 }
 
 TEST(ExpertLoads, AreAPictureOfTheReport) {
+  if (!test::has_node()) GTEST_SKIP() << "no node";
   MetricsRun run{.path = "a.jsonl"};
   for (int i = 1; i <= 500; ++i) {
-    MetricsRecord record{.iteration = i, .lm_loss = 1.0, .load_balancing_loss = 1.5};
-    const float late = i > 250 ? 3.9f : 1.0f;
+    StepMetrics step{.iteration = i, .lm_loss = 1, .load_balancing_loss = 1.5f};
     // Of one shade all along, but an expert goes without rows in the second half.
-    const LayerLoad dying{.layer = 1,
-                          .min_over_mean = i > 250 ? 0.0f : 0.5f,
-                          .max_over_mean = i > 250 ? 2.04f : 2.02f,
-                          .entropy = i > 250 ? 0.5f : 0.9f};
-    record.experts = {dying, {.layer = 2, .min_over_mean = 0.25f, .max_over_mean = late, .entropy = 0.5f}};
-    run.records.push_back(record);
+    const ExpertLoad dying{
+        .layer = 1, .min = i > 250 ? 0 : 50, .max = i > 250 ? 204 : 202, .mean = 100, .entropy = i > 250 ? 0.5 : 0.9};
+    step.experts = {dying, {.layer = 2, .min = 25, .max = i > 250 ? 390 : 100, .mean = 100, .entropy = 0.5}};
+    run.records.push_back(step);
   }
-  const std::string page = report_page({run});
+  const std::string page = test::rendered(report_page({run}));
   EXPECT_THAT(page, HasSubstr("<figcaption>Expert load <small>"));
   EXPECT_THAT(page,
               HasSubstr("layer 1, step 1 – 500: the largest load 2.03 x the mean, the least 0.00 x, entropy 0.7"));
@@ -192,15 +186,17 @@ TEST(ExpertLoads, AreAPictureOfTheReport) {
   EXPECT_THAT(page, Not(HasSubstr("Router z loss")));
   EXPECT_THAT(page, Not(HasSubstr("Dropped rows")));
   EXPECT_THAT(page, Not(HasSubstr("other ranks")));
-  run.records[3].rows_sent = 12;
-  run.records[3].room_used = 0.5;
-  run.records[3].room_regrows = 1;
-  EXPECT_THAT(report_page({run}), AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Room used by rows"),
-                                        HasSubstr("Regrows of that room")));
+  for (StepMetrics& step : run.records)
+    for (ExpertLoad& load : step.experts) load.rows_sent = 12;
+  run.records[3].expert_room_used = 0.5;
+  run.records[3].expert_room_regrows = 1;
+  EXPECT_THAT(
+      test::rendered(report_page({run})),
+      AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Room used by rows"), HasSubstr("Regrows of that room")));
   MetricsRun dense = run;
   dense.path = "b.jsonl";
-  for (MetricsRecord& record : dense.records) record.experts.clear();
-  EXPECT_THAT(report_page({dense}), Not(HasSubstr("Expert")));
+  for (StepMetrics& step : dense.records) step.experts.clear();
+  EXPECT_THAT(report_page({dense}), Not(HasSubstr("Expert load\"")));
   EXPECT_THAT(report_page({run, dense}), HasSubstr("Expert load: a.jsonl"));
 }
 

@@ -1,16 +1,19 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
-#include "apps/report/report_chart.h"
+#include "apps/report/page.h"
 #include "apps/report/report_page.h"
+#include "apps/report/series.h"
+#include "tests/support/rendered_page.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -20,29 +23,38 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   return count;
 }
 
-TEST(ChartTicks, AreOneTwoOrFiveTimesAPowerOfTen) {
-  EXPECT_THAT(nice_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
-  EXPECT_THAT(nice_ticks(-1, 1, 4), ElementsAre(-1, -0.5, 0, 0.5, 1));
-  EXPECT_THAT(nice_ticks(1, 1000, 5), ElementsAre(200, 400, 600, 800, 1000));
-  EXPECT_THAT(nice_ticks(3, 3, 5), ElementsAre(3));
-  EXPECT_EQ(nice_ticks(0, std::nan(""), 5).size(), 1u);
-  for (const double high : {1e-300, 1e-5, 0.7, 123.0, 9.9e17, 1e300}) {
-    const std::size_t count = nice_ticks(0, high, 5).size();
-    EXPECT_GE(count, 3u) << high;
-    EXPECT_LE(count, 9u) << high;
-  }
+using Json = nlohmann::ordered_json;
+
+std::string page_with(const Json& blocks) {
+  return page_of({{"title", "T"}, {"origin", Json::array()}, {"tiles", Json::array()}, {"blocks", blocks}});
 }
 
-TEST(ChartNumbers, AreShort) {
-  EXPECT_EQ(short_number(0), "0");
-  EXPECT_EQ(short_number(0.0003), "0.0003");
-  EXPECT_EQ(short_number(1e-6), "1e-06");
-  EXPECT_EQ(short_number(9999), "9999");
-  EXPECT_EQ(short_number(12500), "12.5k");
-  EXPECT_EQ(short_number(-3e6), "-3M");
-  EXPECT_EQ(bytes_text(1023), "1023 B");
-  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
-  EXPECT_EQ(bytes_text(std::int64_t{3} << 40), "3.0 TiB");
+// What the script draws needs node.
+class ReportScript : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::has_node()) GTEST_SKIP() << "no node";
+  }
+};
+using Report = ReportScript;
+
+TEST_F(ReportScript, TicksAreOneTwoOrFiveTimesAPowerOfTen) {
+  const std::string page = page_with(Json::array());
+  const auto ticks = [&](const char* arguments) {
+    return test::evaluated(page, fmt::format("JSON.stringify(ticks({}))", arguments));
+  };
+  EXPECT_EQ(ticks("0, 10, 5"), "[0,2,4,6,8,10]");
+  EXPECT_EQ(ticks("-1, 1, 4"), "[-1,-0.5,0,0.5,1]");
+  EXPECT_EQ(ticks("1, 1000, 5"), "[200,400,600,800,1000]");
+  EXPECT_EQ(ticks("3, 3, 5"), "[3]");
+  EXPECT_EQ(ticks("0, NaN, 5"), "[0]");
+  const std::string counts = "[1e-300, 1e-5, 0.7, 123, 9.9e17, 1e300].map(high => ticks(0, high, 5).length)";
+  EXPECT_EQ(test::evaluated(page, counts + ".every(count => count >= 3 && count <= 9)"), "true");
+}
+
+TEST_F(ReportScript, NumbersAreShort) {
+  EXPECT_EQ(test::evaluated(page_with(Json::array()), "[0, 0.0003, 1e-6, 9999, 12500, -3e6, 1e18].map(short).join()"),
+            "0,0.0003,1e-6,9999,12.5k,-3M,1e+18");
 }
 
 TEST(ChartPoints, ThinningKeepsExtremesAndGaps) {
@@ -81,25 +93,42 @@ TEST(ChartPoints, SmoothingIsAMedianWithoutLag) {
   EXPECT_LE(*smooth[20].y, 2.0 * 25);
 }
 
-TEST(Chart, BreaksTheLineAtGapsAndDrawsLonePoints) {
-  Chart chart{.title = "T"};
-  chart.series.push_back({.name = "s", .points = {{1, 1.0}, {2, 2.0}, {3, {}}, {4, 1.0}, {5, {}}}});
-  const std::string svg = chart_svg(chart);
+// A chart of one line; `points` as JSON.
+std::string drawn(const Json& points, bool log = false) {
+  const Json line = {{"name", "s"}, {"color", 0}, {"mark", "line"}, {"points", points}};
+  const Json chart = {{"kind", "lines"},
+                      {"title", "T"},
+                      {"unit", ""},
+                      {"wide", false},
+                      {"zero", !log},
+                      {"log", log},
+                      {"crosses", Json::array()},
+                      {"series", Json::array({line})}};
+  return test::rendered(page_with(Json::array({chart})));
+}
+
+TEST_F(ReportScript, BreaksTheLineAtGapsAndDrawsLonePoints) {
+  const std::string svg = drawn(Json::parse("[[1, 1], [2, 2], [3, null], [4, 1], [5, null]]"));
   EXPECT_EQ(occurrences(svg, "M"), 2u);
   EXPECT_EQ(occurrences(svg, "h0"), 1u);
 }
 
-TEST(Chart, SurvivesNoPointsEqualPointsAndLogarithms) {
-  for (const bool log_scale : {false, true}) {
-    for (const std::vector<ChartPoint>& points : std::vector<std::vector<ChartPoint>>{
-             {}, {{1, 3.0}}, {{1, 0.0}, {2, 0.0}}, {{1, -1.0}, {2, 1.0}}, {{1, 1e-30}, {2, 1e30}}, {{7, {}}}}) {
-      Chart chart{.title = "T", .log_scale = log_scale};
-      chart.series.push_back({.name = "s", .points = points});
-      const std::string svg = chart_svg(chart);
-      EXPECT_THAT(svg, Not(HasSubstr("nan")));
-      EXPECT_THAT(svg, Not(HasSubstr("inf")));
+TEST_F(ReportScript, SurvivesNoPointsEqualPointsAndLogarithms) {
+  for (const bool log : {false, true}) {
+    for (const char* points :
+         {"[]", "[[1, 3]]", "[[1, 0], [2, 0]]", "[[1, -1], [2, 1]]", "[[1, 1e-30], [2, 1e30]]", "[[7, null]]"}) {
+      const std::string svg = drawn(Json::parse(points), log);
+      EXPECT_THAT(svg, HasSubstr("<svg"));
+      EXPECT_THAT(svg, Not(HasSubstr("NaN"))) << points;
+      EXPECT_THAT(svg, Not(HasSubstr("Infinity"))) << points;
     }
   }
+}
+
+TEST(ReportBytes, AreShort) {
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_text(std::int64_t{3} << 40), "3.0 TiB");
 }
 
 MetricsRun small_run() {
@@ -107,9 +136,8 @@ MetricsRun small_run() {
   for (int i = 1; i <= 100; ++i) {
     run.records.push_back({.iteration = i,
                            .consumed_samples = 8 * i,
-                           .lm_loss = 5.0 / i,
-                           .grad_norm = 1.0,
-                           .validation_loss = {},
+                           .lm_loss = 5.0f / static_cast<float>(i),
+                           .grad_norm = 1,
                            .learning_rate = 1e-3,
                            .tokens_per_second = 1000,
                            .tflops_per_device = 0.5,
@@ -124,8 +152,8 @@ MetricsRun small_run() {
   return run;
 }
 
-TEST(Report, ShowsChartsFiguresMemoryAndConfiguration) {
-  const std::string page = report_page({small_run()});
+TEST_F(Report, ShowsChartsFiguresMemoryAndConfiguration) {
+  const std::string page = test::rendered(report_page({small_run()}));
   EXPECT_EQ(occurrences(page, "<figcaption>"), 6u);
   EXPECT_THAT(page, HasSubstr("<b>0.2500</b><span>best validation loss</span>"));
   EXPECT_THAT(page, HasSubstr("<b>100</b><span>steps</span>"));
@@ -137,69 +165,82 @@ TEST(Report, ShowsChartsFiguresMemoryAndConfiguration) {
   EXPECT_THAT(page, HasSubstr("megalith 0.1.0 (abc)"));
 }
 
-TEST(Report, KindsOfOneCategoryShareAColour) {
+TEST_F(Report, KindsOfOneCategoryShareAColour) {
   MetricsRun run = small_run();
   run.memory_bytes = {{"parameters", 10}, {"activations act", 20}, {"other", 5}, {"activations fc1", 30}};
-  const std::string page = report_page({run});
+  const std::string page = test::rendered(report_page({run}));
   EXPECT_THAT(page, HasSubstr("<i class=\"swatch b1\" style=\"opacity:1.00\"></i>activations act"));
   EXPECT_THAT(page, HasSubstr("<i class=\"swatch b1\" style=\"opacity:0.85\"></i>activations fc1"));
   EXPECT_THAT(page, HasSubstr("<i class=\"swatch b2\" style=\"opacity:1.00\"></i>other"));
 }
 
-TEST(Report, ShowsActivationsOnTheHost) {
+TEST_F(Report, ShowsActivationsOnTheHost) {
   MetricsRun run = small_run();
-  EXPECT_THAT(report_page({run}), Not(HasSubstr("Activations on the host")));
-  for (MetricsRecord& record : run.records)
-    record.offload = {.bytes_out = 100, .host_bytes = 5 << 20, .saving_bytes = 4 << 20, .saved_bytes = 3 << 20};
-  std::string page = report_page({run});
+  EXPECT_THAT(test::rendered(report_page({run})), Not(HasSubstr("Activations on the host")));
+  for (StepMetrics& step : run.records)
+    step.offload = {.sums = {.bytes_out = 100, .host_bytes = 5 << 20, .saving_bytes = 4 << 20, .saved_bytes = 3 << 20}};
+  std::string page = test::rendered(report_page({run}));
   EXPECT_THAT(page, HasSubstr("<td class=\"n\">4.0 MiB</td><td class=\"n\">3.0 MiB</td><td class=\"n\">0.7500</td>"));
   EXPECT_THAT(page, HasSubstr("Moved to the host and back"));
   EXPECT_THAT(page, Not(HasSubstr("Computing waited for copies")));  // none was timed
   EXPECT_THAT(page, Not(HasSubstr("stage 0")));
-  run.records[2].offload->wait_ms = 2;
-  run.records[2].offload->stages = {{.saving_bytes = 2 << 20, .saved_bytes = 1 << 20},
+  run.records[2].offload->stages = {{.wait_out = 0.002, .saving_bytes = 2 << 20, .saved_bytes = 1 << 20},
                                     {.saving_bytes = 4 << 20, .saved_bytes = 4 << 20, .saved_driver_bytes = 2 << 20}};
-  page = report_page({run});
+  page = test::rendered(report_page({run}));
   EXPECT_THAT(page, HasSubstr("stage 0</td><td class=\"n\">2.0 MiB</td><td class=\"n\">1.0 MiB</td><td "
                               "class=\"n\">0.5000</td><td class=\"n\">n/a</td>"));
   EXPECT_THAT(page, HasSubstr("<td class=\"n\">1.0000</td><td class=\"n\">2.0 MiB</td><td class=\"n\">0.5000</td>"));
   MetricsRun other = small_run();
   other.path = "b.jsonl";
-  page = report_page({run, other});
+  page = test::rendered(report_page({run, other}));
   EXPECT_THAT(page, HasSubstr("Computing waited for copies"));
   EXPECT_THAT(page, HasSubstr("<td>a&lt;b&gt;.jsonl</td>"));
 }
 
-TEST(Report, EscapesWhatFilesSay) {
-  const std::string page = report_page({small_run()});
+TEST_F(Report, EscapesWhatFilesSay) {
+  const std::string page = test::rendered(report_page({small_run()}));
   EXPECT_THAT(page, HasSubstr("runs/a&lt;b&gt;.jsonl"));
   EXPECT_THAT(page, HasSubstr("[&quot;&lt;x&gt;&quot;]"));
   EXPECT_THAT(page, Not(HasSubstr("<b>.jsonl")));
 }
 
-TEST(Report, NeedsNoNetwork) {
-  const std::string page = report_page({small_run()});
-  for (const char* what : {"http", "src=", "href=", "@import", "url(", "<script"})
-    EXPECT_THAT(page, Not(HasSubstr(what)));
-}
-
-TEST(Report, TellsSeveralRunsApart) {
+TEST_F(Report, TellsSeveralRunsApart) {
   MetricsRun other = small_run();
   other.path = "b.jsonl";
-  const std::string page = report_page({small_run(), other});
+  const std::string page = test::rendered(report_page({small_run(), other}));
   EXPECT_THAT(page, HasSubstr("b.jsonl training"));
   EXPECT_THAT(page, HasSubstr("a&lt;b&gt;.jsonl validation"));
   EXPECT_EQ(occurrences(page, "<tr><td>") - occurrences(page, "<tr><td><i"), 2u);
 }
 
+TEST(ReportPage, NeedsNoNetwork) {
+  const std::string page = report_page({small_run()});
+  for (const char* what : {"http", "src=", "href=", "@import", "url(", "fetch(", "XMLHttp"})
+    EXPECT_THAT(page, Not(HasSubstr(what)));
+}
+
+// What a file says cannot end the element that holds it.
+TEST(ReportPage, DataIsJsonWithoutTags) {
+  MetricsRun run = small_run();
+  run.path = "</script><script>alert(1)</script>\xff";
+  const std::string page = report_page({run});
+  const std::string begin = "id=\"data\">";
+  const std::size_t data = page.find(begin) + begin.size(), end = page.find('<', data);
+  EXPECT_EQ(page.substr(end, 9), "</script>");
+  const Json json = Json::parse(page.substr(data, end - data));
+  EXPECT_THAT(json["origin"][0].get<std::string>(), testing::StartsWith("</script><script>alert(1)</script>"));
+  EXPECT_EQ(json["blocks"][0]["figures"].size(), 5u);
+  EXPECT_EQ(occurrences(page, "<script"), 2u);
+}
+
 class ReportFile : public test::InFolder {};
 
 TEST_F(ReportFile, IsWrittenWhole) {
-  write_report("r.html", "page");
+  write_page("r.html", "page");
   EXPECT_EQ(test::read_file("r.html"), "page");
   EXPECT_FALSE(std::filesystem::exists("r.html.tmp"));
   try {
-    write_report("none/r.html", "page");
+    write_page("none/r.html", "page");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFileIo);

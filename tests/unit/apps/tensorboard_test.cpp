@@ -172,7 +172,8 @@ TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
       StepMetrics metrics{.iteration = step, .train_iters = 5};
       metrics.experts = {
           {.layer = 2, .min = 1, .max = 5, .mean = 3, .entropy = 0.5, .dropped = 4, .rows_sent = 8, .z_loss = 6}};
-      metrics.expert_room = {.used = 0.5, .regrows = 1};
+      metrics.expert_room_used = 0.5;
+      metrics.expert_room_regrows = 1;
       log.write(metrics);
     }
   }
@@ -210,10 +211,10 @@ TEST_F(TensorBoardFiles, ActivationsOnTheHostAreInTheStepsOfTheLogLineAndThoseTh
     TensorBoardLog log(folder_, TensorBoardStart{}, {.details = 4});
     for (std::int64_t step = 1; step <= 3; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 9};
-      metrics.offload = {.bytes_out = 100, .bytes_back = 90, .saving_bytes = 80, .saved_bytes = 60};
+      metrics.offload = {.sums = {.bytes_out = 100, .bytes_back = 90, .saving_bytes = 80, .saved_bytes = 60}};
       if (step == 3)
-        metrics.offload->stages = {{.copy_out_ms = 4000, .wait_back_ms = 500},
-                                   {.copy_out_ms = 3000, .copy_back_ms = 2000, .wait_out_ms = 250}};
+        metrics.offload->stages = {{.copy_out = 4, .wait_back = 0.5},
+                                   {.copy_out = 3, .copy_back = 2, .wait_out = 0.25}};
       log.write(metrics);
     }
   }

@@ -44,25 +44,25 @@ TEST(CopyClock, TellsCopiesAndWaitsForThemApart) {
   bench.clock.begin(true);
   bench.copy(CopyClock::Way::kOut, bench.out, true);
   bench.copy(CopyClock::Way::kBack, bench.back, false);
-  const CopyTimes times = bench.clock.read();
-  EXPECT_GE(times.out, kSeconds);
-  EXPECT_EQ(times.waited_out, 0);
-  EXPECT_GE(times.back, kSeconds);
-  EXPECT_GE(times.waited_back, kSeconds);
+  const OffloadStats times = bench.clock.read();
+  EXPECT_GE(times.copy_out, kSeconds);
+  EXPECT_EQ(times.wait_out, 0);
+  EXPECT_GE(times.copy_back, kSeconds);
+  EXPECT_GE(times.wait_back, kSeconds);
 }
 
 TEST(CopyClock, CountsEachCopyOfAStepOnce) {
   Bench bench;
   bench.clock.begin(true);
   for (int i = 0; i < 3; ++i) bench.copy(CopyClock::Way::kOut, bench.out, true);
-  EXPECT_GE(bench.clock.read().out, 3 * kSeconds);
+  EXPECT_GE(bench.clock.read().copy_out, 3 * kSeconds);
   bench.clock.begin(true);
-  EXPECT_EQ(bench.clock.read().out, 0);
+  EXPECT_EQ(bench.clock.read().copy_out, 0);
   // A copy that nobody waits for by itself, as one that came before another that was waited for.
   CopyClock::Span* const span = bench.clock.start(CopyClock::Way::kBack, bench.back);
   CopyClock::end(span, bench.back);
   bench.back.synchronize();
-  EXPECT_EQ(bench.clock.read().waited_back, 0);
+  EXPECT_EQ(bench.clock.read().wait_back, 0);
 }
 
 TEST(CopyClock, RecordsNothingInAStepThatIsNotTimed) {
@@ -72,7 +72,7 @@ TEST(CopyClock, RecordsNothingInAStepThatIsNotTimed) {
   EXPECT_EQ(span, nullptr);
   CopyClock::end(span, bench.out);
   CopyClock::ask(span, bench.compute);
-  EXPECT_EQ(bench.clock.read().out, 0);
+  EXPECT_EQ(bench.clock.read().copy_out, 0);
 }
 
 }  // namespace

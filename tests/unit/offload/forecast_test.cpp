@@ -10,25 +10,25 @@ namespace {
 
 using test::LayeredStep;
 
-CopyForecast copies(double out, double back) {
+OffloadStats copies(double out, double back) {
   const LayeredStep layered;
   return forecast_copies(layered.step(), layered.points(), layered.bytes(), LayeredStep::rates(out, back));
 }
 
 TEST(OffloadForecast, CopiesThatAreShorterThanALayerStallNothing) {
-  const CopyForecast forecast = copies(0.5, 0.25);
-  EXPECT_DOUBLE_EQ(forecast.out_seconds, 4 * 0.5);  // all layers but the last
-  EXPECT_DOUBLE_EQ(forecast.back_seconds, 4 * 0.25);
-  EXPECT_DOUBLE_EQ(forecast.stalls(), 0);
+  const OffloadStats forecast = copies(0.5, 0.25);
+  EXPECT_DOUBLE_EQ(forecast.copy_out, 4 * 0.5);  // all layers but the last
+  EXPECT_DOUBLE_EQ(forecast.copy_back, 4 * 0.25);
+  EXPECT_DOUBLE_EQ(forecast.waits(), 0);
 }
 
 TEST(OffloadForecast, CopiesThatAreLongerThanALayerStallEachOther) {
   // To the host: from 1 to 3 s for layer 0, whose wait stands behind layer 1, at 2 s: a second. The next copies begin
   // where the one before ends, and each is waited for a layer later.
-  const CopyForecast forecast = copies(2, 0.01);
-  EXPECT_DOUBLE_EQ(forecast.out_seconds, 4 * 2);
-  EXPECT_DOUBLE_EQ(forecast.out_stalls, 4);
-  EXPECT_NEAR(forecast.back_stalls, 0, 1e-9);
+  const OffloadStats forecast = copies(2, 0.01);
+  EXPECT_DOUBLE_EQ(forecast.copy_out, 4 * 2);
+  EXPECT_DOUBLE_EQ(forecast.wait_out, 4);
+  EXPECT_NEAR(forecast.wait_back, 0, 1e-9);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ Placed place(double seconds, double most_stalls, double room = 1000, int layers 
     if (action.kind == ActionKind::kReload) away -= LayeredStep::kGb;
     if (!is_of_slot(action.kind)) placed.peak = std::max(placed.peak, (alive[next++] - away) / LayeredStep::kGb);
   }
-  placed.stalls = forecast_copies(layered.step(), placed.points, bytes, rates).stalls();
+  placed.stalls = forecast_copies(layered.step(), placed.points, bytes, rates).waits();
   return placed;
 }
 

@@ -11,7 +11,7 @@
 #include "apps/cost/expert_rows.h"
 #include "apps/forecast/forecast.h"
 #include "apps/forecast/suggest.h"
-#include "apps/plan/plan_experts.h"
+#include "apps/plan/plan_tables.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
@@ -164,18 +164,17 @@ TEST(ExpertsForecast, IsWhatThreadRanksSend) {
   }
 }
 
-TEST(ExpertsForecast, IsToldInTextAndOnThePage) {
+TEST(ExpertsForecast, IsATable) {
   const Rates rates = parse_rates(test::round_rates(), "rates.toml");
   const Options options = complete(flags(4, {"--pipeline-model-parallel-size", "2"}), 8);
   const Forecast two = make_forecast(options, 8, {.rates = &rates});
-  const std::string text = printed_experts(options, two), page = experts_on_page(options, two);
+  const std::string text = printed(experts_table(options, two));
   EXPECT_THAT(text, testing::AllOf(testing::StartsWith("experts: 2 of 8 on a rank (etp 1 x ep 4, 1 copy)\n"),
                                    HasSubstr("tokens that arrive                     59, room for 128\n"),
                                    HasSubstr("rows of its experts                    64, room for 128\n"),
                                    HasSubstr("  stage 1\n    forward, dispatch"), HasSubstr("ms a step\n")));
-  EXPECT_THAT(page, testing::AllOf(HasSubstr("<h2>Rows of experts</h2>"), HasSubstr("backward, return")));
   const Options whole = complete(flags(1), 8);
-  EXPECT_EQ(printed_experts(whole, make_forecast(whole, 8, {})), "");
+  EXPECT_TRUE(experts_table(whole, make_forecast(whole, 8, {})).rows.empty());
 }
 
 // Where gradients' sums take long and rows little; others keep all experts on each rank.

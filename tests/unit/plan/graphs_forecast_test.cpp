@@ -44,9 +44,10 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
   EXPECT_EQ(gpu.nodes, gpu.captured_ops + 4 * 7);
   Options options;
   options.device = DeviceType::kCpu;
-  EXPECT_THAT(printed(layer, options, ""), testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
+  EXPECT_THAT(printed(graphs_table(layer, options, "")),
+              testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
   options.device = DeviceType::kCuda;
-  EXPECT_THAT(printed(gpu, options, ""),
+  EXPECT_THAT(printed(graphs_table(gpu, options, "")),
               testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
 }
 

@@ -47,7 +47,7 @@ TEST(OffloadPlan, RanksOfARingMoveAlike) {
   ASSERT_TRUE(first.offload.forecast);
   for (int rank = 1; rank < 4; ++rank) {
     const StepPlans plans = plan_steps(options, config, rank);
-    EXPECT_EQ(plans.offload.forecast->computing, first.offload.forecast->computing);
+    EXPECT_EQ(plans.offload.forecast->step, first.offload.forecast->step);
     EXPECT_EQ(digest_of(plans.train), digest_of(first.train));
   }
 }
@@ -59,12 +59,12 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(slots(all), slots(some));
   EXPECT_GT(slots(some), 0);
   EXPECT_EQ(slots(none), 0);
-  EXPECT_THAT(printed_offload(none, ""), HasSubstr("stays: its copies would not hide behind computing"));
+  EXPECT_THAT(test::printed_offload(none), HasSubstr("stays: its copies would not hide behind computing"));
   EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
-  EXPECT_THAT(printed_offload(some, ""), HasSubstr("\n  by forecast "));
+  EXPECT_THAT(test::printed_offload(some), HasSubstr("\n  by forecast "));
   EXPECT_FALSE(none.offload.forecast);
-  EXPECT_NEAR(some.offload.forecast->copies.out_seconds, some.offload.used_bytes / 2e9, 1e-9);
-  EXPECT_GT(some.offload.forecast->computing, 0);
+  EXPECT_NEAR(some.offload.forecast->copy_out, some.offload.used_bytes / 2e9, 1e-9);
+  EXPECT_GT(some.offload.forecast->step, 0);
 }
 
 TEST(OffloadPlan, ByForecastMovesWhatHidesAtTheDistanceThatWasSaid) {
@@ -76,7 +76,7 @@ TEST(OffloadPlan, ByForecastMovesWhatHidesAtTheDistanceThatWasSaid) {
     EXPECT_GT(std::ssize(free.offload.points.slots), std::ssize(tight.offload.points.slots));
     some_stay |= !tight.offload.points.empty();
     if (!tight.offload.forecast) continue;
-    EXPECT_LE(tight.offload.forecast->copies.stalls(), 0.005 * tight.offload.forecast->computing);
+    EXPECT_LE(tight.offload.forecast->waits(), 0.005 * tight.offload.forecast->step);
     for (const OffloadSlot& slot : tight.offload.points.slots) EXPECT_LE(slot.lag, 0) << slot.name;
     EXPECT_EQ(tight.offload.points.lag, std::max(std::stoi(distance), 1));
   }
@@ -103,7 +103,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     const StepPlans some = plan_steps(options, config, 0);
     EXPECT_LE(some.host.peak_bytes, room);
     EXPECT_GT(some.host.peak_bytes, room / 2);
-    EXPECT_THAT(printed_offload(some, ""), HasSubstr("stays: no room on the host"));
+    EXPECT_THAT(test::printed_offload(some), HasSubstr("stays: no room on the host"));
     EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
     // What was named moves, or is refused before the run.
     options.offload.offload_modules = {"act"};
@@ -125,13 +125,13 @@ TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
   for (const char* slowdown : {"0", "0.1", "100"}) {
     SCOPED_TRACE(slowdown);
     const StageForecast forecast = stage(slowdown);
-    const OffloadSaving saving = saving_of(forecast.plans);
-    EXPECT_GT(saving.theory, saved);
-    saved = saving.theory;
+    const auto saving = static_cast<double>(planned_offload(forecast.plans).saving_bytes);
+    EXPECT_GT(saving, saved);
+    saved = saving;
     const StepTimes& times = forecast.times;
     double computing = 0;
     for (const double seconds : times.action_seconds) computing += seconds;
-    EXPECT_LE(times.exposed_to_host + times.exposed_from_host, std::stod(slowdown) * 4 * computing + 1e-12);
+    EXPECT_LE(times.offload.wait_out + times.offload.wait_back, std::stod(slowdown) * 4 * computing + 1e-12);
   }
 }
 
@@ -141,19 +141,19 @@ TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
   const Forecast forecast = make_forecast(options, 1, {.rates = &slow});
   const StageForecast& stage = forecast.stages[0];
   const double bytes = stage.plans.offload.used_bytes * 16;
-  EXPECT_NEAR(stage.times.to_host, bytes / 1e6, 1e-6);
-  EXPECT_NEAR(stage.times.from_host, bytes / 2e6, 1e-6);
-  EXPECT_GT(stage.times.exposed_to_host, 0);
-  EXPECT_GT(forecast.step->seconds, stage.times.exposed_to_host + stage.times.exposed_from_host);
+  EXPECT_NEAR(stage.times.offload.copy_out, bytes / 1e6, 1e-6);
+  EXPECT_NEAR(stage.times.offload.copy_back, bytes / 2e6, 1e-6);
+  EXPECT_GT(stage.times.offload.wait_out, 0);
+  EXPECT_GT(forecast.step->seconds, stage.times.offload.wait_out + stage.times.offload.wait_back);
   // Rows of experts that a kernel copies take it too.
   const Words experts = kExperts + offload({"fused_group_mlp"}) + Words{"--expert-model-parallel-size", "2"};
   const Rates shared = test::rates_with({"copy-to-host-all-gbps = 0.002"});
   const StageForecast rows =
       make_forecast(test::complete(test::plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];
-  EXPECT_NEAR(rows.times.to_host / (rows.plans.offload.used_bytes * 8 / 1e6), 1, 0.1);
+  EXPECT_NEAR(rows.times.offload.copy_out / (rows.plans.offload.used_bytes * 8 / 1e6), 1, 0.1);
   const Rates fast = test::rates_with({"copy-to-host-gbps = 1000000", "copy-from-host-gbps = 1000000"});
   const Forecast hidden = make_forecast(options, 1, {.rates = &fast});
-  EXPECT_LT(hidden.stages[0].times.exposed_to_host, 1e-6);
+  EXPECT_LT(hidden.stages[0].times.offload.wait_out, 1e-6);
 }
 
 }  // namespace

@@ -141,9 +141,9 @@ TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
   for (int stage = 0; stage < 2; ++stage) {
     SCOPED_TRACE(stage);
     const StepPlans plans = record_step(options, config, 4 * stage, {.most_microbatches = 1 << 14}).plans;
-    const OffloadSaving saving = saving_of(plans);
-    EXPECT_EQ(saving.theory, static_cast<double>(want[stage]));
-    EXPECT_GE(saving.ratio(), 0.98);
+    const OffloadStats planned = planned_offload(plans);
+    EXPECT_EQ(planned.saving_bytes, static_cast<std::int64_t>(want[stage]));
+    EXPECT_GE(planned.ratio(), 0.98);
   }
   const std::string theory = theory_of(printed_actions(options, config));
   if (theory.empty()) GTEST_SKIP() << "no python3";
@@ -173,7 +173,7 @@ TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
         const std::size_t saved = (in_flight - 1) * bytes;
         want +=
             fmt::format("stage {}: {} slots in flight, 3 on the device, saves {} bytes\n", stage, 3 * in_flight, saved);
-        EXPECT_GE(saving_of(plans).realised, 0.98 * static_cast<double>(saved)) << stage;
+        EXPECT_GE(static_cast<double>(planned_offload(plans).saved_bytes), 0.98 * static_cast<double>(saved)) << stage;
         EXPECT_GT(bytes, 0u);
       }
       if (const std::string theory = theory_of(printed_actions(options, config)); !theory.empty()) {
@@ -194,8 +194,8 @@ TEST(OffloadPlan, SavesWhatTheFullestMomentSavesOnEachStage) {
     for (int stage = 0; stage < stages; ++stage) {
       SCOPED_TRACE(testing::PrintToString(layout) + fmt::format(", stage {}", stage));
       const StepPlans plans = plans_of(flags, 4, stage);
-      EXPECT_GE(saving_of(plans).ratio(), 0.98);
-      EXPECT_GT(saving_of(plans).theory, 0);
+      EXPECT_GE(planned_offload(plans).ratio(), 0.98);
+      EXPECT_GT(planned_offload(plans).saving_bytes, 0);
       EXPECT_LE(static_cast<double>(plans.train.peak_bytes), 1.02 * static_cast<double>(plans.train.live_bytes));
     }
   }
@@ -209,14 +209,14 @@ TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
       SCOPED_TRACE(fmt::format("{}, stage {}", schedule, stage));
       const StepPlans plans = plans_of(layers + Words{"--pipeline-schedule", schedule} + offload({"act"}), 4, stage);
       EXPECT_EQ(moving(plans).count("act"), stage == stays ? 0u : 1u);
-      EXPECT_EQ(printed_offload(plans, "").find("needed again at once") != std::string::npos, stage == stays);
+      EXPECT_EQ(test::printed_offload(plans).find("needed again at once") != std::string::npos, stage == stays);
     }
   }
 }
 
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
-  const std::string text = printed_offload(plans, "");
+  const std::string text = test::printed_offload(plans);
   EXPECT_THAT(text, HasSubstr("kept activations of a microbatch per rank\n"));
   EXPECT_THAT(text, HasSubstr("layers 0-2        moves"));
   EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
@@ -243,22 +243,27 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   plans.offload.kept_peak_bytes = 110 << 20;
   plans.train.live_bytes = 60 << 20;
   plans.train.peak_bytes = 71 << 20;
-  StepResult step{.bytes_out = 3 << 20, .bytes_back = 3 << 20, .seconds = 0.25};
-  step.copy_times = {.out = 0.0125, .back = 0.01, .waited_out = 0, .waited_back = 0.001};
-  const OffloadMeasured cpu = measured_offload(plans, step, std::nullopt);
+  StepResult step{.seconds = 0.25};
+  step.offload = {.bytes_out = 3 << 20,
+                  .bytes_back = 3 << 20,
+                  .timed = true,
+                  .copy_out = 0.0125,
+                  .copy_back = 0.01,
+                  .wait_back = 0.001};
+  const OffloadStats cpu = measured_offload(plans, step, std::nullopt);
   const std::string blocks =
       "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; computing waited "
       "0.00 and 1.00; saves 39.00 MiB for 40.00 away at the fullest moment (R = 0.9750)";
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
-  const OffloadMeasured gpu = measured_offload(plans, step, std::size_t{72} << 20);
+  const OffloadStats gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
   // Where the host's memory is, and where it should be.
-  std::vector<OffloadMeasured> ranks(3, gpu);
+  std::vector<OffloadStats> ranks(3, gpu);
   EXPECT_EQ(said_misplaced(ranks), "");
-  for (OffloadMeasured& rank : ranks) rank.nodes = {.first = 1, .last = 1};
+  for (OffloadStats& rank : ranks) rank.nodes = {.first = 1, .last = 1};
   EXPECT_EQ(said_misplaced(ranks), "");
   EXPECT_THAT(said_measured(ranks[0]), testing::EndsWith("(R = 0.9500); the host's memory is on NUMA node 1"));
-  for (OffloadMeasured& rank : ranks) rank.near_node = 1;
+  for (OffloadStats& rank : ranks) rank.near_node = 1;
   EXPECT_EQ(said_misplaced(ranks), "");
   ranks[1].nodes.last = 0;
   ranks[2].near_node = 0;
@@ -269,8 +274,8 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   // An evaluation takes more than what is left of the step.
   plans.evaluate.live_bytes = 70 << 20;
   plans.evaluate.peak_bytes = 80 << 20;
-  EXPECT_EQ(saving_of(plans).theory, 30 << 20);
-  EXPECT_EQ(saving_of(plans).realised, 30 << 20);
+  EXPECT_EQ(planned_offload(plans).saving_bytes, 30 << 20);
+  EXPECT_EQ(planned_offload(plans).saved_bytes, 30 << 20);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/planning/plan_steps.h"
+#include "apps/summary/offload_report.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith::test {
@@ -14,5 +15,7 @@ inline StepPlans plans_of(const Words& flags, int ranks = 1, int rank = 0) {
   const Options options = complete(plan_flags() + flags, ranks);
   return record_step(options, run_config(options, ranks), rank, {.most_microbatches = 64}).plans;
 }
+
+inline std::string printed_offload(const StepPlans& plans) { return printed(offload_tables(plans, "")); }
 
 }  // namespace megalith::test

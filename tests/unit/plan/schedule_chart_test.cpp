@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/report/page.h"
+#include "tests/support/rendered_page.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
@@ -64,14 +67,30 @@ std::string xml_fault(const std::string& text) {
   return open.empty() ? "" : "<" + open.back() + "> is never closed";
 }
 
-TEST(ScheduleChart, HasABoxForEachVerb) {
+// What a page draws of a schedule.
+std::string drawn(const Schedule& schedule, const Simulation& simulation) {
+  return test::rendered(page_of({{"title", ""},
+                                 {"origin", nlohmann::ordered_json::array()},
+                                 {"tiles", nlohmann::ordered_json::array()},
+                                 {"blocks", nlohmann::ordered_json::array({schedule_block(schedule, simulation)})}}));
+}
+
+class ScheduleChart : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::has_node()) GTEST_SKIP() << "no node";
+  }
+};
+using PlanPage = ScheduleChart;
+
+TEST_F(ScheduleChart, HasABoxForEachVerb) {
   for (const auto& [kind, chunks, microbatches] : {std::tuple{ScheduleKind::k1F1B, 1, 1},
                                                    {ScheduleKind::k1F1B, 1, 7},
                                                    {ScheduleKind::kInterleaved, 2, 8},
                                                    {ScheduleKind::kZbV, 2, 8},
                                                    {ScheduleKind::kGpipe, 1, 3}}) {
     const Schedule schedule = make_schedule(kind, 4, chunks, microbatches);
-    const std::string svg = schedule_svg(schedule, simulate(schedule, {}));
+    const std::string svg = drawn(schedule, simulate(schedule, {}));
     SCOPED_TRACE(name_of(kind));
     EXPECT_EQ(xml_fault(svg), "");
     EXPECT_EQ(occurrences(svg, "class=\"box "), static_cast<std::size_t>(3 * 4 * chunks * microbatches));
@@ -81,41 +100,43 @@ TEST(ScheduleChart, HasABoxForEachVerb) {
   }
 }
 
-TEST(ScheduleChart, SaysTheBubble) {
+TEST_F(ScheduleChart, SaysTheBubble) {
   // 2 stages, 1 microbatch: each of them waits for half of the time.
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 1);
-  EXPECT_THAT(schedule_svg(schedule, simulate(schedule, {})), HasSubstr("bubble 50.0 %"));
+  EXPECT_THAT(drawn(schedule, simulate(schedule, {})), HasSubstr("bubble 50.0 %"));
   const Schedule alone = make_schedule(ScheduleKind::k1F1B, 1, 1, 3);
-  EXPECT_THAT(schedule_svg(alone, simulate(alone, {})), HasSubstr("bubble 0.0 %"));
+  EXPECT_THAT(drawn(alone, simulate(alone, {})), HasSubstr("bubble 0.0 %"));
 }
 
-TEST(ScheduleChart, LeavesOutWhatTakesNoTime) {
+TEST_F(ScheduleChart, LeavesOutWhatTakesNoTime) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 3);
   const std::string svg =
-      schedule_svg(schedule, simulate(schedule, {.parts = {{.forward = 1, .backward_data = 2, .backward_weight = 0}}}));
+      drawn(schedule, simulate(schedule, {.parts = {{.forward = 1, .backward_data = 2, .backward_weight = 0}}}));
   EXPECT_EQ(occurrences(svg, "class=\"box "), 12u);
   const std::string nothing =
-      schedule_svg(schedule, simulate(schedule, {.parts = {{.forward = 0, .backward_data = 0, .backward_weight = 0}}}));
+      drawn(schedule, simulate(schedule, {.parts = {{.forward = 0, .backward_data = 0, .backward_weight = 0}}}));
   EXPECT_EQ(occurrences(nothing, "class=\"box "), 0u);
   EXPECT_EQ(xml_fault(nothing), "");
   EXPECT_THAT(nothing, Not(HasSubstr("nan")));
 }
 
-TEST(PlanPage, HasThePictureOrPartOfIt) {
+TEST_F(PlanPage, HasThePictureOrPartOfIt) {
   const Rates rates = parse_rates(test::round_rates(), "rates.toml");
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2"}, 4);
   const Forecast forecast = make_forecast(options, 4, {.rates = &rates});
-  const std::string page = plan_page(options, forecast, "<a device>");
+  Rates named = rates;
+  named.device = "<a device>";
+  const std::string page = test::rendered(plan_page(options, forecast, named));
   EXPECT_EQ(occurrences(page, "class=\"box "), 3u * 2 * 8);
   EXPECT_THAT(page, HasSubstr("&lt;a device&gt;"));
-  EXPECT_THAT(page, HasSubstr("Memory of a rank"));
-  EXPECT_THAT(page, HasSubstr("Communication of a rank"));
-  const std::string body = page.substr(page.find("<body>"), page.find("</html>") - page.find("<body>"));
-  EXPECT_EQ(xml_fault(body), "");
+  EXPECT_THAT(page, HasSubstr("<h2>memory per rank of stage 1</h2>"));
+  EXPECT_THAT(page, HasSubstr("<h2>communication of a rank in a step"));
+  EXPECT_EQ(xml_fault(page), "");
 
   const Options many =
       complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "20000"}, 2);
-  const std::string some = plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), "test");
+  const std::string some =
+      test::rendered(plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), rates));
   EXPECT_LE(occurrences(some, "class=\"box "), kMostBoxes);
   EXPECT_GT(occurrences(some, "class=\"box "), kMostBoxes / 2);
   EXPECT_THAT(some, HasSubstr("of 20000 microbatches"));

@@ -1,0 +1,219 @@
+#include "apps/metrics/metrics_schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace megalith {
+
+// fmt prints NaN in capitals with E; the rest of the program writes it small.
+std::string scientific(double value) {
+  return std::isfinite(value) ? fmt::format("{:.6E}", value) : fmt::format("{}", std::abs(value));
+}
+std::string token_rate(double tokens_per_second) {
+  return fmt::format("{:.{}f}", tokens_per_second, tokens_per_second < 100 ? 1 : 0);
+}
+
+namespace {
+
+constexpr const char* kWithBalance = "with a load balancing loss";
+constexpr const char* kWithZLoss = "with --moe-z-loss-coeff";
+constexpr const char* kWithExpertRanks = "with --expert-model-parallel-size above 1";
+constexpr const char* kValidated = "after a validation";
+constexpr const char* kByDriver = "where the free memory of the GPUs shows it, and copies were timed";
+
+std::string count(double value) { return fmt::format("{:.0f}", value); }
+std::string one_digit(double value) { return fmt::format("{:.1f}", value); }
+std::string three_digits(double value) { return fmt::format("{:.3f}", std::abs(value)); }  // no -nan
+// A CPU has less than one TFLOP/s.
+std::string tflops(double value) { return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1); }
+
+using Number = std::optional<double>;
+
+template <class Get>
+Number sum_of_layers(const StepMetrics& step, const Get& get) {
+  if (step.experts.empty()) return std::nullopt;
+  return std::accumulate(step.experts.begin(), step.experts.end(), 0.0,
+                         [&](double sum, const ExpertLoad& load) { return sum + static_cast<double>(get(load)); });
+}
+Number dropped_rows(const StepMetrics& step) {
+  return sum_of_layers(step, [](const ExpertLoad& load) { return load.dropped; });
+}
+Number rows_sent(const StepMetrics& step) {
+  if (step.experts.empty() || !step.experts.front().rows_sent) return std::nullopt;
+  return sum_of_layers(step, [](const ExpertLoad& load) { return load.rows_sent.value_or(0); });
+}
+Number least_entropy(const StepMetrics& step) {
+  if (step.experts.empty()) return std::nullopt;
+  return std::ranges::min_element(step.experts, {}, &ExpertLoad::entropy)->entropy;
+}
+Number validation_perplexity(const StepMetrics& step) {
+  return step.validation_loss ? Number(std::exp(*step.validation_loss)) : std::nullopt;
+}
+Number is_nan(const StepMetrics& step) { return std::isfinite(step.lm_loss) ? 0 : 1; }
+Number gib_moved(const StepMetrics& step) {
+  constexpr double kGib = 1 << 30;
+  if (!step.offload) return std::nullopt;
+  return static_cast<double>(step.offload->sums.bytes_out + step.offload->sums.bytes_back) / kGib;
+}
+template <class Get>
+Number most_ms(const StepMetrics& step, const Get& seconds) {
+  if (!step.offload || step.offload->stages.empty()) return std::nullopt;
+  double most = 0;
+  for (const OffloadStats& stage : step.offload->stages) most = std::max(most, 1e3 * std::invoke(seconds, stage));
+  return most;
+}
+Number most_waits(const StepMetrics& step) { return most_ms(step, &OffloadStats::waits); }
+Number most_out(const StepMetrics& step) { return most_ms(step, &OffloadStats::copy_out); }
+Number most_back(const StepMetrics& step) { return most_ms(step, &OffloadStats::copy_back); }
+Number saved_of_possible(const OffloadStats& stats) {
+  return stats.saving_bytes > 0 ? Number(stats.ratio()) : std::nullopt;
+}
+
+constexpr auto kExperts = ChartSection::kExperts;
+constexpr auto kOffload = ChartSection::kOffload;
+using Step = StepMetrics;
+
+using StepRow = Metric<StepMetrics>;
+using LayerRow = Metric<ExpertLoad>;
+using OffloadRow = Metric<OffloadStats>;
+
+constexpr StepRow kStepRows[] = {
+    StepRow("iteration", &Step::iteration, "steps", "completed steps, this one included"),
+    StepRow("consumed_samples", &Step::consumed_samples, "samples", "samples of all steps so far",
+            {.log = {"consumed samples", 1, count}}),
+    StepRow("global_batch_size", &Step::global_batch_size, "samples", "samples of the step",
+            {.tag = {"batch-size", 2, true}, .log = {"global batch size", 5, count}}),
+    StepRow("lm_loss", &Step::lm_loss, "nats per token", "mean over the global batch; null where it is not finite",
+            {.exact = true,
+             .tag = {"lm loss", 3, true},
+             .log = {"lm loss", 6, scientific, Over::kMean},
+             .chart = {"Loss"}}),
+    StepRow("grad_norm", &Step::grad_norm, "global L2, before clipping",
+            "norm of all gradients; null where it is not finite",
+            {.exact = true,
+             .tag = {"grad-norm", 6, true},
+             .log = {"grad norm", 9, three_digits},
+             .chart = {"Gradient norm"}}),
+    StepRow("learning_rate", &Step::learning_rate, "", "learning rate of the step",
+            {.tag = {"learning-rate", 1, true}, .log = {"learning rate", 4, scientific}, .chart = {"Learning rate"}}),
+    StepRow("tokens_per_second", &Step::tokens_per_second, "tokens per second, all ranks", "throughput",
+            {.log = {"tokens/s", 14, token_rate, Over::kMeanOverTime}, .chart = {"Throughput"}}),
+    StepRow("tflops_per_device", &Step::tflops_per_device, "TFLOP/s",
+            "FLOPs of the model, without recompute, by device",
+            {.tag = {"throughput", 8}, .log = {"throughput per GPU (TFLOP/s/GPU)", 3, tflops, Over::kMeanOverTime}}),
+    StepRow("step_ms", &Step::step_ms, "milliseconds", "time of the step",
+            {.tag = {.name = "iteration-time", .place = 7, .by_samples = true, .scale = 1e-3},
+             .log = {"elapsed time per iteration (ms)", 2, one_digit, Over::kMean},
+             .chart = {"Step time"}}),
+    StepRow("enqueue_ms", &Step::enqueue_ms, "milliseconds",
+            "the host's part of the step; on a GPU it waits beyond 1,024 launches"),
+    StepRow("memory_peak_bytes", &Step::memory_peak_bytes, "bytes", "most device memory so far, of rank 0",
+            {.tag = {"mem-max-allocated-bytes", 9}}),
+    StepRow("skipped", &Step::skipped, "true or false", "loss or gradients were not finite, and nothing was updated",
+            {.log = {"number of skipped iterations", 10, count, Over::kSum}}),
+    StepRow("skipped_steps", &Step::skipped_steps, "steps", "skipped steps of the whole run"),
+    StepRow("load_balancing_loss", &Step::load_balancing_loss, "mean over layers, 1: even",
+            "load balancing loss of the routers, without its coefficient",
+            {.when = kWithBalance,
+             .tag = {"load_balancing_loss", 4, true},
+             .log = {"load_balancing_loss", 7, scientific},
+             .chart = {"Load balancing loss", kExperts}}),
+    StepRow("z_loss", &Step::z_loss, "mean over layers", "z loss of the routers, without its coefficient",
+            {.when = kWithZLoss,
+             .tag = {"z_loss", 5, true},
+             .log = {"z_loss", 8, scientific},
+             .chart = {"Router z loss", kExperts}}),
+    StepRow("validation_loss", &Step::validation_loss, "nats per token", "loss of the validation after the step",
+            {.when = kValidated, .parts = kOfAll, .tag = {"lm loss validation", 14, true}}),
+    StepRow("", &validation_perplexity, "", "exp of the validation loss",
+            {.when = kValidated, .parts = kOfAll, .tag = {"lm loss validation ppl", 15, true}}),
+    StepRow("checkpoint_stall_ms", &Step::checkpoint_stall_ms, "milliseconds",
+            "time that the save before this step held up the run", {.when = "after a save"}),
+    StepRow(
+        "experts", &Step::experts, "object", "load of experts: arrays with an entry a layer of experts",
+        {.when = "with experts", .tag = {.name = "moe/", .place = 10, .is_detail = true}, .log = {"expert load", 12}}),
+    StepRow("expert_room_used", &Step::expert_room_used, "at most on a rank, 1: all",
+            "share of the room for rows of experts that was used, at most in a layer and microbatch",
+            {.when = kWithExpertRanks,
+             .tag = {.name = "moe/room_used", .place = 11, .is_detail = true},
+             .chart = {"Room used by rows of experts", kExperts}}),
+    StepRow("expert_room_regrows", &Step::expert_room_regrows, "so far",
+            "steps and evaluations of this process that were run again with more room",
+            {.when = kWithExpertRanks,
+             .tag = {.name = "moe/room_regrows", .place = 12, .is_detail = true},
+             .chart = {"Regrows of that room", kExperts}}),
+    StepRow("offload", &Step::offload, "object", "activations on the host: sums over all ranks, and `stages`",
+            {.when = "with offloaded activations", .tag = {.name = "offload/", .place = 13, .is_detail = true}}),
+    StepRow("memory_bytes", &Step::memory_bytes, "object", "device memory by owner, of rank 0"),
+    StepRow("", &is_nan, "steps", "steps whose loss is not finite",
+            {.log = {"number of nan iterations", 11, count, Over::kSum}}),
+    StepRow("", &least_entropy, "entropy of the load, 1: even", "least `entropy` of a layer of experts",
+            {.when = "with experts", .chart = {"Evenness of the worst layer", kExperts}}),
+    StepRow("", &dropped_rows, "a step, all layers", "sum of `dropped` over layers",
+            {.when = "with experts", .log = {"dropped rows", 13, count}, .chart = {"Dropped rows", kExperts}}),
+    StepRow("", &rows_sent, "a step, all layers", "sum of `rows_sent` over layers",
+            {.when = kWithExpertRanks, .chart = {"Rows sent to other ranks", kExperts}}),
+    StepRow("", &gib_moved, "GiB a step, all ranks", "sum of `bytes_out` and `bytes_back`",
+            {.when = "with offloaded activations", .chart = {"Moved to the host and back", kOffload}}),
+    StepRow("", &most_waits, "milliseconds a step, worst stage", "most `wait_out_ms` + `wait_back_ms` of a stage",
+            {.when = "where copies were timed", .chart = {"Computing waited for copies", kOffload}}),
+    StepRow("", &most_out, "milliseconds a step, worst stage", "most `copy_out_ms` of a stage",
+            {.when = "where copies were timed", .chart = {"Copies to the host", kOffload}}),
+    StepRow("", &most_back, "milliseconds a step, worst stage", "most `copy_back_ms` of a stage",
+            {.when = "where copies were timed", .chart = {"Copies back", kOffload}}),
+};
+
+constexpr LayerRow kExpertRows[] = {
+    LayerRow("layer", &ExpertLoad::layer, "", "number of the layer, through the whole model"),
+    LayerRow("min", &ExpertLoad::min, "rows", "rows of the expert with the fewest", {.tag = {"load_min"}}),
+    LayerRow("max", &ExpertLoad::max, "rows", "rows of the expert with the most", {.tag = {"load_max"}}),
+    LayerRow("mean", &ExpertLoad::mean, "rows", "mean over the experts", {.tag = {"load_mean"}}),
+    LayerRow("entropy", &ExpertLoad::entropy, "1: even",
+             "entropy of the experts' shares of the rows, over that of equal shares", {.tag = {"load_entropy"}}),
+    LayerRow("dropped", &ExpertLoad::dropped, "rows", "choices that got no row", {.tag = {"dropped_rows"}}),
+    LayerRow("rank_max_over_mean", &ExpertLoad::rank_max_over_mean, "",
+             "rows of the rank with the most, over the mean of all ranks",
+             {.when = kWithExpertRanks, .tag = {"load_rank_max_over_mean"}}),
+    LayerRow("rows_sent", &ExpertLoad::rows_sent, "rows", "tokens, once for each other rank that they went to",
+             {.when = kWithExpertRanks, .tag = {"rows_sent"}}),
+    LayerRow("load_balancing_loss", &ExpertLoad::load_balancing_loss, "1: even",
+             "load balancing loss, without its coefficient", {.when = kWithBalance, .tag = {"load_balancing_loss"}}),
+    LayerRow("z_loss", &ExpertLoad::z_loss, "", "z loss, without its coefficient",
+             {.when = kWithZLoss, .tag = {"z_loss"}}),
+};
+
+constexpr OffloadRow kOffloadRows[] = {
+    OffloadRow("slots", &OffloadStats::slots, "", "slots that move in a microbatch"),
+    OffloadRow("bytes_out", &OffloadStats::bytes_out, "bytes", "copied to the host in the step",
+               {.tag = {"bytes_out", 1}}),
+    OffloadRow("bytes_back", &OffloadStats::bytes_back, "bytes", "copied back in the step", {.tag = {"bytes_back", 2}}),
+    OffloadRow("host_bytes", &OffloadStats::host_bytes, "bytes", "pinned memory of hosts", {.parts = kOfSums}),
+    OffloadRow("copy_out_ms", &OffloadStats::copy_out, "milliseconds", "copies to the host",
+               {.parts = kOfStage, .scale = 1e3, .tag = {.name = "copy_out_seconds", .place = 5, .scale = 1e-3}}),
+    OffloadRow("copy_back_ms", &OffloadStats::copy_back, "milliseconds", "copies back",
+               {.parts = kOfStage, .scale = 1e3, .tag = {.name = "copy_back_seconds", .place = 6, .scale = 1e-3}}),
+    OffloadRow("wait_out_ms", &OffloadStats::wait_out, "milliseconds",
+               "the compute stream waited for copies to the host",
+               {.parts = kOfStage, .scale = 1e3, .tag = {.name = "wait_out_seconds", .place = 7, .scale = 1e-3}}),
+    OffloadRow("wait_back_ms", &OffloadStats::wait_back, "milliseconds", "the compute stream waited for copies back",
+               {.parts = kOfStage, .scale = 1e3, .tag = {.name = "wait_back_seconds", .place = 8, .scale = 1e-3}}),
+    OffloadRow("step_ms", &OffloadStats::step, "milliseconds", "time of the step", {.parts = kOfStage, .scale = 1e3}),
+    OffloadRow("saving_bytes", &OffloadStats::saving_bytes, "bytes",
+               "device memory that moving saves at the fullest moment"),
+    OffloadRow("saved_bytes", &OffloadStats::saved_bytes, "bytes", "device memory that the planned blocks save",
+               {.tag = {"saved_bytes", 3}}),
+    OffloadRow("", &saved_of_possible, "", "`saved_bytes` over `saving_bytes`", {.tag = {"saved_of_possible", 4}}),
+    OffloadRow("saved_driver_bytes", &OffloadStats::saved_driver_bytes, "bytes",
+               "device memory that the driver shows as saved", {.when = kByDriver}),
+};
+
+}  // namespace
+
+std::span<const Metric<StepMetrics>> step_schema() { return kStepRows; }
+std::span<const Metric<ExpertLoad>> expert_schema() { return kExpertRows; }
+std::span<const Metric<OffloadStats>> offload_schema() { return kOffloadRows; }
+
+}  // namespace megalith

@@ -1,0 +1,24 @@
+// An HTML page of `report` or `plan --html`: page.html, which CMake embeds, and the data that its script draws. One
+// file, no network.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "core/base/text/table.h"
+
+namespace megalith {
+
+// `data` as page.html describes it.
+std::string page_of(const nlohmann::ordered_json& data);
+// A block of the page.
+nlohmann::ordered_json block_of(const Table& table);
+
+std::string bytes_text(std::int64_t bytes);  // "12.3 MiB"
+
+// Writes to a second file and renames it. Fails with kFileIo, naming the flag that the path is of.
+void write_page(const std::string& path, const std::string& page, std::string_view flag = "--output");
+
+}  // namespace megalith
