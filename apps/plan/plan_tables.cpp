@@ -334,7 +334,7 @@ std::vector<Table> plan_tables(const Options& options, const Forecast& forecast,
       tables.back().add({"checkpoint staging", mib(plans.checkpoint_staging)});
     }
     std::ranges::move(offload_tables(plans, whose), std::back_inserter(tables));
-    tables.push_back(graphs_table(plans.graphs, options.train, whose));
+    tables.push_back(graphs_table(plans.graphs, options, whose));
   }
   for (Table& table :
        std::vector{flops_table(options, forecast), communication_table(forecast), experts_table(options, forecast),
