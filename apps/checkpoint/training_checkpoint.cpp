@@ -73,48 +73,53 @@ void add_cut(const Item& item, const FlatShard::Range& held, std::vector<Item>& 
   }
 }
 
+// What `flat` holds of a parameter: the elements of its unit from `first_held` on, all of them or this rank's shard.
+void add_parameter(const ParameterUnit& unit, const Parameter& parameter, std::string_view kind, const Tensor& flat,
+                   std::int64_t first_held, std::vector<Item>& items) {
+  const bool sharded = flat.numel() < unit.numel;
+  const bool owned = flat.numel() < unit.weight_shard.numel();
+  std::int64_t end = parameter.offset;
+  for (std::size_t i = 0; i < parameter.parts.size(); ++i) {
+    const LogicalTensor& part = parameter.parts[i];
+    const std::int64_t columns = parameter.row_elements(), first = end;
+    end += part.rows * columns;
+    Item item{.shard = {.name = shard_name(kind, part.name),
+                        .dtype = flat.dtype,
+                        .shape = part.global_shape,
+                        .slice = {},
+                        .data = {}},
+              .tensor = {},
+              .saved = part.counted && !parameter.is_copy,
+              .holders = owned     ? Item::Holders::kNobody
+                         : sharded ? Item::Holders::kInstances
+                                   : Item::Holders::kReplicas,
+              .kind = unit.kind};
+    std::int64_t row = 0, rows = 0;  // one that is all padding is listed too
+    do {
+      rows = part.neighbours(row);
+      item.shard.slice = slice_of(part, row, rows, columns);
+      const std::int64_t begin = first + row * columns;
+      const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
+      const std::int64_t to = std::clamp(begin + rows * columns, from, first_held + flat.numel());
+      item.tensor = flat.slice(0, from - first_held, to - from);
+      if (sharded) {
+        add_cut(item, {from - begin, to - begin}, items);
+      } else {
+        items.push_back(item);
+      }
+      row += rows;
+    } while (row < part.live_rows());
+  }
+}
+
 // Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
 std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimizer* optimizer) {
   std::vector<Item> items;
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
     const ParameterUnit& unit = parameters.units()[u];
     for (const Parameter* parameter : unit.parameters) {
-      // `flat` holds the unit's elements from `first_held` on: all of them, or this rank's shard.
       const auto add = [&](std::string_view kind, const Tensor& flat, std::int64_t first_held) {
-        const bool sharded = flat.numel() < unit.numel;
-        const bool owned = flat.numel() < unit.weight_shard.numel();
-        std::int64_t end = parameter->offset;
-        for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-          const LogicalTensor& part = parameter->parts[i];
-          const std::int64_t columns = parameter->row_elements(), first = end;
-          end += part.rows * columns;
-          Item item{.shard = {.name = shard_name(kind, part.name),
-                              .dtype = flat.dtype,
-                              .shape = part.global_shape,
-                              .slice = {},
-                              .data = {}},
-                    .tensor = {},
-                    .saved = part.counted && !parameter->is_copy,
-                    .holders = owned     ? Item::Holders::kNobody
-                               : sharded ? Item::Holders::kInstances
-                                         : Item::Holders::kReplicas,
-                    .kind = unit.kind};
-          std::int64_t row = 0, rows = 0;  // one that is all padding is listed too
-          do {
-            rows = part.neighbours(row);
-            item.shard.slice = slice_of(part, row, rows, columns);
-            const std::int64_t begin = first + row * columns;
-            const std::int64_t from = std::clamp(begin, first_held, first_held + flat.numel());
-            const std::int64_t to = std::clamp(begin + rows * columns, from, first_held + flat.numel());
-            item.tensor = flat.slice(0, from - first_held, to - from);
-            if (sharded) {
-              add_cut(item, {from - begin, to - begin}, items);
-            } else {
-              items.push_back(item);
-            }
-            row += rows;
-          } while (row < part.live_rows());
-        }
+        add_parameter(unit, *parameter, kind, flat, first_held, items);
       };
       if (unit.resident_weights) {
         add(kParamKind, unit.weights, 0);

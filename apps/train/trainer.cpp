@@ -273,6 +273,18 @@ ExitCode Trainer::run() {
   return code;
 }
 
+namespace {
+
+std::string nothing_to_do(const TrainingOptions& train, const TrainState& state) {
+  if (train.train_samples > 0)
+    return fmt::format("nothing to do: after {} of --train-samples {} there is no room for a batch of {}",
+                       state.consumed_samples, train.train_samples, batch_after(train, state.consumed_samples));
+  return fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state.step,
+                     train.train_iters);
+}
+
+}  // namespace
+
 ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
   NumericsGuard& guard = instruments_.guard;
@@ -281,12 +293,7 @@ ExitCode Trainer::step_loop() {
   if (train.skip_train) {
     evaluate();
   } else if (is_main() && !trains) {
-    log_info(train.train_samples > 0
-                 ? fmt::format("nothing to do: after {} of --train-samples {} there is no room for a batch of {}",
-                               state_.consumed_samples, train.train_samples,
-                               batch_after(train, state_.consumed_samples))
-                 : fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state_.step,
-                               train.train_iters));
+    log_info(nothing_to_do(train, state_));
   }
   if (trains) failure_.data = failure_of_any(world_, [this] { samples_->read_next(state_); });
   if (failure_.data) return end_for_data(false);  // there is nothing new to save
