@@ -102,18 +102,65 @@ TEST(BatchRamp, HasMegatronsBatchAfterAnySamples) {
   EXPECT_EQ(batch_after(run_of(100, 10), 55), 10);
 }
 
-// Runs from step to step as a run does, with other batches from each resume on.
-TEST(BatchRamp, TheRateIsMegatronsOverRampsChangesOfBatchAndResumesInAnyPhase) {
-  struct Phase {
-    Ramp ramp;
-    std::int64_t batch, steps;
-  };
+struct Phase {
+  Ramp ramp;
+  std::int64_t batch, steps;
+};
+
+// How many rates were compared, and how many of them after the end of the decay.
+struct Compared {
+  int rates = 0, decayed = 0;
+};
+
+// From step to step as a run does, with a batch of Megatron's size. `megatron` has begun where `done` stands.
+void compare_phase(const LrSchedule& schedule, const Phase& phase, MegatronScheduler megatron, RunProgress& done,
+                   Compared& compared) {
+  const TrainingOptions train = run_of(1 << 20, phase.batch, phase.ramp);
+  for (std::int64_t i = 0; i < phase.steps; ++i, ++compared.rates) {
+    // Where the compiler fuses a product and a sum, one rounding fewer.
+    ASSERT_DOUBLE_EQ(learning_rate(schedule, done), megatron.get_lr()) << done.samples;
+    compared.decayed += done.samples > schedule.lr_decay_samples ? 1 : 0;
+    std::int64_t batch = phase.batch;
+    if (!phase.ramp.empty()) {
+      MegatronRamp ramp(phase.ramp, phase.batch);
+      ramp.update(done.samples);
+      batch = static_cast<std::int64_t>(ramp.current);
+    }
+    ASSERT_EQ(batch_after(train, done.samples), batch);
+    ++done.steps;
+    done.samples += batch;
+    megatron.step(batch);
+  }
+}
+
+// Runs of several phases, with another batch from each resume on.
+void compare_runs(const LrSchedule& schedule, Compared& compared) {
   const std::vector<std::vector<Phase>> runs{{{{}, 4, 60}},
                                              {{{}, 4, 3}, {{}, 10, 9}, {{}, 2, 40}, {{}, 6, 30}},
                                              {{{2, 2, 100}, 14, 40}},
                                              {{{2, 2, 100}, 14, 9}, {{2, 2, 100}, 14, 40}},
                                              {{{2, 2, 100}, 14, 5}, {{}, 6, 10}, {{4, 4, 160}, 16, 20}}};
-  int rates = 0, decayed = 0;
+  const double decay = 190, fraction = schedule.lr_warmup_fraction;
+  for (const std::vector<Phase>& phases : runs) {
+    RunProgress done;
+    for (const Phase& phase : phases) {
+      MegatronScheduler megatron{
+          .max_lr = 3e-4,
+          .min_lr = 1e-5,
+          .init_lr = 1e-6,
+          .warmup = fraction > 0 ? fraction * decay : static_cast<double>(schedule.lr_warmup_samples),
+          .decay = decay,
+          .wsd = 77,
+          .style = schedule.lr_decay_style,
+          .wsd_style = schedule.lr_wsd_decay_style};
+      megatron.step(done.samples);  // as it is loaded from a checkpoint
+      ASSERT_NO_FATAL_FAILURE(compare_phase(schedule, phase, megatron, done, compared));
+    }
+  }
+}
+
+TEST(BatchRamp, TheRateIsMegatronsOverRampsChangesOfBatchAndResumesInAnyPhase) {
+  Compared compared;
   for (const LrDecayStyle style : {LrDecayStyle::kConstant, LrDecayStyle::kLinear, LrDecayStyle::kCosine,
                                    LrDecayStyle::kWsd, LrDecayStyle::kInverseSquareRoot}) {
     for (const WsdDecayStyle wsd :
@@ -129,41 +176,12 @@ TEST(BatchRamp, TheRateIsMegatronsOverRampsChangesOfBatchAndResumesInAnyPhase) {
                                   .lr_decay_samples = 190,
                                   .lr_warmup_samples = warmup,
                                   .lr_wsd_decay_samples = 77};
-        for (const std::vector<Phase>& phases : runs) {
-          RunProgress done;
-          for (const Phase& phase : phases) {
-            TrainingOptions train = run_of(1 << 20, phase.batch, phase.ramp);
-            MegatronScheduler megatron{.max_lr = 3e-4,
-                                       .min_lr = 1e-5,
-                                       .init_lr = 1e-6,
-                                       .warmup = fraction > 0 ? fraction * 190 : warmup,
-                                       .decay = 190,
-                                       .wsd = 77,
-                                       .style = style,
-                                       .wsd_style = wsd};
-            megatron.step(done.samples);  // as it is loaded from a checkpoint
-            for (std::int64_t i = 0; i < phase.steps; ++i, ++rates) {
-              // Where the compiler fuses a product and a sum, one rounding fewer.
-              ASSERT_DOUBLE_EQ(learning_rate(schedule, done), megatron.get_lr()) << done.samples;
-              decayed += done.samples > 190 ? 1 : 0;
-              std::int64_t batch = phase.batch;
-              if (!phase.ramp.empty()) {
-                MegatronRamp ramp(phase.ramp, phase.batch);
-                ramp.update(done.samples);
-                batch = static_cast<std::int64_t>(ramp.current);
-              }
-              ASSERT_EQ(batch_after(train, done.samples), batch);
-              ++done.steps;
-              done.samples += batch;
-              megatron.step(batch);
-            }
-          }
-        }
+        ASSERT_NO_FATAL_FAILURE(compare_runs(schedule, compared));
       }
     }
   }
-  EXPECT_GT(rates, 5000);
-  EXPECT_GT(decayed, 1000);
+  EXPECT_GT(compared.rates, 5000);
+  EXPECT_GT(compared.decayed, 1000);
 }
 
 TEST(BatchRamp, StepsAloneDoNotMoveARateBySamples) {

@@ -42,8 +42,8 @@ struct Ablation {
   DeviceType device = DeviceType::kCpu;
 };
 
-std::vector<Ablation> ablations() {
-  const std::vector<Ablation> features = {
+std::vector<Ablation> features() {
+  return {
       {"learned_positions", "gpt2", [](World& w) { erase_tensors(w, "position_embeddings"); }},
       {"layer_norm", "gpt2", [](World& w) { w.config.rms_norm = true; }},
       {"norm_bias", "gpt2", [](World& w) { scale_tensors(w, "layernorm.bias", 0); }},
@@ -95,9 +95,12 @@ std::vector<Ablation> ablations() {
       {"no_positions", "nope", [](World& w) { w.config.rotary_dim = w.config.head_dim; }},
       {"padding_outside_the_softmax", "nope", [](World& w) { w.config.vocab = w.config.padded_vocab; }},
   };
+}
+
+std::vector<Ablation> ablations() {
   std::vector<Ablation> all;
   for (const DeviceType device : test::devices()) {
-    for (const Ablation& feature : features) {
+    for (const Ablation& feature : features()) {
       all.push_back(feature);
       all.back().device = device;
     }

@@ -62,52 +62,56 @@ TEST_P(OffloadedRows, RowsInUseMove) {
   }
 }
 
-// Where a storage has views of which one bound does not tell what is in use.
-TEST_P(OffloadedRows, AllOfAStorageMovesWhereItsViewsDiffer) {
-  const Plans plans = record();
-  struct Case {
-    const char* name;
-    std::function<TensorList(const Tensor&)> views;
-    bool moves_rows = false;
-  };
+// Views of one storage, and whether one bound tells what of it is in use.
+struct ViewsCase {
+  const char* name;
+  std::function<TensorList(const Tensor&)> views;
+  bool moves_rows = false;
+};
+
+std::vector<ViewsCase> cases_of_views() {
   const auto with = [](Tensor rows, const std::int32_t* bound) {
     rows.bound = bound;
     return rows;
   };
-  const auto shaped = [&](const Tensor& rows, std::int64_t length, std::int64_t width) {
+  const auto shaped = [=](const Tensor& rows, std::int64_t length, std::int64_t width) {
     return with(Tensor(rows.data, rows.dtype, {length, width}), rows.bound);
   };
   const auto later = [](Tensor rows) {
     rows.data = rows.as<std::byte>() + 16;
     return rows;
   };
-  const Case cases[] = {
+  return {
       {"the same twice",
        [](const Tensor& rows) {
          return TensorList{rows, rows};
        },
        true},
-      {"one without a bound", [&](const Tensor& rows) { return TensorList{with(rows, nullptr)}; }},
+      {"one without a bound", [=](const Tensor& rows) { return TensorList{with(rows, nullptr)}; }},
       {"one that is strided", [](const Tensor& rows) { return TensorList{rows.slice(1, 0, kColumns)}; }},
       {"another bound",
-       [&](const Tensor& rows) {
+       [=](const Tensor& rows) {
          return TensorList{rows, with(rows, rows.bound + 1)};
        }},
       {"another length",
-       [&](const Tensor& rows) {
+       [=](const Tensor& rows) {
          return TensorList{rows, shaped(rows, 2 * kRows, kWidth / 2)};
        }},
       {"another width",
-       [&](const Tensor& rows) {
+       [=](const Tensor& rows) {
          return TensorList{rows, shaped(rows, kRows, kWidth / 2)};
        }},
       {"another begin",
-       [&](const Tensor& rows) {
+       [=](const Tensor& rows) {
          return TensorList{rows, later(rows)};
        }},
   };
+}
+
+TEST_P(OffloadedRows, AllOfAStorageMovesWhereItsViewsDiffer) {
+  const Plans plans = record();
   const std::int32_t used[] = {2, 2};
-  for (const Case& each : cases) {
+  for (const ViewsCase& each : cases_of_views()) {
     SCOPED_TRACE(each.name);
     Bench bench(device(), {}, 0);
     prepare(bench, plans);

@@ -17,16 +17,9 @@ class VocabCrossEntropyTest : public OpTest {
     Values loss;
     std::vector<Values> gradients;  // [T, V] of each part
   };
-  // `x` is [T, parts * width]; what ranks would exchange is combined here.
-  Split run_split(const Values& x, const Values& label_values, std::int64_t width, std::int64_t vocab, float scale) {
-    const auto rows = static_cast<std::int64_t>(label_values.size());
-    const std::int64_t columns = rows == 0 ? width : static_cast<std::int64_t>(x.size()) / rows;
-    const Tensor labels = input({rows}, DType::kInt32, label_values);
+  // Its parts of `width` columns each.
+  std::vector<Tensor> parts_of(const Values& x, std::int64_t rows, std::int64_t columns, std::int64_t width) {
     std::vector<Tensor> parts;
-    Values max(label_values.size(), -std::numeric_limits<double>::infinity()), sums(2 * label_values.size(), 0.0);
-    const auto columns_of = [&](std::size_t p) {
-      return VocabColumns{.first_column = static_cast<std::int64_t>(p) * width, .vocab_size = vocab};
-    };
     for (std::int64_t first = 0; first < columns; first += width) {
       Values part;
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -34,6 +27,18 @@ class VocabCrossEntropyTest : public OpTest {
       }
       parts.push_back(inout({rows, width}, dtype(), part));
     }
+    return parts;
+  }
+  // `x` is [T, parts * width]; what ranks would exchange is combined here.
+  Split run_split(const Values& x, const Values& label_values, std::int64_t width, std::int64_t vocab, float scale) {
+    const auto rows = static_cast<std::int64_t>(label_values.size());
+    const std::int64_t columns = rows == 0 ? width : static_cast<std::int64_t>(x.size()) / rows;
+    const Tensor labels = input({rows}, DType::kInt32, label_values);
+    const std::vector<Tensor> parts = parts_of(x, rows, columns, width);
+    Values max(label_values.size(), -std::numeric_limits<double>::infinity()), sums(2 * label_values.size(), 0.0);
+    const auto columns_of = [&](std::size_t p) {
+      return VocabColumns{.first_column = static_cast<std::int64_t>(p) * width, .vocab_size = vocab};
+    };
     const auto without = [&](std::size_t p, const Idles& idle) {
       return columns_of(p).first_column < vocab ? Idles{} : idle;
     };

@@ -60,70 +60,79 @@ void for_each_element(const Sizes& z, const SequencePart& part, std::int64_t tok
   }
 }
 
-Outcome run(const Case& test) {
+// Of whole sequences, [B, S, ...].
+struct Inputs {
+  std::vector<float> qkv, d_out;
+};
+
+Heads heads_of(const Sizes& z, const Tensor& fused) {
+  const std::int64_t query = z.heads * z.dim, key = z.groups * z.dim;
+  return Heads{fused.slice(1, 0, query).split_dim(1, z.heads), fused.slice(1, query, key).split_dim(1, z.groups),
+               fused.slice(1, query + key, key).split_dim(1, z.groups)};
+}
+
+// One rank's share, which it adds to `outcome` under `mutex`.
+void run_rank(const Case& test, const Inputs& whole_inputs, Communicator& group, std::mutex& mutex, Outcome& outcome) {
   const Sizes& z = test.sizes;
   const std::int64_t out_width = z.heads * z.dim, tokens = z.length / test.ranks;
-  const std::vector<float> qkv = normal(z.samples * z.length * z.width(), 1);
-  const std::vector<float> d_out = normal(z.samples * z.length * out_width, 2);
+  HazardChecker hazards;
+  WaitCounter waits{.suppressed = test.suppressed};
+  MemoryPool pool(DeviceType::kCpu);
+  Stream compute(DeviceType::kCpu, "compute", {.hazards = &hazards, .waits = &waits});
+  Stream communication(DeviceType::kCpu, "context communication", {.hazards = &hazards, .waits = &waits});
+  const AbortOnUnwind guard(group);
+  Arena arena(pool, Arena::Mode::kUnplanned);
+  const Context ctx{.compute = compute, .arena = arena};
+  ContextGroup context(group, communication);
+  const Microbatch mb{.sequences = z.samples, .seq_length = tokens, .part = context.part(z.length)};
+  SlotPolicies policies{};
+  if (test.recompute) policies[static_cast<std::size_t>(SlotKind::kAttnProj)] = StashPolicy::kRecompute;
+  const auto mine = [&](const std::vector<float>& whole, std::int64_t columns, const char* name) {
+    const Tensor x = ctx.empty({z.samples * tokens, columns}, test.dtype, name);
+    std::vector<float> values(static_cast<std::size_t>(x.numel()));
+    for_each_element(z, mb.part, tokens, columns, [&](std::size_t to, std::size_t from) { values[to] = whole[from]; });
+    upload(compute, values, x);
+    return x;
+  };
+  const CoreAttention::Spec spec{.heads = z.heads, .query_groups = z.groups, .head_dim = z.dim};
+  const CoreAttentionFactory factory = context_parallel_attention(test.communication, context);
+  const auto attention = factory ? factory(spec) : std::make_unique<CausalAttention>(spec);
+  Stash stash(policies);
+  const Tensor inputs = mine(whole_inputs.qkv, z.width(), "qkv"),
+               gradient = mine(whole_inputs.d_out, out_width, "output gradient");
+  const Tensor d_qkv = ctx.empty(inputs.shape, test.dtype, "qkv gradient");
+  launch(compute, Fill{.x = d_qkv, .value = std::nan("")});
+  Tensor out = attention->forward(ctx, mb, heads_of(z, inputs), stash);
+  if (test.recompute) {
+    EXPECT_FALSE(stash.has(CoreAttention::kOut));
+    out = attention->forward_again(ctx, mb, stash);
+  }
+  attention->backward_data(ctx, mb, gradient, heads_of(z, d_qkv), stash);
+  communication.synchronize();
+  compute.synchronize();
+  const std::lock_guard lock(mutex);
+  const auto collect = [&](const Tensor& x, std::int64_t columns, std::vector<float>& whole) {
+    const std::vector<float> values = download(compute, x);
+    for_each_element(z, mb.part, tokens, columns, [&](std::size_t from, std::size_t to) { whole[to] = values[from]; });
+  };
+  collect(out, out_width, outcome.out);
+  collect(d_qkv, z.width(), outcome.d_qkv);
+  outcome.hazards += hazards.count();
+  outcome.waits = waits.count;
+  outcome.calls = group.stats().collectives;
+  outcome.bytes = group.stats().bytes;
+}
+
+Outcome run(const Case& test) {
+  const Sizes& z = test.sizes;
+  const Inputs inputs{.qkv = normal(z.samples * z.length * z.width(), 1),
+                      .d_out = normal(z.samples * z.length * z.heads * z.dim, 2)};
   Outcome outcome;
-  outcome.out.resize(d_out.size(), std::nanf(""));
-  outcome.d_qkv.resize(qkv.size(), std::nanf(""));
+  outcome.out.resize(inputs.d_out.size(), std::nanf(""));
+  outcome.d_qkv.resize(inputs.qkv.size(), std::nanf(""));
   std::mutex mutex;
   ThreadWorld world(test.ranks, std::chrono::seconds(60));
-  world.run([&](Communicator& group) {
-    HazardChecker hazards;
-    WaitCounter waits{.suppressed = test.suppressed};
-    MemoryPool pool(DeviceType::kCpu);
-    Stream compute(DeviceType::kCpu, "compute", {.hazards = &hazards, .waits = &waits});
-    Stream communication(DeviceType::kCpu, "context communication", {.hazards = &hazards, .waits = &waits});
-    const AbortOnUnwind guard(group);
-    Arena arena(pool, Arena::Mode::kUnplanned);
-    const Context ctx{.compute = compute, .arena = arena};
-    ContextGroup context(group, communication);
-    const Microbatch mb{.sequences = z.samples, .seq_length = tokens, .part = context.part(z.length)};
-    SlotPolicies policies{};
-    if (test.recompute) policies[static_cast<std::size_t>(SlotKind::kAttnProj)] = StashPolicy::kRecompute;
-    const auto mine = [&](const std::vector<float>& whole, std::int64_t columns, const char* name) {
-      const Tensor x = ctx.empty({z.samples * tokens, columns}, test.dtype, name);
-      std::vector<float> values(static_cast<std::size_t>(x.numel()));
-      for_each_element(z, mb.part, tokens, columns,
-                       [&](std::size_t to, std::size_t from) { values[to] = whole[from]; });
-      upload(compute, values, x);
-      return x;
-    };
-    const auto heads = [&](const Tensor& fused) {
-      return Heads{fused.slice(1, 0, out_width).split_dim(1, z.heads),
-                   fused.slice(1, out_width, z.groups * z.dim).split_dim(1, z.groups),
-                   fused.slice(1, out_width + z.groups * z.dim, z.groups * z.dim).split_dim(1, z.groups)};
-    };
-    const CoreAttention::Spec spec{.heads = z.heads, .query_groups = z.groups, .head_dim = z.dim};
-    const CoreAttentionFactory factory = context_parallel_attention(test.communication, context);
-    const auto attention = factory ? factory(spec) : std::make_unique<CausalAttention>(spec);
-    Stash stash(policies);
-    const Tensor inputs = mine(qkv, z.width(), "qkv"), gradient = mine(d_out, out_width, "output gradient");
-    const Tensor d_qkv = ctx.empty(inputs.shape, test.dtype, "qkv gradient");
-    launch(compute, Fill{.x = d_qkv, .value = std::nan("")});
-    Tensor out = attention->forward(ctx, mb, heads(inputs), stash);
-    if (test.recompute) {
-      EXPECT_FALSE(stash.has(CoreAttention::kOut));
-      out = attention->forward_again(ctx, mb, stash);
-    }
-    attention->backward_data(ctx, mb, gradient, heads(d_qkv), stash);
-    communication.synchronize();
-    compute.synchronize();
-    const std::lock_guard lock(mutex);
-    const auto collect = [&](const Tensor& x, std::int64_t columns, std::vector<float>& whole) {
-      const std::vector<float> values = download(compute, x);
-      for_each_element(z, mb.part, tokens, columns,
-                       [&](std::size_t from, std::size_t to) { whole[to] = values[from]; });
-    };
-    collect(out, out_width, outcome.out);
-    collect(d_qkv, z.width(), outcome.d_qkv);
-    outcome.hazards += hazards.count();
-    outcome.waits = waits.count;
-    outcome.calls = group.stats().collectives;
-    outcome.bytes = group.stats().bytes;
-  });
+  world.run([&](Communicator& group) { run_rank(test, inputs, group, mutex, outcome); });
   return outcome;
 }
 

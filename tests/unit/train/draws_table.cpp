@@ -62,7 +62,7 @@ const auto both = [](auto one, auto other) {
 };
 bool has_several_ranks(const Draw& draw) { return draw.ranks > 1; }
 
-std::vector<Row> make_rows() {
+std::vector<Row> rows_of_models() {
   return {
       {"family", kModel, of_families()},
       {"layers", kModel, {{words("--num-layers 4")}, {words("--num-layers 8")}}},
@@ -88,6 +88,11 @@ std::vector<Row> make_rows() {
       {"capacity", kModel,
        lines({"--moe-expert-capacity-factor 1", "--moe-expert-capacity-factor 0.7 --moe-token-drop-policy position"}),
        has_experts, true},
+  };
+}
+
+std::vector<Row> rows_of_layouts() {
+  return {
       {"tp", kLayout, lines({"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 4"}), has_several_ranks},
       {"sequence", kLayout, lines({"--sequence-parallel", "--sequence-parallel --tp-comm-overlap"}), with("tp")},
       {"pp", kLayout, lines({"--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 4"}),
@@ -113,6 +118,11 @@ std::vector<Row> make_rows() {
               "--fsdp-gradient-slots 1"}),
        gathers_units},
       {"buckets", kSame, lines({"--ddp-bucket-size 1000", "--ddp-bucket-size 300"}), with("sharing")},
+  };
+}
+
+std::vector<Row> rows_of_steps() {
+  return {
       {"graphs", kSame,
        lines({"--cuda-graph-impl local", "--cuda-graph-impl local --cuda-graph-modules attn",
               "--cuda-graph-impl local --cuda-graph-modules mlp",
@@ -145,6 +155,13 @@ std::vector<Row> make_rows() {
       {"room", kSame, lines({"--moe-expert-rank-capacity-factor 0.2", "--moe-expert-rank-capacity-factor 8"}),
        with("ep")},
   };
+}
+
+std::vector<Row> make_rows() {
+  std::vector<Row> all = rows_of_models();
+  for (const std::vector<Row>& more : {rows_of_layouts(), rows_of_steps()})
+    all.insert(all.end(), more.begin(), more.end());
+  return all;
 }
 
 }  // namespace

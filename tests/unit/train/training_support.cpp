@@ -216,6 +216,39 @@ std::vector<std::string> read_squares(Rank& rank) {
   return hex;
 }
 
+RankActivity activity_of(Trainer& trainer) {
+  Rank& rank = trainer.rank();
+  RankActivity did = {.tensor_calls = rank.layers.tensor.communicator().stats().collectives,
+                      .context_calls = rank.layers.context.communicator().stats().collectives,
+                      .buckets_reduced = rank.buckets.reducer->buckets_reduced(),
+                      .ranges_scattered = rank.buckets.reducer->ranges_scattered(),
+                      .buckets_gathered = rank.buckets.gatherer->buckets_gathered(),
+                      .units_gathered = rank.units.sharded ? rank.units.sharded->gathers() : 0,
+                      .units_reduced = rank.units.sharded ? rank.units.sharded->reductions() : 0,
+                      .transfer = rank.transfer.stats(),
+                      .replays = rank.graphs ? rank.graphs->stats().replays : 0,
+                      .arena_planned = trainer.plans().block_bytes(),
+                      .host_planned = trainer.plans().host.peak_bytes};
+  if (rank.offload) {
+    did.offload = rank.offload->transfer.stats();
+    for (const OffloadSlot& slot : rank.offload->points.slots) did.slot_bytes += static_cast<std::int64_t>(slot.bytes);
+    did.slots = std::ssize(rank.offload->points.slots);
+  }
+  return did;
+}
+
+bool uses_memory_as_planned(Trainer& trainer, const Options& options) {
+  Rank& rank = trainer.rank();
+  if (rank.offload) {
+    const bool regrew = !options.train.rampup_batch_size.empty() ||
+                        trainer.plans().capacity_factor != options.parallel.moe_expert_rank_capacity_factor;
+    if (rank.offload->host.touched_bytes() != trainer.plans().host.peak_bytes) return false;
+    if (!regrew && rank.offload->pool.system_allocations() != 1) return false;
+  }
+  return rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
+         rank.memory.pool.peak_allocated_bytes() == memory_use(trainer.plans()).total();
+}
+
 }  // namespace
 
 RunResult train(const RunRequest& request) {
@@ -239,7 +272,6 @@ RunResult train(const RunRequest& request) {
     if (request.prepare) request.prepare(trainer, index);
     const ExitCode code = trainer.run();
     if (request.finish) request.finish(trainer, index);
-    const std::size_t planned = memory_use(trainer.plans()).total();
     const std::lock_guard lock(mutex);
     if (trainer.hazards() != nullptr) result.hazards += trainer.hazards()->count();
     for (const auto& [kind, whole] :
@@ -247,38 +279,13 @@ RunResult train(const RunRequest& request) {
       result.copies_agree = put_slices(trainer.rank(), kind, *whole) && result.copies_agree;
     result.copies_agree = put_state(trainer.rank(), result.whole_state) && result.copies_agree;
     Rank& rank = trainer.rank();
-    result.ranks[static_cast<std::size_t>(index)] = {
-        .tensor_calls = rank.layers.tensor.communicator().stats().collectives,
-        .context_calls = rank.layers.context.communicator().stats().collectives,
-        .buckets_reduced = rank.buckets.reducer->buckets_reduced(),
-        .ranges_scattered = rank.buckets.reducer->ranges_scattered(),
-        .buckets_gathered = rank.buckets.gatherer->buckets_gathered(),
-        .units_gathered = rank.units.sharded ? rank.units.sharded->gathers() : 0,
-        .units_reduced = rank.units.sharded ? rank.units.sharded->reductions() : 0,
-        .transfer = rank.transfer.stats(),
-        .replays = rank.graphs ? rank.graphs->stats().replays : 0,
-        .arena_planned = trainer.plans().block_bytes(),
-        .host_planned = trainer.plans().host.peak_bytes};
-    if (rank.offload) {
-      RankActivity& did = result.ranks[static_cast<std::size_t>(index)];
-      did.offload = rank.offload->transfer.stats();
-      for (const OffloadSlot& slot : rank.offload->points.slots)
-        did.slot_bytes += static_cast<std::int64_t>(slot.bytes);
-      did.slots = std::ssize(rank.offload->points.slots);
-      const bool regrew = !options.train.rampup_batch_size.empty() ||
-                          trainer.plans().capacity_factor != options.parallel.moe_expert_rank_capacity_factor;
-      result.memory_as_planned = result.memory_as_planned &&
-                                 rank.offload->host.touched_bytes() == trainer.plans().host.peak_bytes &&
-                                 (regrew || rank.offload->pool.system_allocations() == 1);
-    }
+    result.ranks[static_cast<std::size_t>(index)] = activity_of(trainer);
     squares[index] = read_squares(rank);
     result.memory[index] = rank.memory.pool.allocated_by_category();
-    result.memory_as_planned = result.memory_as_planned &&
-                               rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
-                               rank.memory.pool.peak_allocated_bytes() == planned;
+    result.memory_as_planned = uses_memory_as_planned(trainer, options) && result.memory_as_planned;
     if (groups_of_steps(rank)[0]->rank() == 0) read_stage(trainer, result);
     if (index != 0) return;
-    result.planned_total = planned;
+    result.planned_total = memory_use(trainer.plans()).total();
     result.code = code;
     read_rank_0(trainer, result);
   });

@@ -65,6 +65,34 @@ std::map<std::pair<int, std::string>, std::int64_t> copies_in(const std::string&
   return copies;
 }
 
+// A step's line of metrics, and of the log where its copies are timed.
+void expect_offload_of_step(const json& line, const RunResult& run, const std::string& log) {
+  const json& offload = line.at("offload");
+  std::int64_t slots = 0, planned = 0;
+  for (const test::RankActivity& rank : run.ranks) {
+    slots += rank.slots;
+    planned += static_cast<std::int64_t>(rank.host_planned);
+  }
+  EXPECT_EQ(offload["slots"], slots);
+  EXPECT_GT(offload["bytes_out"], 0);
+  EXPECT_EQ(offload["bytes_out"], offload["bytes_back"]);
+  EXPECT_EQ(offload["host_bytes"], planned);
+  EXPECT_GT(offload["saving_bytes"], 0);
+  EXPECT_FALSE(offload.contains("saved_driver_bytes"));
+  const int step = line["iteration"];
+  const bool is_timed = step == 3 || step == 5;
+  ASSERT_EQ(offload.contains("stages"), is_timed) << step;
+  EXPECT_EQ(log.find(fmt::format("offload of stage 1 in step {} | ", step)) != std::string::npos, is_timed);
+  if (!is_timed) return;
+  ASSERT_EQ(offload["stages"].size(), 2u);
+  for (const json& stage : offload["stages"]) {
+    EXPECT_EQ(stage["slots"] > 0, stage["copy_out_ms"] > 0);
+    EXPECT_EQ(stage["slots"] > 0, stage["copy_back_ms"] > 0);
+    EXPECT_GE(stage["wait_back_ms"], 0);
+    EXPECT_GT(stage["step_ms"], stage["wait_out_ms"]);
+  }
+}
+
 TEST(MoeCopies, AreCountedTimedAndDrawn) {
   const TestFolder scratch;
   std::mutex mutex;
@@ -96,32 +124,7 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
   EXPECT_EQ(all, want);
 
   ASSERT_EQ(lines.size(), 5u);
-  for (const json& line : lines) {
-    const json& offload = line.at("offload");
-    std::int64_t slots = 0, planned = 0;
-    for (const test::RankActivity& rank : run.ranks) {
-      slots += rank.slots;
-      planned += static_cast<std::int64_t>(rank.host_planned);
-    }
-    EXPECT_EQ(offload["slots"], slots);
-    EXPECT_GT(offload["bytes_out"], 0);
-    EXPECT_EQ(offload["bytes_out"], offload["bytes_back"]);
-    EXPECT_EQ(offload["host_bytes"], planned);
-    EXPECT_GT(offload["saving_bytes"], 0);
-    EXPECT_FALSE(offload.contains("saved_driver_bytes"));
-    const int step = line["iteration"];
-    const bool is_timed = step == 3 || step == 5;
-    ASSERT_EQ(offload.contains("stages"), is_timed) << step;
-    EXPECT_EQ(log.find(fmt::format("offload of stage 1 in step {} | ", step)) != std::string::npos, is_timed);
-    if (!is_timed) continue;
-    ASSERT_EQ(offload["stages"].size(), 2u);
-    for (const json& stage : offload["stages"]) {
-      EXPECT_EQ(stage["slots"] > 0, stage["copy_out_ms"] > 0);
-      EXPECT_EQ(stage["slots"] > 0, stage["copy_back_ms"] > 0);
-      EXPECT_GE(stage["wait_back_ms"], 0);
-      EXPECT_GT(stage["step_ms"], stage["wait_out_ms"]);
-    }
-  }
+  for (const json& line : lines) expect_offload_of_step(line, run, log);
   EXPECT_EQ(lines[4]["offload"]["bytes_out"], want);  // of all ranks
   EXPECT_THAT(log, HasSubstr(fmt::format("offload of stage 0 in step 5 | {} slots, ", run.ranks[0].slots)));
 
