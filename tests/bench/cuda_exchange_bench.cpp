@@ -110,75 +110,102 @@ void print(const Communicator& world, const std::string& what, std::int64_t wire
               static_cast<double>(wanted) / time * 1e-9);
 }
 
+// The exchange with the experts' ranks, the one back, and what they work on.
+class Exchanges {
+ public:
+  ExchangeRows there, back;
+
+  Exchanges(test::Rig& rig, Communicator& world, const Case& of, const Lists& lists)
+      : there{.group = world, .pair_room = of.tokens},
+        back{.group = world, .pair_room = of.tokens, .back = true},
+        rows_listed_(of.tokens * world.size()),
+        room_rows_((lists.most + 127) / 128 * 128),
+        shared_(rig.empty<std::uint8_t>((of.tokens + room_rows_) * row_bytes(of) + rows_listed_ * 4)),
+        home_(rig.empty<std::uint8_t>(rows_listed_ * row_bytes(of))),
+        sends_(rig.empty<std::int32_t>(world.size() * (world.size() + 1))) {
+    lay_out(of);
+    sends_.values = lists.sends;
+    there.sends = back.sends = sends_.tensor().view({world.size(), world.size() + 1});
+    const std::size_t index_bytes = there.index.bytes();
+    std::memcpy(shared_.values.data(), lists.index.data(), index_bytes);
+    shared_.upload(rig.stream());
+    sends_.upload(rig.stream());
+    rig.stream().synchronize();
+  }
+
+  Tensor shared() { return shared_.tensor(); }
+
+ private:
+  static std::int64_t row_bytes(const Case& of) { return of.hidden * 2 + of.choices * 8; }
+
+  void lay_out(const Case& of) {
+    const auto cut = [](std::byte*& at, DType dtype, const Shape& shape) {
+      const Tensor x(at, dtype, shape);
+      at += x.bytes();
+      return x;
+    };
+    auto* at = shared_.tensor().as<std::byte>();
+    auto* to = home_.tensor().as<std::byte>();
+    there.index = cut(at, DType::kInt32, {rows_listed_});
+    for (const auto& [dtype, width] :
+         {std::pair{DType::kBf16, of.hidden}, std::pair{DType::kInt32, std::int64_t{of.choices}},
+          std::pair{DType::kFp32, std::int64_t{of.choices}}}) {
+      const Tensor in = cut(at, dtype, {of.tokens, width}), arrived = cut(at, dtype, {room_rows_, width});
+      there.rows.push_back({.in = in, .out = arrived});
+      if (dtype != DType::kInt32) back.rows.push_back({.in = arrived, .out = cut(to, dtype, {rows_listed_, width})});
+    }
+  }
+
+  std::int64_t rows_listed_, room_rows_;
+  test::Buffer<std::uint8_t> shared_, home_;
+  test::Buffer<std::int32_t> sends_;
+};
+
+// One exchange, pulled where the group shares memory and padded, each followed by an all-to-all of as many bytes.
+void measure_exchange(Communicator& world, Communicator* pulling, Stream& stream, const ExchangeRows& op,
+                      std::int64_t wanted, const Tensor& room) {
+  const std::int64_t ranks = world.size();
+  const std::string what = op.back ? "back" : "dispatch";
+  const auto all_to_all = [&](std::int64_t wire) {  // from and to memory that is large enough for it
+    const std::int64_t all = std::min<std::int64_t>(wire / (ranks - 1), room.numel() / (2 * ranks)) * ranks;
+    const Tensor in = room.slice(0, 0, all), out = room.slice(0, all, all);
+    const double time = seconds(world, stream, [&] { launch(stream, AllToAll{.group = world, .in = in, .out = out}); });
+    print(world, "  all-to-all of as many", all / ranks * (ranks - 1), wanted, time);
+  };
+  if (pulling != nullptr) {
+    print(world, what + ", pulled", wanted, wanted, seconds(world, stream, [&] {
+            launch(stream, ExchangeRows{.group = *pulling,
+                                        .rows = op.rows,
+                                        .index = op.index,
+                                        .sends = op.sends,
+                                        .pair_room = op.pair_room,
+                                        .back = op.back});
+          }));
+    all_to_all(wanted);
+  }
+  ExchangeRows padded{op};
+  padded.room = room.slice(0, 0, exchange_room_bytes(op));
+  const std::int64_t wire = exchange_room_bytes(op) / 2;
+  print(world, what + ", padded", wire, wanted, seconds(world, stream, [&] { launch(stream, padded); }));
+  all_to_all(wire);
+}
+
 void measure(Communicator& world, const Case& of) {
   test::Rig rig({.device = DeviceType::kCuda});
-  const std::int64_t ranks = world.size();
   const Lists lists(world, of);
   if (world.rank() == 0)
     std::printf("%ld tokens a rank, %d of %d experts, load of ranks, max/mean %.2f\n", static_cast<long>(of.tokens),
                 of.choices, of.experts, lists.load);
-  const std::int64_t rows_listed = of.tokens * ranks, room_rows = (lists.most + 127) / 128 * 128;
-  const std::int64_t row_bytes = of.hidden * 2 + of.choices * 8;
-  auto shared = rig.empty<std::uint8_t>((of.tokens + room_rows) * row_bytes + rows_listed * 4);
-  auto home = rig.empty<std::uint8_t>(rows_listed * row_bytes);
-  auto sends = rig.empty<std::int32_t>(ranks * (ranks + 1));
-  std::ranges::copy(lists.sends, sends.values.begin());
-  const auto cut = [](std::byte*& at, DType dtype, const Shape& shape) {
-    const Tensor x(at, dtype, shape);
-    at += x.bytes();
-    return x;
-  };
-  auto* at = shared.tensor().as<std::byte>();
-  auto* to = home.tensor().as<std::byte>();
-  ExchangeRows there{.group = world, .pair_room = of.tokens},
-      back{.group = world, .pair_room = of.tokens, .back = true};
-  there.sends = back.sends = sends.tensor().view({ranks, ranks + 1});
-  there.index = cut(at, DType::kInt32, {rows_listed});
-  const std::size_t index_bytes = there.index.bytes();
-  std::memcpy(shared.values.data(), lists.index.data(), index_bytes);
-  for (const auto& [dtype, width] :
-       {std::pair{DType::kBf16, of.hidden}, std::pair{DType::kInt32, std::int64_t{of.choices}},
-        std::pair{DType::kFp32, std::int64_t{of.choices}}}) {
-    const Tensor in = cut(at, dtype, {of.tokens, width}), arrived = cut(at, dtype, {room_rows, width});
-    there.rows.push_back({.in = in, .out = arrived});
-    if (dtype != DType::kInt32) back.rows.push_back({.in = arrived, .out = cut(to, dtype, {rows_listed, width})});
-  }
-  auto room = rig.empty<std::uint8_t>(exchange_room_bytes(there));
-  shared.upload(rig.stream());
-  sends.upload(rig.stream());
-  rig.stream().synchronize();
+  Exchanges exchanges(rig, world, of, lists);
+  auto room = rig.empty<std::uint8_t>(exchange_room_bytes(exchanges.there));
   const std::unique_ptr<Communicator> pulling = world.duplicate("pull");
   const AbortOnUnwind guard(world);
   MemorySharing* const sharing = pulling->memory_sharing();
-  const Tensor memory = shared.tensor();
+  const Tensor memory = exchanges.shared();
   const bool pulls = sharing != nullptr && sharing->share_memory(memory.data, memory.bytes(), 1);
-  for (const ExchangeRows* op : {&there, &back}) {
-    const std::string what = op->back ? "back" : "dispatch";
-    const std::int64_t wanted = lists.most_sent * megalith::row_bytes(*op);
-    const auto all_to_all = [&](std::int64_t wire) {  // from and to memory that is large enough for it
-      const std::int64_t all = std::min<std::int64_t>(wire / (ranks - 1), room.tensor().numel() / (2 * ranks)) * ranks;
-      const Tensor in = room.tensor().slice(0, 0, all), out = room.tensor().slice(0, all, all);
-      const double time =
-          seconds(world, rig.stream(), [&] { launch(rig.stream(), AllToAll{.group = world, .in = in, .out = out}); });
-      print(world, "  all-to-all of as many", all / ranks * (ranks - 1), wanted, time);
-    };
-    if (pulls) {
-      print(world, what + ", pulled", wanted, wanted, seconds(world, rig.stream(), [&] {
-              launch(rig.stream(), ExchangeRows{.group = *pulling,
-                                                .rows = op->rows,
-                                                .index = op->index,
-                                                .sends = op->sends,
-                                                .pair_room = of.tokens,
-                                                .back = op->back});
-            }));
-      all_to_all(wanted);
-    }
-    ExchangeRows padded{*op};
-    padded.room = room.tensor().slice(0, 0, exchange_room_bytes(*op));
-    const std::int64_t wire = exchange_room_bytes(*op) / 2;
-    print(world, what + ", padded", wire, wanted, seconds(world, rig.stream(), [&] { launch(rig.stream(), padded); }));
-    all_to_all(wire);
-  }
+  for (const ExchangeRows* op : {&exchanges.there, &exchanges.back})
+    measure_exchange(world, pulls ? pulling.get() : nullptr, rig.stream(), *op, lists.most_sent * row_bytes(*op),
+                     room.tensor());
   if (sharing != nullptr) sharing->unshare_memory();
 }
 

@@ -21,78 +21,100 @@ using namespace megalith;
 
 [[noreturn]] void fail_as_a_flag_would() { refuse_usage("--some-flag", {.expected = "a value", .got = "none"}); }
 
+// The calls in which ranks fail, and what they work on.
+class Calls {
+ public:
+  Calls(Communicator& world, DeviceType device)
+      : world_(world),
+        values_(test::Buffer<float>::of_rank({.device = device}, world.rank(), 100'000)),
+        sends_({.device = device}, 6),
+        rig_({.device = device}),
+        graph_("a call") {}
+
+  // Whole calls, so that everything is connected, and what `call` needs.
+  void prepare(std::string_view kind) {
+    if (kind == "late_later" || kind == "late_replay") {
+      world_.rehearse_captures(kind == "late_replay");
+      all_reduce();
+      world_.rehearse_captures(false);
+    }
+    if (kind == "late_replay") {
+      synchronize();
+      graph_.begin_capture(stream());
+      all_reduce();
+      graph_.end_capture();
+      graph_.replay(stream());
+    }
+    if (kind == "late_rows") {
+      std::ranges::copy(std::array{0, 1, 2, 0, 1, 2}, sends_.values.begin());
+      sends_.upload(stream());
+    }
+    if (kind == "late_rows" || kind == "late_shift") {
+      MemorySharing* const sharing = world_.memory_sharing();
+      if (sharing == nullptr || !sharing->share_memory(buffer().data, buffer().bytes(), 0))
+        std::fprintf(stderr, "no memory is shared\n");
+      call(kind);
+    }
+    synchronize();
+  }
+
+  void call(std::string_view kind) {
+    if (kind == "late_replay") {
+      graph_.replay(stream());
+    } else if (kind == "late_rows") {
+      exchange();
+    } else if (kind == "late_shift") {
+      launch(stream(), Shift{.group = world_, .in = lower(), .out = upper(), .step = 1});
+    } else if (kind == "size") {
+      // Rank 1 expects less than rank 0 sends.
+      launch(stream(), Broadcast{.group = world_, .buffer = world_.rank() == 1 ? lower() : buffer(), .root = 0});
+    } else {
+      all_reduce();
+    }
+  }
+
+  void all_reduce() { launch(stream(), AllReduce{.group = world_, .buffer = buffer()}); }
+  void synchronize() { stream().synchronize(); }
+
+ private:
+  // For two ranks: each has a row for either.
+  void exchange() {
+    launch(stream(), ExchangeRows{.group = world_,
+                                  .rows = {{.in = lower().view({2, 25'000}), .out = upper().view({2, 25'000})}},
+                                  .sends = sends_.tensor().view({2, 3}),
+                                  .pair_room = 1});
+  }
+
+  Stream& stream() { return rig_.stream(); }
+  Tensor buffer() { return values_.tensor(); }
+  Tensor lower() { return buffer().slice(0, 0, 50'000); }
+  Tensor upper() { return buffer().slice(0, 50'000, 50'000); }
+
+  Communicator& world_;
+  test::Buffer<float> values_;  // outlives the stream's work
+  test::Buffer<std::int32_t> sends_;
+  test::Rig rig_;
+  Graph graph_;
+};
+
 void run(Communicator& world, DeviceType device, std::string_view kind) {
-  auto values = test::Buffer<float>::of_rank({.device = device}, world.rank(), 100'000);  // outlives the stream's work
-  test::Buffer<std::int32_t> sends({.device = device}, 6);
-  test::Rig rig({.device = device});
-  Stream& stream = rig.stream();
-  const Tensor buffer = values.tensor();
-  Graph graph("a call");
+  Calls calls(world, device);
   const AbortOnUnwind guard(world);
-  const bool late = kind.starts_with("late") && world.rank() == 1;
   if (kind == "throw" && world.rank() == 1) fail_as_a_flag_would();
-  if (kind == "late_later" || kind == "late_replay") {  // everything is connected by then
-    world.rehearse_captures(kind == "late_replay");
-    launch(stream, AllReduce{.group = world, .buffer = buffer});
-    world.rehearse_captures(false);
-    stream.synchronize();
-  }
-  if (kind == "late_replay") {
-    graph.begin_capture(stream);
-    launch(stream, AllReduce{.group = world, .buffer = buffer});
-    graph.end_capture();
-    graph.replay(stream);
-    stream.synchronize();
-  }
-  const Tensor lower = buffer.slice(0, 0, 50'000), upper = buffer.slice(0, 50'000, 50'000);
-  // Of two ranks: each has a row for either.
-  const auto exchange = [&] {
-    launch(stream, ExchangeRows{.group = world,
-                                .rows = {{.in = lower.view({2, 25'000}), .out = upper.view({2, 25'000})}},
-                                .sends = sends.tensor().view({2, 3}),
-                                .pair_room = 1});
-  };
-  if (kind == "late_rows") {
-    std::ranges::copy(std::array{0, 1, 2, 0, 1, 2}, sends.values.begin());
-    sends.upload(stream);
-    MemorySharing* const sharing = world.memory_sharing();
-    if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
-      std::fprintf(stderr, "no memory is shared\n");
-    exchange();
-    stream.synchronize();
-  }
-  if (kind == "late_shift") {
-    MemorySharing* const sharing = world.memory_sharing();
-    if (sharing == nullptr || !sharing->share_memory(buffer.data, buffer.bytes(), 0))
-      std::fprintf(stderr, "no memory is shared\n");
-    launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});
-    stream.synchronize();
-  }
-  if (late) std::this_thread::sleep_for(std::chrono::seconds(30));
+  calls.prepare(kind);
+  if (kind.starts_with("late") && world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(30));
   if (kind == "exit" && world.rank() == 1) std::_Exit(3);
-  if (kind == "late_replay") {
-    graph.replay(stream);
-  } else if (kind == "late_rows") {
-    exchange();
-  } else if (kind == "late_shift") {
-    launch(stream, Shift{.group = world, .in = lower, .out = upper, .step = 1});
-  } else if (kind == "size") {
-    // Rank 1 expects less than rank 0 sends.
-    launch(stream,
-           Broadcast{.group = world, .buffer = world.rank() == 1 ? buffer.slice(0, 0, 50'000) : buffer, .root = 0});
-  } else {
-    launch(stream, AllReduce{.group = world, .buffer = buffer});
-  }
+  calls.call(kind);
   if (kind == "throw_while_streams_wait") {
     // Rank 1 fails while its own stream waits for peers that first wait for it on the host.
     if (world.rank() == 1) {
-      launch(stream, AllReduce{.group = world, .buffer = buffer});
+      calls.all_reduce();
       fail_as_a_flag_would();
     }
     world.host_barrier();
-    launch(stream, AllReduce{.group = world, .buffer = buffer});
+    calls.all_reduce();
   }
-  stream.synchronize();
+  calls.synchronize();
   std::fprintf(stderr, "rank %d: nothing failed\n", world.rank());
 }
 

@@ -60,6 +60,34 @@ void loop_for_ever() {
   for (;;) ++rounds;
 }
 
+// As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
+void hang(Stream& stream) {
+  if (CpuStream* cpu = stream.cpu()) {
+    cpu->enqueue(loop_for_ever);
+  } else {
+    loop_for_ever();
+  }
+}
+
+void capture_and_replay(Graph& graph, Stream& stream, Communicator& world, const Tensor& buffer) {
+  graph.begin_capture(stream);
+  for (const char* label : {"the scores", "the choice"})
+    launch(stream, AllReduce{.group = world, .buffer = buffer, .label = label});
+  graph.end_capture();
+  for (int i = 0; i < kReplays; ++i) graph.replay(stream);
+  stream.synchronize();
+}
+
+// Rank 1's thread of --async-save does not come to the commit, while the steps go on until the watcher ends the run.
+void step_while_writers_wait(Communicator& world, Communicator& saves, Stream& stream, const Tensor& buffer) {
+  std::thread writer;
+  if (world.rank() != 1) writer = std::thread([&] { saves.host_barrier(); });
+  for (;;) {
+    launch(stream, AllReduce{.group = world, .buffer = buffer});
+    stream.synchronize();
+  }
+}
+
 void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std::string& folder, DeviceType device) {
   test::Rig rig({.device = device});
   Stream& stream = rig.stream();
@@ -79,31 +107,11 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   }
   stream.synchronize();
   Graph graph("layer 3 forward");
-  if (kind == "replay") {
-    graph.begin_capture(stream);
-    for (const char* label : {"the scores", "the choice"})
-      launch(stream, AllReduce{.group = world, .buffer = buffer, .label = label});
-    graph.end_capture();
-    for (int i = 0; i < kReplays; ++i) graph.replay(stream);
-    stream.synchronize();
-  }
+  if (kind == "replay") capture_and_replay(graph, stream, world, buffer);
   mpi.watch({.timeout = std::chrono::seconds(3), .dump_folder = folder});
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
-  // As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
-  if (odd_one && (kind == "loop" || kind == "replay" || kind == "rows")) {
-    if (CpuStream* cpu = stream.cpu()) {
-      cpu->enqueue(loop_for_ever);
-    } else {
-      loop_for_ever();
-    }
-  }
-  // A rank whose thread of --async-save does not come to the commit, while the steps go on.
-  std::thread writer;
-  if (kind == "writer" && !odd_one) writer = std::thread([&] { saves->host_barrier(); });
-  while (kind == "writer") {
-    launch(stream, AllReduce{.group = world, .buffer = buffer});
-    stream.synchronize();
-  }
+  if (odd_one && (kind == "loop" || kind == "replay" || kind == "rows")) hang(stream);
+  if (saves) step_while_writers_wait(world, *saves, stream, buffer);
   if (odd_one && kind == "order") launch(stream, AllReduce{.group = *other, .buffer = buffer});
   if (kind == "host" && !odd_one) world.host_barrier();
   if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
