@@ -1,5 +1,7 @@
 #include "tests/hf/model_step.h"
 
+#include <map>
+
 #include "core/device/copy.h"
 #include "core/model/gpt.h"
 #include "core/ops/elementwise/elementwise.h"
@@ -27,9 +29,11 @@ class Run {
     Microbatch mb = microbatch_;
     mb.mode = Mode::kGenerate;
     TensorList hidden;
+    std::map<int, Stash> of_layers;
     for (const NamedSegment& named : gpt_.segments) {
       if (&named == &gpt_.segments.back()) mb = {.mode = Mode::kGenerate, .sequences = rows(), .seq_length = 1};
       Stash stash;
+      stash.set_layer(of_layers[named.layer_unit]);
       hidden = named.segment->forward(ctx_, mb, hidden, stash);
     }
     const std::vector<float> padded = download(stream_, hidden[0]);
@@ -54,9 +58,12 @@ class Run {
            WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows())}, .out = parameters});
     gpt_.parameters->zero_gradients(stream_);
     std::vector<Stash> stashes(gpt_.segments.size());
+    std::map<int, Stash> of_layers;
     TensorList hidden, gradients;
-    for (std::size_t s = 0; s < stashes.size(); ++s)
+    for (std::size_t s = 0; s < stashes.size(); ++s) {
+      stashes[s].set_layer(of_layers[gpt_.segments[s].layer_unit]);
       hidden = gpt_.segments[s].segment->forward(ctx_, mb, hidden, stashes[s]);
+    }
     for (std::size_t s = stashes.size(); s-- > 0;) {
       gradients = gpt_.segments[s].segment->backward_data(ctx_, mb, gradients, stashes[s]);
       gpt_.segments[s].segment->backward_weight(ctx_, mb, stashes[s]);
