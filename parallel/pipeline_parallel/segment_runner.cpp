@@ -44,9 +44,17 @@ bool SegmentRunner::is_of_experts(int segment) const {
   return module == SegmentModule::kMoeRouter || module == SegmentModule::kMoeDispatch || module == SegmentModule::kMoe;
 }
 
+bool SegmentRunner::share_experts(int a, int b) const {
+  const auto is_one = [this](int s) { return s >= 0 && s < num_segments() && is_of_experts(s); };
+  return is_one(a) && is_one(b) && entry(a).unit == entry(b).unit;
+}
+
 bool SegmentRunner::begins_experts(int segment) const {
-  if (!is_of_experts(segment)) return false;
-  return segment == 0 || !is_of_experts(segment - 1) || entry(segment - 1).unit != entry(segment).unit;
+  return is_of_experts(segment) && !share_experts(segment - 1, segment);
+}
+
+bool SegmentRunner::ends_experts(int segment) const {
+  return is_of_experts(segment) && !share_experts(segment, segment + 1);
 }
 
 void SegmentRunner::classify(const Stash& stash) const {
@@ -64,6 +72,7 @@ void SegmentRunner::forward(Column& column, int segment) {
   column.hidden = entries_[s].segment->forward(ctx_, column.microbatch, column.hidden, stash);
   if (column.microbatch.mode != Mode::kTrain) {
     stash.clear();
+    if (ends_experts(segment)) stash.layer().clear();
     return;
   }
   classify(stash);
@@ -115,6 +124,7 @@ void SegmentRunner::run_verb(const Action& action) {
     case Verb::kForward: forward(column, action.segment); break;
     case Verb::kBackwardData:
       column.gradients = segment.backward_data(ctx_, column.microbatch, column.gradients, column.stashes[s]);
+      if (begins_experts(action.segment)) column.stashes[s].layer().clear();  // nobody reads it again
       break;
     case Verb::kBackwardWeight:
       segment.backward_weight(ctx_, column.microbatch, column.stashes[s]);

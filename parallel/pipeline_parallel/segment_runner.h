@@ -87,7 +87,9 @@ class SegmentRunner {
   };
 
   bool is_of_experts(int segment) const;
+  bool share_experts(int a, int b) const;  // segments of one layer of experts
   bool begins_experts(int segment) const;  // of a layer
+  bool ends_experts(int segment) const;    // likewise
   void classify(const Stash& stash) const;
   void forward(Column& column, int segment);
 
