@@ -72,8 +72,8 @@ class Line {
     const Json* const value = find(key);
     return value == nullptr ? "" : json_text(*value, kMaxMetricsLineBytes, place_of(key));
   }
-  // From 0 to kMaxCount each; of `allows_null` also null, which is NaN.
-  std::vector<double> numbers(std::string_view key, bool allows_null) const {
+  // From 0 to `most` each, or with `allows_null` null, which is NaN.
+  std::vector<double> numbers(std::string_view key, bool allows_null, double most = kMaxSigned) const {
     const Json* const value = find(key);
     if (value == nullptr || !value->is_array())
       refuse_content(place_of(key), "an array", value == nullptr ? "nothing" : value->type_name());
@@ -81,8 +81,10 @@ class Line {
     for (const Json& one : *value) {
       const double number = one.is_number() ? one.get<double>() : -1;
       const bool is_null = allows_null && one.is_null();
-      if (!is_null && !(number >= 0 && number <= static_cast<double>(kMaxCount)))
-        refuse_content(place_of(key), fmt::format("numbers from 0 to {}", kMaxCount), printable(one.dump()));
+      if (!is_null && !(number >= 0 && number <= most))
+        refuse_content(place_of(key),
+                       most == kMaxSigned ? fmt::format("numbers from 0 to {}", kMaxCount) : "numbers from 0",
+                       printable(one.dump()));
       numbers.push_back(is_null ? kNan : number);
     }
     return numbers;
@@ -176,12 +178,21 @@ struct Reading {
     if constexpr (std::is_floating_point_v<Value>) return static_cast<Value>(number);
     return static_cast<Value>(std::clamp(number, -kMaxSigned, kMaxSigned));
   }
+  // A loss of the router is as large as it gets.
+  template <class Value>
+  static constexpr double most_of() {
+    if constexpr (!std::is_arithmetic_v<Value>) {
+      using Number = typename Value::value_type;
+      if constexpr (std::is_floating_point_v<Number>) return static_cast<double>(std::numeric_limits<Number>::max());
+    }
+    return kMaxSigned;
+  }
   template <class Value>
   static void read_column(const Line& members, std::string_view key, Value ExpertLoad::*member,
                           std::vector<ExpertLoad>& loads) {
     constexpr bool kIsOptional = !std::is_arithmetic_v<Value>;
     if (kIsOptional && !members.has(key)) return;
-    const std::vector<double> values = members.numbers(key, kIsOptional);
+    const std::vector<double> values = members.numbers(key, kIsOptional, most_of<Value>());
     if (values.size() != loads.size()) {
       refuse_content(members.place_of(key), fmt::format("{} numbers, as many as layers", loads.size()),
                      std::to_string(values.size()));

@@ -245,6 +245,7 @@ class Report {
       const OffloadMetrics* const timed = offload_of(runs_[i], true);
       for (std::size_t s = 0; timed != nullptr && s < timed->stages.size(); ++s) {
         const OffloadStats& stage = timed->stages[s];
+        if (stage.saving_bytes == 0 && stage.saved_bytes == 0) continue;  // as files of earlier versions have it
         const std::optional<std::int64_t>& driver = stage.saved_driver_bytes;
         table.add({label(i, fmt::format("stage {}", s)), bytes_text(stage.saving_bytes), bytes_text(stage.saved_bytes),
                    fmt::format("{:.4f}", stage.ratio()), driver ? bytes_text(*driver) : "n/a",

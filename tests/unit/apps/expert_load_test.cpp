@@ -149,6 +149,8 @@ TEST_F(ExpertLoadFile, IsReadBack) {
   EXPECT_EQ(record.experts[0].rows_sent, std::nullopt);
   EXPECT_EQ(record.expert_room_used, std::nullopt);
   EXPECT_TRUE(read(R"({"iteration": 1})").records.at(0).experts.empty());  // as earlier versions wrote it
+  metrics.experts[0].z_loss = 1e30f;                                       // of a run that diverges
+  EXPECT_EQ(read(to_json_line(metrics)).records.at(0).experts[0].z_loss, 1e30f);
 }
 
 TEST_F(ExpertLoadFile, IsRefusedWhereItIsNotWhole) {
