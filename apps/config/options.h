@@ -56,6 +56,7 @@ struct ConfigEntry {
   bool suggested = false;  // plan --suggest chooses it
   OnLoad on_load = OnLoad::kFree;
 };
+
 // A flag of a user's own (apps/own.cpp). The texts are literals.
 struct OwnFlag {
   std::string_view name;  // without dashes in front

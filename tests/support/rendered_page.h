@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
@@ -11,6 +12,13 @@
 namespace megalith::test {
 
 inline bool has_node() { return std::system("node --version > /dev/null 2>&1") == 0; }
+
+class ScriptTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_node()) GTEST_SKIP() << "no node";
+  }
+};
 
 // `expression` is JavaScript, evaluated after the page's script, and becomes a text.
 inline std::string evaluated(const std::string& page, const std::string& expression) {

@@ -29,13 +29,7 @@ std::string page_with(const Json& blocks) {
   return page_of({{"title", "T"}, {"origin", Json::array()}, {"tiles", Json::array()}, {"blocks", blocks}});
 }
 
-// What the script draws needs node.
-class ReportScript : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!test::has_node()) GTEST_SKIP() << "no node";
-  }
-};
+using ReportScript = test::ScriptTest;
 using Report = ReportScript;
 
 TEST_F(ReportScript, TicksAreOneTwoOrFiveTimesAPowerOfTen) {

@@ -75,12 +75,7 @@ std::string drawn(const Schedule& schedule, const Simulation& simulation) {
                                  {"blocks", nlohmann::ordered_json::array({schedule_block(schedule, simulation)})}}));
 }
 
-class ScheduleChart : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!test::has_node()) GTEST_SKIP() << "no node";
-  }
-};
+using ScheduleChart = test::ScriptTest;
 using PlanPage = ScheduleChart;
 
 TEST_F(ScheduleChart, HasABoxForEachVerb) {
