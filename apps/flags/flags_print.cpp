@@ -10,6 +10,7 @@
 #include "apps/program/version.h"
 #include "core/base/error.h"
 #include "core/base/take_part.h"
+#include "core/model/moe_config.h"
 
 namespace megalith {
 
