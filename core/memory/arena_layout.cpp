@@ -12,7 +12,8 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kTight = 512;  // of the bytes, what may be lost
+// What may be lost: a 512th of the bytes, or a page of a GPU, in which it gives memory out.
+constexpr std::size_t kTight = 512, kPage = std::size_t{2} << 20;
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
 using Order = std::vector<std::uint32_t>;  // of buffers, by number
@@ -227,7 +228,9 @@ class Layout {
 
 }  // namespace
 
-bool is_tight(std::size_t bytes, std::size_t live_bytes) { return bytes <= live_bytes + live_bytes / kTight; }
+bool is_tight(std::size_t bytes, std::size_t live_bytes) {
+  return bytes <= live_bytes + std::max(live_bytes / kTight, kPage);
+}
 
 std::size_t lay_out(std::vector<LayoutBuffer>& buffers, std::size_t live_bytes, bool searches) {
   Layout layout(buffers, live_bytes);

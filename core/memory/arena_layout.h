@@ -20,7 +20,7 @@ struct LayoutBuffer {
   std::size_t offset = 0;
 };
 
-// Whether a layout of so many bytes loses next to nothing.
+// Whether a layout of `bytes` loses next to nothing: a 512th of `live_bytes` or 2 MiB, a page of a GPU.
 bool is_tight(std::size_t bytes, std::size_t live_bytes);
 
 // Buffers that are alive together do not overlap. Returns where the highest one ends: at best `live_bytes`, the most

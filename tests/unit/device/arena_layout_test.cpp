@@ -207,7 +207,8 @@ void expect_apart(const std::vector<LayoutBuffer>& buffers) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(buffers[i], buffers[j])) << j << " and " << i;
 }
 
-// Small examples in which the largest first leaves a gap, whatever comes first of those of a size.
+// Small examples in which the largest first leaves a gap, whatever comes first of those of a size. In units of more
+// bytes than a layout may lose.
 TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
   struct Example {
     std::size_t live, by_size;
@@ -218,9 +219,11 @@ TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
       {5, 6, {{3, {{1, 2}}}, {3, {{6, 6}}}, {2, {{1, 3}}}, {3, {{7, 7}}}, {1, {{3, 6}}}}},
       {7, 9, {{4, {{5, 5}}}, {2, {{2, 4}}}, {3, {{4, 5}}}, {4, {{3, 3}}}, {2, {{6, 6}}}}}};
   for (const Example& example : examples) {
+    constexpr std::size_t kUnit = 4 << 20;
     std::vector<LayoutBuffer> buffers = example.buffers;
-    EXPECT_EQ(lay_out(buffers, example.live, /*searches=*/false), example.by_size);
-    EXPECT_EQ(lay_out(buffers, example.live, /*searches=*/true), example.live);
+    for (LayoutBuffer& buffer : buffers) buffer.bytes *= kUnit;
+    EXPECT_EQ(lay_out(buffers, kUnit * example.live, /*searches=*/false), kUnit * example.by_size);
+    EXPECT_EQ(lay_out(buffers, kUnit * example.live, /*searches=*/true), kUnit * example.live);
     expect_apart(buffers);
   }
 }

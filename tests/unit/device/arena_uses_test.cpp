@@ -14,7 +14,7 @@
 namespace megalith {
 namespace {
 
-constexpr std::size_t kBytes = 512;
+constexpr std::size_t kBytes = 4 << 20;  // more than a layout may lose
 
 ArenaScope forward(std::int32_t column) { return {.column = column, .segment = 1, .verb = 0}; }
 

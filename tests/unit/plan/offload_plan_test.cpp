@@ -128,12 +128,12 @@ std::string theory_of(const std::string& actions) {
 // dp 4 ep 4 pp 2 with 2 chunks of 2 layers a stage, dense ones and experts by turns.
 const Words kSeedLayout =
     kExperts + test::words(
-                   "--moe-layer-freq 2 --num-layers 8 --hidden-size 256 --seq-length 512 --bf16 --micro-batch-size 1 "
+                   "--moe-layer-freq 2 --num-layers 8 --hidden-size 256 --seq-length 4096 --bf16 --micro-batch-size 1 "
                    "--global-batch-size 32 --expert-model-parallel-size 4 --pipeline-model-parallel-size 2 "
                    "--num-layers-per-virtual-pipeline-stage 2");
 
 TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
-  constexpr std::size_t kSlot = 512 * 256 * 2;  // the norm's output, bf16
+  constexpr std::size_t kSlot = 4096 * 256 * 2;  // the norm's output, bf16
   const Words flags = test::plan_flags() + kSeedLayout + offload({"qkv_linear"}) + Words{"--offload-distance", "0"};
   const Options options = test::complete(flags, 8);
   const RunConfig config = run_config(options, 8);
