@@ -100,14 +100,14 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
       to.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
       const std::int64_t columns = parameter->row_elements(), whole_columns = elements_of_row(part.global_shape);
       for (std::int64_t row = 0; row < part.live_rows(); ++row) {
-        for (std::int64_t c = 0; c < columns; ++c) {
-          const std::int64_t from = at + row * columns + c;
-          if (from < 0 || from >= held.flat.numel()) continue;
-          float& element =
-              to[static_cast<std::size_t>(part.global_row_of(row) * whole_columns + part.global_column + c)];
-          const float value = values[static_cast<std::size_t>(from)];
-          agrees = agrees && (std::isnan(element) || element == value);
-          element = value;
+        const std::int64_t from = at + row * columns;
+        const std::int64_t first = std::clamp<std::int64_t>(-from, 0, columns);
+        const std::int64_t last = std::clamp<std::int64_t>(std::ssize(values) - from, first, columns);
+        float* const into = to.data() + part.global_row_of(row) * whole_columns + part.global_column;
+        for (std::int64_t c = first; c < last; ++c) {
+          const float value = values.data()[from + c];
+          agrees = agrees && (std::isnan(into[c]) || into[c] == value);
+          into[c] = value;
         }
       }
       at += part.rows * columns;
