@@ -39,8 +39,9 @@ function(megalith_compile_options target)
 endfunction()
 
 # With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a COLD
-# library, whose speed does not matter, are compiled as one. With sanitizers those of all libraries are in the quick tier; in
-# the full tier none, so that AddressSanitizer's build, which has no precompiled headers either, shows a missing include.
+# library, whose speed does not matter, are compiled as one. In the quick tier those of a test program are, too, and with
+# sanitizers those of all libraries. In the full tier AddressSanitizer's build, which has no precompiled headers either,
+# joins none, so that it shows a missing include.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
   megalith_compile_options(precompiled)
@@ -53,6 +54,12 @@ endfunction()
 function(megalith_join_sources name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)  # each is an included file
+endfunction()
+function(megalith_join_tests name)
+  if(MEGALITH_TIER STREQUAL "quick")
+    megalith_join_sources(${name})
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>)  # of another source's names
+  endif()
 endfunction()
 function(megalith_precompiled name)
   if(TARGET precompiled)
@@ -156,6 +163,7 @@ function(megalith_test name)
     set(ARG_PRECOMPILED tests_precompiled)
   endif()
   target_precompile_headers(${name} REUSE_FROM ${ARG_PRECOMPILED})
+  megalith_join_tests(${name})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} fmt::fmt GTest::gtest GTest::gmock GTest::gtest_main)
   if(NOT ARG_ALONE)
     target_link_libraries(${name} PRIVATE tests_support)

@@ -39,7 +39,7 @@ constexpr double kEndedWithin = 10;  // seconds after that
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Words endless(const std::string& timeout) {
+Words hanging_forever(const std::string& timeout) {
   return test::tiny_mock() + Words{"--train-iters",  "1000000", "--global-batch-size", "12",
                                    "--log-interval", "1000000", "--comm-timeout",      timeout};
 }
@@ -87,7 +87,7 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
   std::filesystem::create_directory(folder.path("comm-dump"));
   std::filesystem::create_symlink("../precious", folder.path("comm-dump/comm_rank_0000.json"));
   std::filesystem::create_symlink("../precious", folder.path("comm-dump/comm_rank_0002.json.tmp"));
-  const Stopped stopped = stop_a_rank(folder, endless("3"), 1, std::chrono::milliseconds(0));
+  const Stopped stopped = stop_a_rank(folder, hanging_forever("3"), 1, std::chrono::milliseconds(0));
   EXPECT_EQ(folder.read("precious"), "kept");  // links are replaced, not followed
   fmt::print("told {:.1f} s after the stop, ended {:.1f} s later\n", stopped.told, stopped.ended);
   EXPECT_EQ(stopped.outcome.code, 7);
@@ -112,7 +112,7 @@ TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
   if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   const Folder folder;
   const Words flags =
-      endless("3") + test::llama() +
+      hanging_forever("3") + test::llama() +
       test::words(
           "--global-batch-size 8 --num-experts 4 --moe-ffn-hidden-size 16 --expert-model-parallel-size 2 "
           "--pipeline-model-parallel-size 2");
@@ -132,8 +132,8 @@ TEST(Hangs, AFailingDumpHidesNothing) {
   for (const char* operation : {"mkdir", "write"}) {
     const Folder folder;
     const std::string site = fmt::format("comm_dump.{}:1:enospc", operation);
-    const Stopped stopped =
-        stop_a_rank(folder, endless("3") + Words{"--allow-faults", "--fault", site}, 1, std::chrono::milliseconds(0));
+    const Stopped stopped = stop_a_rank(folder, hanging_forever("3") + Words{"--allow-faults", "--fault", site}, 1,
+                                        std::chrono::milliseconds(0));
     EXPECT_EQ(stopped.outcome.code, 7) << site;
     EXPECT_THAT(stopped.outcome.errors(),
                 ElementsAre(AllOf(HasSubstr("train: error: [rank 0/3] "), HasSubstr("; rank 1 gave no answer"),
@@ -149,7 +149,7 @@ TEST(Hangs, AFailingDumpHidesNothing) {
 // A debugger, a batch system or a laptop's lid may stop all of them: that is nobody's fault.
 TEST(Hangs, ARunThatIsSuspendedGoesOn) {
   const Folder folder;
-  test::Process run(test::program_on(2, "train", endless("2.5") + Words{"--global-batch-size", "8"}), folder);
+  test::Process run(test::program_on(2, "train", hanging_forever("2.5") + Words{"--global-batch-size", "8"}), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   const std::vector<pid_t> ranks = run.ranks();
   ASSERT_EQ(ranks.size(), 2u);
@@ -167,8 +167,8 @@ TEST(Hangs, ARunThatIsSuspendedGoesOn) {
 TEST(Hangs, RanksThatMakeOtherCallsAreToldInTheFirstStep) {
   const Folder folder;
   const Words other =
-      endless("60") + Words{"--global-batch-size", "8", "--overlap-grad-reduce", "--ddp-bucket-size", "2000"};
-  const Words command = test::program_on(1, "train", endless("60") + Words{"--global-batch-size", "8"}) +
+      hanging_forever("60") + Words{"--global-batch-size", "8", "--overlap-grad-reduce", "--ddp-bucket-size", "2000"};
+  const Words command = test::program_on(1, "train", hanging_forever("60") + Words{"--global-batch-size", "8"}) +
                         Words{":", "-n", "1"} + test::program("train", other);
   const Outcome outcome = test::run(command, folder);
   EXPECT_EQ(outcome.code, 7);
@@ -220,7 +220,7 @@ TEST(Hangs, LongMeasured) {
   if (rounds == nullptr) GTEST_SKIP() << "set MEGALITH_HANG_ROUNDS, as tests/soak.sh does";
   std::mt19937 random = test::random_from_seed();
   Worst stops, ways;
-  const Words flags = endless("3") + Words{"--save", "kept", "--save-interval", "20", "--keep-last", "2"};
+  const Words flags = hanging_forever("3") + Words{"--save", "kept", "--save-interval", "20", "--keep-last", "2"};
   for (int round = 0; round < std::atoi(rounds) && !HasFailure(); ++round) {
     const Folder folder;
     const std::size_t rank = random() % 3;

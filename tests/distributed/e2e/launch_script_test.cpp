@@ -73,7 +73,7 @@ TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
 }
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
-Words endless(const Words& more) {
+Words logging_forever(const Words& more) {
   return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1", "--save", "kept"} + more;
 }
 
@@ -92,7 +92,7 @@ TEST(LaunchScript, RanksThatAreKilledAsTheyStartEndTheRun) {
   std::mt19937 random = test::random_from_seed();
   const Folder folder;
   for (int i = 0; i < kRuns / test::one_of(12); ++i) {
-    test::Process run(by_script(test::program_on(3, "train", endless({"--global-batch-size", "12"}))), folder);
+    test::Process run(by_script(test::program_on(3, "train", logging_forever({"--global-batch-size", "12"}))), folder);
     std::vector<pid_t> ranks;
     while (ranks.size() < 3 && test::is_running(run.pid())) ranks = run.ranks();
     ASSERT_EQ(ranks.size(), 3u);
@@ -110,7 +110,7 @@ TEST(LaunchScript, RanksThatAreKilledAsTheyStartEndTheRun) {
 // An mpirun that is stopped stands for one that hangs.
 TEST(LaunchScript, AStoppedMpirunIsEndedWithTheCodeOfItsRanks) {
   const Folder folder;
-  test::Process run(by_script(test::program_on(2, "train", endless({"--global-batch-size", "40000"}))), folder);
+  test::Process run(by_script(test::program_on(2, "train", logging_forever({"--global-batch-size", "40000"}))), folder);
   ASSERT_TRUE(run.wait_for_output(" parameters ("));
   const std::vector<pid_t> ranks = run.ranks();
   ASSERT_EQ(ranks.size(), 2u);
@@ -130,7 +130,7 @@ TEST(LaunchScript, AStoppedMpirunIsEndedWithTheCodeOfItsRanks) {
 TEST(LaunchScript, WhatTheSystemRepeatsIsHandedOnAndNoSecondRequest) {
   for (const int signal : {SIGHUP, SIGXCPU}) {
     const Folder folder;
-    test::Process run(by_script(test::program_on(2, "train", endless({}))), folder);
+    test::Process run(by_script(test::program_on(2, "train", logging_forever({}))), folder);
     ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
     for (int i = 0; i < 4 && test::is_running(run.pid()); ++i) {
       run.signal(signal);
@@ -144,9 +144,9 @@ TEST(LaunchScript, WhatTheSystemRepeatsIsHandedOnAndNoSecondRequest) {
 
 TEST(LaunchScript, UnderNohupARunOutlivesItsTerminal) {
   const Folder folder;
-  test::Process run(
-      Words{"/bin/bash", "-c", "exec nohup \"$@\"", "bash"} + by_script(test::program_on(2, "train", endless({}))),
-      folder);
+  test::Process run(Words{"/bin/bash", "-c", "exec nohup \"$@\"", "bash"} +
+                        by_script(test::program_on(2, "train", logging_forever({}))),
+                    folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();

@@ -30,7 +30,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using test::operator+;
 
-Words endless(const Words& more) {
+Words saving_forever(const Words& more) {
   return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval",  "1", "--save", "kept",
                                    "--load",        "kept",    "--save-interval", "50"} +
          more;
@@ -52,7 +52,7 @@ Outcome in_shell(const Folder& folder, const std::string& line, const Words& com
 TEST(Launch, CopiesOfRankZeroAreRefused) {
   const Folder folder;
   folder.write("text.txt", "a text");
-  const Outcome train = with_variable(folder, "WORLD_SIZE=2", test::program("train", endless({})));
+  const Outcome train = with_variable(folder, "WORLD_SIZE=2", test::program("train", saving_forever({})));
   EXPECT_EQ(train.code, 2);
   EXPECT_THAT(train.errors(),
               ElementsAre("train: error: [rank 0/1] WORLD_SIZE=2: expected a world of 2 ranks in MPI, got one of 1 "
@@ -102,21 +102,21 @@ TEST(Launch, ALimitOfFileSizesLeavesNoHalfFile) {
 TEST(Launch, AClosedPipeSavesAndEnds) {
   const Folder folder;
   const Outcome outcome = in_shell(folder, "$0 | head -n 1; exit ${PIPESTATUS[0]}",
-                                   test::program("train", endless({"--log-interval", "1"})));
+                                   test::program("train", saving_forever({"--log-interval", "1"})));
   EXPECT_EQ(outcome.code, 75) << outcome.err;
   EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
 }
 
 TEST(Launch, CtrlCSavesAndASecondEndsAtOnce) {
   const Folder folder;
-  test::Process once(test::program("train", endless({})), folder);
+  test::Process once(test::program("train", saving_forever({})), folder);
   ASSERT_TRUE(once.wait_for_output("iteration 1/ "));
   once.signal(SIGINT);
   const Outcome saved = once.finish();
   EXPECT_EQ(saved.code, 75);
   EXPECT_THAT(saved.err, AllOf(HasSubstr("[megalith] asked to stop: saves after the step under way"),
                                HasSubstr("stopped on request after step ")));
-  test::Process twice(test::program("train", endless({"--global-batch-size", "40000"})), folder);
+  test::Process twice(test::program("train", saving_forever({"--global-batch-size", "40000"})), folder);
   ASSERT_TRUE(twice.wait_for_output("loaded kept/step_"));
   while (test::is_running(twice.pid())) {
     twice.signal(SIGINT);
@@ -128,7 +128,7 @@ TEST(Launch, CtrlCSavesAndASecondEndsAtOnce) {
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
   const Folder folder;
-  const Words command = test::program_on(2, "train", endless({}));
+  const Words command = test::program_on(2, "train", saving_forever({}));
   test::Process run(
       Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
@@ -142,7 +142,7 @@ TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
 TEST(Launch, ACtrlCUnderTheScriptIsNeverLost) {
   for (const int milliseconds : {20, 60, 120, 250, 500}) {
     const Folder folder;
-    const Words command = test::program_on(2, "train", endless({}));
+    const Words command = test::program_on(2, "train", saving_forever({}));
     test::Process run(
         Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()), folder);
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -209,7 +209,7 @@ void expect_gone(const std::vector<pid_t>& ranks) {
 // Starts or goes on, until it trains.
 class Training {
  public:
-  explicit Training(const Folder& folder) : run_(test::program_on(2, "train", endless({})), folder) {
+  explicit Training(const Folder& folder) : run_(test::program_on(2, "train", saving_forever({})), folder) {
     EXPECT_TRUE(run_.wait_for_output("iteration "));
     ranks_ = run_.ranks();
     EXPECT_EQ(ranks_.size(), 2u);
@@ -248,7 +248,7 @@ TEST(Launch, MpirunIsKilledOrInterruptedAndTheNextRunGoesOn) {
   Training third(folder);
   third.mpirun().signal(SIGINT);  // Open MPI's mpirun gives its ranks two seconds, and ends with 1
   EXPECT_NE(third.end(), 0);
-  EXPECT_EQ(test::run(test::program("train", endless({"--exit-interval", "1"})), folder).code, 75);
+  EXPECT_EQ(test::run(test::program("train", saving_forever({"--exit-interval", "1"})), folder).code, 75);
 }
 
 TEST(Launch, ARankThatDoesNotStartEndsTheRun) {

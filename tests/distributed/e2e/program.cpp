@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -262,6 +263,11 @@ void expect_same_tensors(const Folder& folder, const std::string& save, const st
     const std::string file = fmt::format("/step_{:07}/rank_{:04}_of_0002.safetensors", step, rank);
     EXPECT_TRUE(folder.read(save + file) == folder.read(other + file)) << file;
   }
+}
+
+std::string number_after(const std::string& text, const std::string& pattern) {
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(pattern + "([0-9.]+)")) ? match[1].str() : "none";
 }
 
 std::mt19937 random_from_seed() {

@@ -86,6 +86,8 @@ std::vector<double> losses_of(const Words& metrics);  // exactly
 // The checkpoints that runs of two ranks saved at this step are the same, byte for byte.
 void expect_same_tensors(const Folder& folder, const std::string& save, const std::string& other, int step);
 
+// The first number behind `pattern`, a regular expression, in `text`; "none" without one.
+std::string number_after(const std::string& text, const std::string& pattern);
 std::mt19937 random_from_seed();  // $SEED, or 1
 
 }  // namespace megalith::test

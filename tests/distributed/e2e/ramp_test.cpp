@@ -36,11 +36,6 @@ Words run_of_53() {
              "--eval-interval 2 --eval-iters 1");
 }
 
-std::string number_after(const std::string& text, const std::string& pattern) {
-  std::smatch match;
-  return std::regex_search(text, match, std::regex(pattern + "([0-9.]+)")) ? match[1].str() : "none";
-}
-
 TEST(Ramp, KilledInEachStageAndResumed) {
   const Folder folder;
   folder.make_text();
@@ -55,7 +50,7 @@ TEST(Ramp, KilledInEachStageAndResumed) {
                          HasSubstr("1 of --train-samples 53 left over: the next step would take 12\n")));
   std::vector<std::string> batches;
   for (const std::string& line : folder.read_lines("whole.jsonl"))
-    batches.push_back(number_after(line, "\"global_batch_size\": "));
+    batches.push_back(test::number_after(line, "\"global_batch_size\": "));
   EXPECT_THAT(batches, ElementsAre("4", "4", "4", "8", "8", "12", "12"));
 
   const Words parts =
@@ -85,9 +80,9 @@ TEST(Ramp, PlanShowsTheMemoryOfTheLargestStage) {
                            test::words("--train-iters 0 --train-samples 12 --eval-interval 1 --eval-iters 1")),
       folder);
   ASSERT_EQ(run.code, 0) << run.err;
-  const std::string total = number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
-  EXPECT_EQ(number_after(run.out + run.err, "peak: "), total) << run.out;
-  EXPECT_EQ(number_after(run.out + run.err, "peak: [0-9.]+, planned "), total) << run.out;
+  const std::string total = test::number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
+  EXPECT_EQ(test::number_after(run.out + run.err, "peak: "), total) << run.out;
+  EXPECT_EQ(test::number_after(run.out + run.err, "peak: [0-9.]+, planned "), total) << run.out;
 }
 
 // A change of batch in the middle moves neither the end nor the rate.

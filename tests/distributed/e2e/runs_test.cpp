@@ -110,12 +110,6 @@ TEST(Runs, MetricsHaveWhatUsersReadAndAreDrawn) {
   EXPECT_THAT(page, ::testing::Not(HasSubstr("src=")));
 }
 
-// The number that `pattern` finds, "0.19" for "step arena *" in "step arena    0.19 MiB".
-std::string number_after(const std::string& text, const std::string& pattern) {
-  std::smatch match;
-  return std::regex_search(text, match, std::regex(pattern + "([0-9.]+)")) ? match[1].str() : "none";
-}
-
 // To the byte, by owner. The hazard checker takes none.
 TEST(Runs, TakeTheMemoryThatPlanForecast) {
   const Folder folder;
@@ -152,15 +146,15 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
     metrics.at("memory_bytes").erase("graphs");
     EXPECT_EQ(metrics.at("memory_bytes"), stage.at("memory_bytes"));
     EXPECT_EQ(metrics.at("memory_peak_bytes"), stage.at("memory_peak_bytes"));
-    const std::string launched = number_after(plan.out, "per step and rank, launched[^\n]* in ");
+    const std::string launched = test::number_after(plan.out, "per step and rank, launched[^\n]* in ");
     EXPECT_TRUE(m >= 5 || stage.at("ops").dump() == launched) << stage.at("ops") << ", not " << launched;  // no stages
     const std::string log = run.out + run.err;
-    const std::string total = number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
-    EXPECT_EQ(number_after(log, "peak: "), total) << log;
+    const std::string total = test::number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
+    EXPECT_EQ(test::number_after(log, "peak: "), total) << log;
     if (m > 1) continue;
     // The banner under mpirun, and what Megatron's log line does not have.
-    EXPECT_EQ(number_after(run.out, "\n  memory  at most, rank [01] takes "), total) << run.out;
-    EXPECT_EQ(number_after(run.out, "megalith train [^\n]*\n  ranks   "), "2") << run.out;
+    EXPECT_EQ(test::number_after(run.out, "\n  memory  at most, rank [01] takes "), total) << run.out;
+    EXPECT_EQ(test::number_after(run.out, "megalith train [^\n]*\n  ranks   "), "2") << run.out;
     EXPECT_TRUE(
         std::regex_search(run.out, std::regex("nan iterations: 0 \\| tokens/s: [0-9.]+ \\| tokens/s/GPU: [0-9.]+ "
                                               "\\| ETA: 0s \\|\n")))

@@ -29,7 +29,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using test::operator+;
 
-Words endless(const Words& more) {
+Words silent_forever(const Words& more) {
   return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1000000", "--save", "kept"} + more;
 }
 
@@ -120,7 +120,7 @@ TEST(Stops, ANumericFailureIsToldOnce) {
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
   const Folder folder;
-  test::Process run(test::program_on(2, "train", endless({"--stop-file", "stop"})), folder);
+  test::Process run(test::program_on(2, "train", silent_forever({"--stop-file", "stop"})), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   folder.write("stop", "");
   const Outcome outcome = run.finish();
@@ -132,8 +132,9 @@ TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
 
 TEST(Stops, ASecondRunInTheFolderOfAnotherIsRefused) {
   const Folder folder;
-  const Words again = endless({"--load", "kept", "--exit-interval", "1"});
-  test::Process first(test::program_on(2, "train", endless({"--load", "kept", "--save-interval", "50"})), folder);
+  const Words again = silent_forever({"--load", "kept", "--exit-interval", "1"});
+  test::Process first(test::program_on(2, "train", silent_forever({"--load", "kept", "--save-interval", "50"})),
+                      folder);
   ASSERT_TRUE(first.wait_for_output("saved kept/step_0000050"));
   test::expect_error(folder, test::program_on(2, "train", again), 3,
                      AllOf(HasSubstr("train: error: [rank 0/2] --save kept: expected a folder that no other run saves "
@@ -151,7 +152,7 @@ TEST(Stops, ASecondRunInTheFolderOfAnotherIsRefused) {
 TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
   const Folder folder;
   // Steps of seconds, so that the first request is still waiting for the end of one.
-  const Words flags = endless({"--load", "kept"});
+  const Words flags = silent_forever({"--load", "kept"});
   ASSERT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "2"}), folder).code, 75);
   test::Process run(test::program_on(2, "train", flags + Words{"--global-batch-size", "40000"}), folder);
   ASSERT_TRUE(run.wait_for_output("loaded kept/step_0000002"));
@@ -219,7 +220,7 @@ TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
     };
   }
   for (const auto& [kind, make] : kinds) {
-    test::Process run(test::program("train", endless({"--stop-file", "stop"})), folder);
+    test::Process run(test::program("train", silent_forever({"--stop-file", "stop"})), folder);
     ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
     make();
     ASSERT_TRUE(
@@ -237,9 +238,10 @@ TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
 
 TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
   const Folder folder;
-  test::Process run(test::program("train", endless({"--stop-file", "stop", "--allow-faults", "--fault",
-                                                    "stop_file.remove:1:eio", "--fault", "stop_file.remove:2:eio"})),
-                    folder);
+  test::Process run(
+      test::program("train", silent_forever({"--stop-file", "stop", "--allow-faults", "--fault",
+                                             "stop_file.remove:1:eio", "--fault", "stop_file.remove:2:eio"})),
+      folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   folder.write("stop", "");
   const Outcome kept = run.finish();
@@ -274,12 +276,12 @@ TEST(Stops, AFolderWithoutLocksIsAWarning) {
 
 TEST(Stops, SigtermAndTheClock) {
   const Folder folder;
-  test::Process run(test::program("train", endless({})), folder);
+  test::Process run(test::program("train", silent_forever({})), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   run.signal(SIGTERM);
   EXPECT_EQ(run.finish().code, 75);
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(code_of(folder, "train", endless({"--exit-duration-in-mins", "0.01"})), 75);
+  EXPECT_EQ(code_of(folder, "train", silent_forever({"--exit-duration-in-mins", "0.01"})), 75);
   EXPECT_GT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(600));
 }
 

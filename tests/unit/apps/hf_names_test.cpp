@@ -17,8 +17,8 @@ namespace {
 
 using Values = std::vector<std::uint16_t>;
 
-constexpr std::array kFamilies = {HfFamily::kGpt2,  HfFamily::kLlama,   HfFamily::kMistral, HfFamily::kQwen2,
-                                  HfFamily::kQwen3, HfFamily::kMixtral, HfFamily::kQwen3Moe};
+constexpr std::array kNamedFamilies = {HfFamily::kGpt2,  HfFamily::kLlama,   HfFamily::kMistral, HfFamily::kQwen2,
+                                       HfFamily::kQwen3, HfFamily::kMixtral, HfFamily::kQwen3Moe};
 
 ModelConfig model_of(HfFamily family) {
   ModelConfig model{.num_layers = 2,
@@ -60,7 +60,7 @@ std::map<std::string, std::string> parameters_of(const ModelConfig& model) {
 
 TEST(HfNames, CoverEveryParameterOnce) {
   std::vector<ModelConfig> models;
-  for (const HfFamily family : kFamilies) models.push_back(model_of(family));
+  for (const HfFamily family : kNamedFamilies) models.push_back(model_of(family));
   models.push_back(models[0]);
   models.back().untie_embeddings_and_output_weights = true;
   models.push_back(models[1]);
@@ -195,7 +195,7 @@ TEST(HfNames, PaddingIsZerosAndIsLeftOut) {
 
 // Every tensor of every family, both element sizes: out and in again gives the same bytes.
 TEST(HfNames, OutAndInAgain) {
-  for (const HfFamily family : kFamilies) {
+  for (const HfFamily family : kNamedFamilies) {
     for (const HfTensor& tensor : hf_tensors(model_of(family), {.qkv = true, .gate_up = true, .experts = true})) {
       for (const std::size_t item : {std::size_t{2}, std::size_t{4}}) {
         std::vector<std::byte> theirs(static_cast<std::size_t>(tensor.rows() * tensor.columns()) * item);

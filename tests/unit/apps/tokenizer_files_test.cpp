@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
+const std::string kGoldenTokenizers = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
 
 class TokenizerFiles : public test::InFolder {
  protected:
@@ -54,7 +54,7 @@ class TokenizerFiles : public test::InFolder {
 };
 
 TEST_F(TokenizerFiles, StayWithTheCheckpoint) {
-  std::filesystem::copy(kGolden + "gpt2.json", "t.json");
+  std::filesystem::copy(kGoldenTokenizers + "gpt2.json", "t.json");
   const std::string text = test::read_file("t.json");
   const Words flags = joined(joined(run_, model_), tokenizer_);
   EXPECT_THAT(train(joined(flags, {"--train-iters", "2"}), 2), Not(HasSubstr("warning")));
@@ -75,14 +75,14 @@ TEST_F(TokenizerFiles, StayWithTheCheckpoint) {
   EXPECT_THAT(train(joined(asked, {"--train-iters", "5"}), 2), Not(HasSubstr("is not there")));
   EXPECT_EQ(newest().state().step, 5);
 
-  std::filesystem::copy(kGolden + "llama3.json", "t.json");
+  std::filesystem::copy(kGoldenTokenizers + "llama3.json", "t.json");
   EXPECT_THAT(train(joined(flags, {"--train-iters", "6"}), 2),
               HasSubstr("exit 2: --tokenizer-type of checkpoint kept/step_0000005: expected bpe-gpt2-"));
 }
 
 TEST_F(TokenizerFiles, OfAFolderStayWithTheCheckpointToo) {
   std::filesystem::create_directory("hf");
-  std::filesystem::copy(kGolden + "gpt2.json", "hf/tokenizer.json");
+  std::filesystem::copy(kGoldenTokenizers + "gpt2.json", "hf/tokenizer.json");
   std::ofstream("hf/tokenizer_config.json") << R"({"bos_token": "a"})";
   const Words flags = joined(joined(run_, model_),
                              {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "hf", "--train-iters"});

@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kMemory = 24;
 constexpr int kMaxOps = 400;
 
-std::byte* memory() {
+std::byte* watched_bytes() {
   static std::byte bytes[kMemory];
   return bytes;
 }
@@ -40,18 +40,18 @@ const char* op_name(int i) {
   return names[static_cast<std::size_t>(i)].c_str();
 }
 
-struct Random {
+struct RandomRanges {
   std::mt19937 engine;
   int below(int n) { return static_cast<int>(engine() % static_cast<unsigned>(n)); }
   bool chance(int percent) { return below(100) < percent; }
 };
 
-std::vector<AccessRange> random_ranges(Random& random, int write_percent) {
+std::vector<AccessRange> random_ranges(RandomRanges& random, int write_percent) {
   std::vector<AccessRange> ranges;
   for (int r = 1 + random.below(3); r > 0; --r) {
     const int begin = random.below(static_cast<int>(kMemory));
     const int bytes = 1 + random.below(std::min(8, static_cast<int>(kMemory) - begin));
-    ranges.push_back({memory() + begin, static_cast<std::size_t>(bytes), random.chance(write_percent)});
+    ranges.push_back({watched_bytes() + begin, static_cast<std::size_t>(bytes), random.chance(write_percent)});
   }
   return ranges;
 }
@@ -121,7 +121,7 @@ bool compare(const HazardChecker& checker, const Reference& reference, unsigned 
 }
 
 bool compare_random_trace(unsigned seed) {
-  Random random{std::mt19937(seed)};
+  RandomRanges random{std::mt19937(seed)};
   const int lanes = 2 + random.below(4);
   const int events = 1 + random.below(5);
   const int write_percent = 10 + random.below(50);
@@ -291,7 +291,7 @@ class RandomProgram {
     next_inside_ += 1000;
   }
 
-  Random random_;
+  RandomRanges random_;
   int write_percent_;
   HazardChecker checker_;
   std::deque<Stream> streams_;

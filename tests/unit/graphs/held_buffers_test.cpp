@@ -16,15 +16,16 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 // Segments 0 and 3 are captured; 1 and 2, and those from 4 on, follow each other.
-constexpr int kCaptured = 0, kMlp = 1, kNorm = 2, kNext = 3, kHead = 4, kTail = 5, kEnd = 6;
+constexpr int kCaptured = 0, kMlpSegment = 1, kNorm = 2, kNext = 3, kHead = 4, kTail = 5, kEnd = 6;
 
 class HeldBuffers : public testing::Test {
  protected:
   HeldBuffers() {
-    for (const int segment : {kCaptured, kMlp, kNorm, kNext, kHead, kTail, kEnd}) begin(ActionKind::kForward, segment);
+    for (const int segment : {kCaptured, kMlpSegment, kNorm, kNext, kHead, kTail, kEnd})
+      begin(ActionKind::kForward, segment);
     begin(ActionKind::kOffload, -1);
     begin(ActionKind::kSend, -1);
-    for (const int segment : {kEnd, kTail, kHead, kNext, kNorm, kMlp, kCaptured})
+    for (const int segment : {kEnd, kTail, kHead, kNext, kNorm, kMlpSegment, kCaptured})
       begin(ActionKind::kBackwardData, segment);
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       if (actions_[i].segment == kCaptured || actions_[i].segment == kNext)
@@ -69,22 +70,25 @@ class HeldBuffers : public testing::Test {
 constexpr auto kF = ActionKind::kForward, kB = ActionKind::kBackwardData;
 
 TEST_F(HeldBuffers, LeaveOutWhatEagerNeighboursHaveForThemselves) {
-  EXPECT_THAT(held(kMlp, {{kF, kMlp}}), ElementsAre(false));
-  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kF, kNorm}, {kB, kNorm}, {kB, kMlp}}, kNorm), ElementsAre(false));
+  EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}}), ElementsAre(false));
+  EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {kF, kNorm}, {kB, kNorm}, {kB, kMlpSegment}}, kNorm),
+              ElementsAre(false));
   EXPECT_THAT(held(kHead, {{kF, kHead}, {kB, kHead}}, kHead), ElementsAre(false));
   EXPECT_THAT(held(kTail, {{kF, kTail}, {kF, kEnd}}, -1, {kTail}), ElementsAre(false)) << "to an eager one";
-  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {ActionKind::kOffload, -1}, {kB, kMlp}}), ElementsAre(false)) << "moves";
+  EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {ActionKind::kOffload, -1}, {kB, kMlpSegment}}), ElementsAre(false))
+      << "moves";
 }
 
 TEST_F(HeldBuffers, AreWhatGraphsAccessAndWhatPassesThem) {
   EXPECT_THAT(held(kCaptured, {{kF, kCaptured}}), ElementsAre(true));
-  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kF, kNext}}), ElementsAre(true)) << "its input";
-  EXPECT_THAT(held(kCaptured, {{kF, kMlp}}), ElementsAre(true)) << "allocated by a verb that is not run again";
+  EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {kF, kNext}}), ElementsAre(true)) << "its input";
+  EXPECT_THAT(held(kCaptured, {{kF, kMlpSegment}}), ElementsAre(true)) << "allocated by a verb that is not run again";
   EXPECT_THAT(held(kNorm, {{kF, kNorm}, {kF, kHead}}), ElementsAre(true)) << "in the list that the graph hands on";
-  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {kB, kMlp}}, kNext), ElementsAre(true)) << "in the stash of a captured segment";
+  EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {kB, kMlpSegment}}, kNext), ElementsAre(true))
+      << "in the stash of a captured segment";
   EXPECT_THAT(held(kNorm, {{kF, kNorm}}, -1, {kNorm}), ElementsAre(true)) << "in its list, though it is not read";
-  EXPECT_THAT(held(kMlp, {{kF, kMlp}, {ActionKind::kSend, -1}}), ElementsAre(true));
-  EXPECT_THAT(held(-1, {{kF, kMlp}}), ElementsAre(true)) << "of the step loop";
+  EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {ActionKind::kSend, -1}}), ElementsAre(true));
+  EXPECT_THAT(held(-1, {{kF, kMlpSegment}}), ElementsAre(true)) << "of the step loop";
 }
 
 TEST_F(HeldBuffers, AreNoneWithoutGraphs) {

@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-constexpr std::int64_t kTokens = 5, kInputs = 7, kRank = 3, kOutputs = 4;
+constexpr std::int64_t kRows = 5, kInputs = 7, kRank = 3, kOutputs = 4;
 
 test::SegmentCase low_rank_case(DeviceType device) {
   return {.build =
@@ -21,7 +21,7 @@ test::SegmentCase low_rank_case(DeviceType device) {
                     store,
                     LowRankLinear::Spec{.name = "adapter", .inputs = kInputs, .rank = kRank, .outputs = kOutputs});
               },
-          .inputs = {{kTokens, kInputs}},
+          .inputs = {{kRows, kInputs}},
           .device = device,
           .weight_std = 0.5f};
 }
@@ -62,12 +62,12 @@ TEST_P(LowRankLinearTest, AgreesWithPlainArithmetic) {
   const Matrix x = matrix(r.inputs[0]), dy = matrix(r.output_gradients[0]);
   ASSERT_EQ(r.names, (std::vector<std::string>{"adapter.a", "adapter.b"}));
   const Matrix a = matrix(r.weights[0]), b = matrix(r.weights[1]);
-  const Matrix hidden = multiply(x, a, kTokens, kInputs, kRank);
-  const Matrix d_hidden = multiply(dy, transpose(b, kRank, kOutputs), kTokens, kOutputs, kRank);
-  expect_near(r.outputs[0], multiply(hidden, b, kTokens, kRank, kOutputs));
-  expect_near(r.input_gradients[0], multiply(d_hidden, transpose(a, kInputs, kRank), kTokens, kRank, kInputs));
-  expect_near(r.main_gradients[0], multiply(transpose(x, kTokens, kInputs), d_hidden, kInputs, kTokens, kRank));
-  expect_near(r.main_gradients[1], multiply(transpose(hidden, kTokens, kRank), dy, kRank, kTokens, kOutputs));
+  const Matrix hidden = multiply(x, a, kRows, kInputs, kRank);
+  const Matrix d_hidden = multiply(dy, transpose(b, kRank, kOutputs), kRows, kOutputs, kRank);
+  expect_near(r.outputs[0], multiply(hidden, b, kRows, kRank, kOutputs));
+  expect_near(r.input_gradients[0], multiply(d_hidden, transpose(a, kInputs, kRank), kRows, kRank, kInputs));
+  expect_near(r.main_gradients[0], multiply(transpose(x, kRows, kInputs), d_hidden, kInputs, kRows, kRank));
+  expect_near(r.main_gradients[1], multiply(transpose(hidden, kRows, kRank), dy, kRank, kRows, kOutputs));
 }
 
 TEST_P(LowRankLinearTest, ReplaysBitForBit) {

@@ -25,7 +25,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::int64_t kSequences = 2;
+constexpr std::int64_t kBatch = 2;
 
 struct Layout {
   int tensor = 1;
@@ -90,13 +90,13 @@ Step step_of(Communicator& group, const ModelConfig& config, const Layout& layou
   initialize(compute, gpt);
   SharedGradients shared(tensor, *gpt.parameters, pool);
   Arena arena(pool, Arena::Mode::kUnplanned);
-  const std::int64_t tokens = kSequences * config.seq_length;
+  const std::int64_t tokens = kBatch * config.seq_length;
   const Context ctx{.compute = compute, .arena = arena};
   auto* const parameters =
       static_cast<MicrobatchParameters*>(pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
   launch(compute,
          WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(tokens)}, .out = parameters});
-  const Microbatch mb{.sequences = kSequences,
+  const Microbatch mb{.sequences = kBatch,
                       .seq_length = config.seq_length,
                       .tokens = integers(compute, pool, tokens, config.vocab_size, 3),
                       .labels = integers(compute, pool, tokens, config.vocab_size, 7),

@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-constexpr std::int64_t kSequences = 3, kLength = 16, kExperts = 6;
+constexpr std::int64_t kDrawnSequences = 3, kDrawnLength = 16, kExperts = 6;
 using Rows = std::vector<std::vector<float>>;
 
 Rows drawn(std::int64_t count, const RowsOfSequences& rows) {
@@ -24,21 +24,22 @@ Rows drawn(std::int64_t count, const RowsOfSequences& rows) {
 }
 
 TEST(RandomLogits, DependOnSequenceAndPositionAlone) {
-  const Rows whole = drawn(kSequences * kLength, {.seq_length = kLength});
+  const Rows whole = drawn(kDrawnSequences * kDrawnLength, {.seq_length = kDrawnLength});
   EXPECT_EQ(std::set(whole.begin(), whole.end()).size(), whole.size());
   for (const std::int64_t context : {1, 2, 4}) {
-    const std::int64_t length = kLength / context, rows = kSequences * length;
+    const std::int64_t length = kDrawnLength / context, rows = kDrawnSequences * length;
     for (const std::int64_t tensor : {1, 2, 3}) {  // of three a rank ends within a sequence
       if (rows % tensor != 0) continue;
       for (std::int64_t rank = 0; rank < context * tensor; ++rank) {
         SCOPED_TRACE(testing::Message() << "cp " << context << ", tp " << tensor << ", rank " << rank);
-        const SequencePart part = part_of_sequence(kLength, rank / tensor, context);
+        const SequencePart part = part_of_sequence(kDrawnLength, rank / tensor, context);
         const std::int64_t count = rows / tensor, first = rank % tensor * count;
         const Rows own = drawn(count, {.first = first, .seq_length = length, .part = part});
         for (std::int64_t row = 0; row < count; ++row) {
           const std::int64_t sequence = (first + row) / length;
           const std::int64_t position = part.position((first + row) % length, length);
-          EXPECT_EQ(own[static_cast<std::size_t>(row)], whole[static_cast<std::size_t>(sequence * kLength + position)]);
+          EXPECT_EQ(own[static_cast<std::size_t>(row)],
+                    whole[static_cast<std::size_t>(sequence * kDrawnLength + position)]);
         }
       }
     }

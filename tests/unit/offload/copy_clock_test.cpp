@@ -13,7 +13,7 @@ namespace {
 constexpr auto kMoment = std::chrono::milliseconds(5);
 constexpr double kSeconds = 5e-3;
 
-struct Bench {
+struct ClockBench {
   Stream compute{DeviceType::kCpu, "compute"}, out{DeviceType::kCpu, "offload"}, back{DeviceType::kCpu, "reload"};
   CopyClock clock;
 
@@ -40,7 +40,7 @@ struct Bench {
 };
 
 TEST(CopyClock, TellsCopiesAndWaitsForThemApart) {
-  Bench bench;
+  ClockBench bench;
   bench.clock.begin(true);
   bench.copy(CopyClock::Way::kOut, bench.out, true);
   bench.copy(CopyClock::Way::kBack, bench.back, false);
@@ -52,7 +52,7 @@ TEST(CopyClock, TellsCopiesAndWaitsForThemApart) {
 }
 
 TEST(CopyClock, CountsEachCopyOfAStepOnce) {
-  Bench bench;
+  ClockBench bench;
   bench.clock.begin(true);
   for (int i = 0; i < 3; ++i) bench.copy(CopyClock::Way::kOut, bench.out, true);
   EXPECT_GE(bench.clock.read().copy_out, 3 * kSeconds);
@@ -66,7 +66,7 @@ TEST(CopyClock, CountsEachCopyOfAStepOnce) {
 }
 
 TEST(CopyClock, RecordsNothingInAStepThatIsNotTimed) {
-  Bench bench;
+  ClockBench bench;
   bench.clock.begin(false);
   CopyClock::Span* const span = bench.clock.start(CopyClock::Way::kOut, bench.out);
   EXPECT_EQ(span, nullptr);

@@ -12,16 +12,16 @@
 namespace megalith::test {
 namespace {
 
-struct Sizes {
+struct MergeSizes {
   std::int64_t samples, queries, keys, heads, kv_heads, dim;
 };
 // Around the tiles of 6 rows, 64 keys and 128 queries, with more keys than queries and fewer.
-const Sizes kSizes[] = {{1, 1, 1, 1, 1, 8},    {2, 7, 3, 2, 1, 8},     {1, 1, 130, 2, 2, 16},
-                        {2, 65, 64, 4, 2, 24}, {1, 130, 200, 2, 1, 8}, {1, 200, 63, 1, 1, 64}};
+const MergeSizes kMergeSizes[] = {{1, 1, 1, 1, 1, 8},    {2, 7, 3, 2, 1, 8},     {1, 1, 130, 2, 2, 16},
+                                  {2, 65, 64, 4, 2, 24}, {1, 130, 200, 2, 1, 8}, {1, 200, 63, 1, 1, 64}};
 
 class WholeAttentionTest : public OpTest {
  protected:
-  static reference::AttentionSizes reference_sizes(const Sizes& z, bool causal = false) {
+  static reference::AttentionSizes reference_sizes(const MergeSizes& z, bool causal = false) {
     return {.samples = static_cast<std::size_t>(z.samples),
             .queries = static_cast<std::size_t>(z.queries),
             .keys = static_cast<std::size_t>(z.keys),
@@ -31,10 +31,10 @@ class WholeAttentionTest : public OpTest {
             .scale = static_cast<double>(scale_of(z)),
             .causal = causal};
   }
-  static float scale_of(const Sizes& z) { return 1 / std::sqrt(static_cast<float>(z.dim)); }
-  Shape query_shape(const Sizes& z) { return {z.samples, z.queries, z.heads, z.dim}; }
-  Shape key_shape(const Sizes& z) { return {z.samples, z.keys, z.kv_heads, z.dim}; }
-  Shape lse_shape(const Sizes& z) { return {z.samples, z.heads, z.queries}; }
+  static float scale_of(const MergeSizes& z) { return 1 / std::sqrt(static_cast<float>(z.dim)); }
+  Shape query_shape(const MergeSizes& z) { return {z.samples, z.queries, z.heads, z.dim}; }
+  Shape key_shape(const MergeSizes& z) { return {z.samples, z.keys, z.kv_heads, z.dim}; }
+  Shape lse_shape(const MergeSizes& z) { return {z.samples, z.heads, z.queries}; }
   // As in attention_test.cpp.
   void expect_sum(const Tensor& got, const Values& want, const Values& magnitude, std::int64_t length,
                   std::string_view what) {
@@ -48,7 +48,7 @@ class WholeAttentionTest : public OpTest {
 MEGALITH_OP_TESTS(WholeAttentionTest);
 
 TEST_P(WholeAttentionTest, Forward) {
-  for (const Sizes& z : kSizes) {
+  for (const MergeSizes& z : kMergeSizes) {
     SCOPED_TRACE(z.queries);
     const Tensor q = input(query_shape(z)), k = input(key_shape(z)), v = input(key_shape(z));
     const Tensor out = output(query_shape(z)), lse = output(lse_shape(z), DType::kFp32);
@@ -60,7 +60,7 @@ TEST_P(WholeAttentionTest, Forward) {
 }
 
 TEST_P(WholeAttentionTest, Backward) {
-  for (const Sizes& z : kSizes) {
+  for (const MergeSizes& z : kMergeSizes) {
     SCOPED_TRACE(z.queries);
     const Tensor q = input(query_shape(z)), k = input(key_shape(z)), v = input(key_shape(z));
     const auto exact = reference::attention(values(q), values(k), values(v), reference_sizes(z));
@@ -90,11 +90,11 @@ TEST_P(WholeAttentionTest, Backward) {
 
 // Keys in two parts, merged, are the keys in one; the second half of the rows alone, in a buffer of all.
 TEST_P(WholeAttentionTest, MergedPartsAreTheWhole) {
-  const Sizes z{.samples = 2, .queries = 9, .keys = 70, .heads = 4, .kv_heads = 2, .dim = 8};
+  const MergeSizes z{.samples = 2, .queries = 9, .keys = 70, .heads = 4, .kv_heads = 2, .dim = 8};
   const Tensor q = input(query_shape(z)), k = input(key_shape(z)), v = input(key_shape(z));
   const auto want = reference::attention(values(q), values(k), values(v), reference_sizes(z));
   const auto part_of = [&](std::int64_t first, std::int64_t count) {
-    Sizes part = z;
+    MergeSizes part = z;
     part.keys = count;
     const Tensor k_part = input(key_shape(part), dtype(), values(k.slice(1, first, count)));
     const Tensor v_part = input(key_shape(part), dtype(), values(v.slice(1, first, count)));

@@ -17,7 +17,7 @@ namespace {
 
 enum class Layout { kFused, kPacked, kTokensFirst, kMixed };  // kMixed: q and k of their own, v in the fused projection
 
-struct Case {
+struct AttentionCase {
   std::int64_t samples, tokens, heads, kv_heads, dim;
   Layout layout = Layout::kFused;
   bool low_scores = false;  // far below -ln(FLT_MAX), where exp(-lse) of padding would overflow
@@ -28,7 +28,7 @@ struct Projection {
   CudaBlock fused, own_q, own_k, own_v;
   Tensor q, k, v;
 
-  Projection(CudaStream& stream, const Case& x)
+  Projection(CudaStream& stream, const AttentionCase& x)
       : fused(stream, {x.samples, x.tokens, x.heads + 2 * x.kv_heads, x.dim}, DType::kBf16),
         own_q(stream, shape(x, x.heads), DType::kBf16),
         own_k(stream, shape(x, x.kv_heads), DType::kBf16),
@@ -42,9 +42,9 @@ struct Projection {
     if (x.layout != Layout::kMixed) v = arranged(own_v.tensor(), x);
   }
 
-  static Shape shape(const Case& x, std::int64_t heads) { return {x.samples, x.tokens, heads, x.dim}; }
+  static Shape shape(const AttentionCase& x, std::int64_t heads) { return {x.samples, x.tokens, heads, x.dim}; }
   // [B, S, heads, D], stored as [S, B, heads, D] under kTokensFirst.
-  static Tensor arranged(Tensor packed, const Case& x) {
+  static Tensor arranged(Tensor packed, const AttentionCase& x) {
     if (x.layout != Layout::kTokensFirst) return packed;
     const std::int64_t row = packed.size(2) * packed.size(3);
     packed.strides[0] = row;
@@ -53,14 +53,14 @@ struct Projection {
   }
 };
 
-struct Problem {
+struct AttentionProblem {
   CudaStream& stream;
-  Case sizes;
+  AttentionCase sizes;
   Projection x, d;
   CudaBlock out, d_out, lse, delta;
   std::vector<CudaBlock*> written = {&d.fused, &d.own_q, &d.own_k, &d.own_v, &out, &lse, &delta};
 
-  Problem(CudaStream& s, const Case& c)
+  AttentionProblem(CudaStream& s, const AttentionCase& c)
       : stream(s),
         sizes(c),
         x(s, c),
@@ -189,7 +189,7 @@ class CudaAttention : public testing::Test {
 
 TEST_F(CudaAttention, AgreesWithFp64) {
   CudaStream stream;
-  std::vector<Case> cases;
+  std::vector<AttentionCase> cases;
   for (const std::int64_t dim : {64, 128}) {
     for (const std::int64_t kv_heads : {4, 2}) {
       for (const Layout layout : {Layout::kFused, Layout::kPacked, Layout::kTokensFirst, Layout::kMixed}) {
@@ -201,10 +201,10 @@ TEST_F(CudaAttention, AgreesWithFp64) {
     for (const std::int64_t tokens : {192, 200}) cases.push_back({1, tokens, 4, 2, dim, Layout::kPacked, true});
   }
   for (const std::int64_t dim : {8, 40, 96, 256}) cases.push_back({2, 150, 4, 2, dim});
-  for (const Case& c : cases) {
+  for (const AttentionCase& c : cases) {
     SCOPED_TRACE("S" + std::to_string(c.tokens) + " K" + std::to_string(c.kv_heads) + " D" + std::to_string(c.dim) +
                  " layout " + std::to_string(static_cast<int>(c.layout)) + (c.low_scores ? " low" : ""));
-    Problem p(stream, c);
+    AttentionProblem p(stream, c);
     const reference::AttentionSizes sizes{.samples = static_cast<std::size_t>(c.samples),
                                           .queries = static_cast<std::size_t>(c.tokens),
                                           .keys = static_cast<std::size_t>(c.tokens),
@@ -247,9 +247,9 @@ TEST_F(CudaAttention, AgreesWithFp64) {
 // Every other run competes with another stream for the multiprocessors.
 TEST_F(CudaAttention, RepeatsBitForBit) {
   CudaStream stream, other;
-  for (const Case& c : {Case{1, 200, 4, 2, 64}, {16, 1024, 12, 12, 64}, {2, 2048, 16, 4, 128}}) {
+  for (const AttentionCase& c : {AttentionCase{1, 200, 4, 2, 64}, {16, 1024, 12, 12, 64}, {2, 2048, 16, 4, 128}}) {
     SCOPED_TRACE(c.tokens);
-    Problem p(stream, c), competitor(other, c);
+    AttentionProblem p(stream, c), competitor(other, c);
     for (const bool deterministic : {true, false}) {
       std::set<std::string> fused, outs, statistics, dq;
       for (int i = 0; i < 12; ++i) {
@@ -287,9 +287,9 @@ TEST_F(CudaAttention, RepeatsBitForBit) {
 
 TEST_F(CudaAttention, ReplaysWithOtherDataAndGivesTheBitsOfEagerRuns) {
   CudaStream stream;
-  for (const Case& c : {Case{2, 200, 4, 2, 64}, {2, 333, 4, 4, 128}, {1, 2048, 16, 4, 128}}) {
+  for (const AttentionCase& c : {AttentionCase{2, 200, 4, 2, 64}, {2, 333, 4, 4, 128}, {1, 2048, 16, 4, 128}}) {
     SCOPED_TRACE(c.tokens);
-    Problem p(stream, c);
+    AttentionProblem p(stream, c);
     const auto step = [&p] {
       p.run_forward();
       p.run_backward(true);
@@ -311,7 +311,7 @@ TEST_F(CudaAttention, ReplaysWithOtherDataAndGivesTheBitsOfEagerRuns) {
 
 TEST_F(CudaAttention, OnlySetsUpEachProblemOnce) {
   CudaStream stream;
-  Problem p(stream, {2, 200, 4, 2, 64, Layout::kPacked});
+  AttentionProblem p(stream, {2, 200, 4, 2, 64, Layout::kPacked});
   const auto run_all = [&p] {
     p.poison();
     p.run_forward();
@@ -327,7 +327,7 @@ TEST_F(CudaAttention, OnlySetsUpEachProblemOnce) {
 
 TEST_F(CudaAttention, BuildsNoPlanUnderCapture) {
   CudaStream stream;
-  Problem p(stream, {1, 128, 2, 2, 64});
+  AttentionProblem p(stream, {1, 128, 2, 2, 64});
   const AttentionForward op = p.forward();
   std::string message;
   capture_and_replay(stream, 0, [&] {

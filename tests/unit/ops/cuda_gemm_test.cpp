@@ -20,7 +20,7 @@ class CudaGemm : public testing::Test {
   }
 };
 
-struct Case {
+struct GemmCase {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate, bias;
   DType input = DType::kBf16, output = DType::kBf16;
@@ -28,29 +28,30 @@ struct Case {
 };
 
 // The products of a linear layer, and odd sizes.
-const Case kCases[] = {{1024, 2304, 768, false, true, false, true},
-                       {1024, 768, 2304, false, false, false, false},
-                       {768, 2304, 1024, true, false, true, false, DType::kBf16, DType::kFp32},
-                       {768, 768, 4096, true, false, true, false, DType::kBf16, DType::kBf16},
-                       {333, 517, 129, true, true, false, true},
-                       {333, 517, 129, false, true, true, true, DType::kBf16, DType::kFp32},
-                       {384, 512, 640, false, true, false, true, DType::kFp32, DType::kFp32},
-                       {512, 384, 640, true, false, true, false, DType::kFp32, DType::kFp32},
-                       {1024, 3072, 768, false, true, false, true, DType::kBf16, DType::kBf16, GemmGelu::kForward},
-                       {1024, 3072, 768, false, false, false, false, DType::kBf16, DType::kBf16, GemmGelu::kBackward},
-                       {1024, 3072, 768, false, true, false, false, DType::kBf16, DType::kBf16, GemmGelu::kForward},
-                       {333, 520, 129, false, true, false, false, DType::kBf16, DType::kBf16, GemmGelu::kForward}};
+const GemmCase kCases[] = {
+    {1024, 2304, 768, false, true, false, true},
+    {1024, 768, 2304, false, false, false, false},
+    {768, 2304, 1024, true, false, true, false, DType::kBf16, DType::kFp32},
+    {768, 768, 4096, true, false, true, false, DType::kBf16, DType::kBf16},
+    {333, 517, 129, true, true, false, true},
+    {333, 517, 129, false, true, true, true, DType::kBf16, DType::kFp32},
+    {384, 512, 640, false, true, false, true, DType::kFp32, DType::kFp32},
+    {512, 384, 640, true, false, true, false, DType::kFp32, DType::kFp32},
+    {1024, 3072, 768, false, true, false, true, DType::kBf16, DType::kBf16, GemmGelu::kForward},
+    {1024, 3072, 768, false, false, false, false, DType::kBf16, DType::kBf16, GemmGelu::kBackward},
+    {1024, 3072, 768, false, true, false, false, DType::kBf16, DType::kBf16, GemmGelu::kForward},
+    {333, 520, 129, false, true, false, false, DType::kBf16, DType::kBf16, GemmGelu::kForward}};
 
 // An odd depth is not fused: cuBLASLt has no algorithm for it.
-bool has_algorithm(const Case& x) { return x.gelu == GemmGelu::kNone || x.k % 8 == 0; }
+bool has_algorithm(const GemmCase& x) { return x.gelu == GemmGelu::kNone || x.k % 8 == 0; }
 
-struct Problem {
-  Case sizes;
+struct GemmProblem {
+  GemmCase sizes;
   CudaStream& stream;
   CudaBlock a, b, c, bias, gelu, workspace;
   std::vector<double> a_values, b_values, c_values, bias_values, gelu_values;
 
-  Problem(CudaStream& s, const Case& x)
+  GemmProblem(CudaStream& s, const GemmCase& x)
       : sizes(x),
         stream(s),
         a(s, x.transpose_a ? Shape{x.k, x.m} : Shape{x.m, x.k}, x.input),
@@ -132,15 +133,15 @@ struct Problem {
   }
 };
 
-std::string name_of_case(const Case& x) {
+std::string name_of_case(const GemmCase& x) {
   return "m" + std::to_string(x.m) + " n" + std::to_string(x.n) + " k" + std::to_string(x.k);
 }
 
 TEST_F(CudaGemm, AgreesWithFp64RepeatsAndReplays) {
   CudaStream stream;
-  for (const Case& x : kCases) {
+  for (const GemmCase& x : kCases) {
     SCOPED_TRACE(name_of_case(x));
-    Problem p(stream, x);
+    GemmProblem p(stream, x);
     p.multiply();
     p.expect_right();
     const auto eager = p.c.bytes();
@@ -158,19 +159,19 @@ TEST_F(CudaGemm, AgreesWithFp64RepeatsAndReplays) {
 // Also a signature never seen before may be captured: with the first answer, nothing is measured.
 TEST_F(CudaGemm, FirstCallUnderCapture) {
   CudaStream stream;
-  Problem p(stream, kCases[0]);
+  GemmProblem p(stream, kCases[0]);
   capture_and_replay(stream, 1, [&p] { p.multiply(); });
   p.expect_right();
 }
 
 TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
   CudaStream stream;
-  std::deque<Problem> problems;
-  for (const Case& x : kCases) problems.emplace_back(stream, x);
+  std::deque<GemmProblem> problems;
+  for (const GemmCase& x : kCases) problems.emplace_back(stream, x);
   const auto table_of_calls = [&] {
     auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
     use_gemm_algorithms(stream, table);
-    for (Problem& p : problems) p.multiply();
+    for (GemmProblem& p : problems) p.multiply();
     return table;
   };
   const auto other = table_of_calls();  // of a rank that does not measure
@@ -194,9 +195,9 @@ TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
   const auto copy = make_gemm_algorithms(restored, GemmChoice::kMeasured);
   EXPECT_EQ(copy->load(table->entries(), "a checkpoint"), static_cast<std::int64_t>(seen));
   use_gemm_algorithms(restored, copy);
-  for (Problem& p : problems) {
+  for (GemmProblem& p : problems) {
     SCOPED_TRACE(name_of_case(p.sizes));
-    Problem q(restored, p.sizes);
+    GemmProblem q(restored, p.sizes);
     p.reset();
     p.multiply();
     p.expect_right();
@@ -210,7 +211,7 @@ TEST_F(CudaGemm, MeasuresNothingUnderCapture) {
   CudaStream stream;
   const auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
   use_gemm_algorithms(stream, table);
-  Problem p(stream, kCases[0]);
+  GemmProblem p(stream, kCases[0]);
   p.multiply();
   capture_and_replay(stream, 0, [&] { EXPECT_THROW(tune(stream, *table, {nullptr, 0}), Error); });
 }

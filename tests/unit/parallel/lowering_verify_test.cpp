@@ -18,21 +18,21 @@ using testing::AnyOf;
 using testing::HasSubstr;
 
 // Embedding, two layers of two segments, head: the tied embedding is segment 0.
-const ChunkSegments kOneChunk{6};
-const ReducePoints kPoints{.segments_of_bucket = {{5}, {3, 4}, {0, 1, 2}}, .tied_segment = 0};
+const ChunkSegments kSixSegments{6};
+const ReducePoints kThreeBuckets{.segments_of_bucket = {{5}, {3, 4}, {0, 1, 2}}, .tied_segment = 0};
 
 // verify() on damaged lists. The step of two microbatches is small enough to damage it at every place.
 class Verify : public testing::Test {
  protected:
   const std::vector<Action> step_ =
-      lower_training_step(make_schedule(ScheduleKind::k1F1B, 2, 1, 2).stages[0], kOneChunk, kPoints);
+      lower_training_step(make_schedule(ScheduleKind::k1F1B, 2, 1, 2).stages[0], kSixSegments, kThreeBuckets);
 
   static bool is_verb(const Action& a) {
     return a.kind >= ActionKind::kForward && a.kind <= ActionKind::kBackwardWeight;
   }
   static bool accepted(const std::vector<Action>& step) {
     try {
-      verify(step, kOneChunk, kPoints);
+      verify(step, kSixSegments, kThreeBuckets);
       return true;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kInternal);
@@ -106,8 +106,8 @@ TEST_F(Verify, FindsAReductionThatComesTooEarly) {
 }
 
 TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
-  std::vector<Action> damaged =
-      lower_training_step(delay_weights(make_schedule(ScheduleKind::k1F1B, 2, 1, 2)).stages[0], kOneChunk, kPoints);
+  std::vector<Action> damaged = lower_training_step(
+      delay_weights(make_schedule(ScheduleKind::k1F1B, 2, 1, 2)).stages[0], kSixSegments, kThreeBuckets);
   const auto weight =
       std::find(damaged.begin(), damaged.end(),
                 Action{.kind = ActionKind::kBackwardWeight, .microbatch = 1, .segment = 5, .column = 1});
@@ -115,7 +115,7 @@ TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
   ASSERT_LT(weight - damaged.begin(), reduce - damaged.begin());
   std::rotate(weight, weight + 1, reduce + 1);
   try {
-    verify(damaged, kOneChunk, kPoints);
+    verify(damaged, kSixSegments, kThreeBuckets);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kInternal);
@@ -127,11 +127,11 @@ TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
 TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
   for (const bool beside : {false, true}) {
     const ReturnPoints returns{.segments = {3}, .beside_weights = beside};
-    const std::vector<Action> step =
-        lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0], kOneChunk, kPoints, {}, returns);
+    const std::vector<Action> step = lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0],
+                                                         kSixSegments, kThreeBuckets, {}, returns);
     const auto accepts = [&](const std::vector<Action>& damaged, const ReturnPoints& of) {
       try {
-        verify(damaged, kOneChunk, kPoints, {}, of);
+        verify(damaged, kSixSegments, kThreeBuckets, {}, of);
         return true;
       } catch (const Error&) {
         return false;
@@ -163,7 +163,7 @@ TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
 TEST_F(Verify, FindsAReductionThatComesTooEarlyWhereASegmentLiesInSeveralBuckets) {
   const ReducePoints points{.segments_of_bucket = {{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}}};
   const std::vector<Action> step =
-      lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 1).stages[0], kOneChunk, points);
+      lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 1).stages[0], kSixSegments, points);
   int found = 0;
   for (std::size_t i = 1; i < step.size(); ++i) {
     if (step[i].kind != ActionKind::kReduce) continue;
@@ -172,7 +172,7 @@ TEST_F(Verify, FindsAReductionThatComesTooEarlyWhereASegmentLiesInSeveralBuckets
                                    [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
     std::rotate(last, damaged.begin() + static_cast<std::ptrdiff_t>(i),
                 damaged.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    EXPECT_THROW(verify(damaged, kOneChunk, points), Error) << to_string(step[i]);
+    EXPECT_THROW(verify(damaged, kSixSegments, points), Error) << to_string(step[i]);
     ++found;
   }
   EXPECT_EQ(found, 2);
@@ -180,11 +180,11 @@ TEST_F(Verify, FindsAReductionThatComesTooEarlyWhereASegmentLiesInSeveralBuckets
 
 TEST_F(Verify, FindsWeightsThatAreNotGathered) {
   for (const bool overlap : {false, true}) {
-    const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket, .overlap = overlap};
+    const GatherPoints gathers{.segments_of_bucket = kThreeBuckets.segments_of_bucket, .overlap = overlap};
     const std::vector<Action> step = insert_gathers(step_, gathers);
     const auto accepts = [&](const std::vector<Action>& damaged) {
       try {
-        verify(damaged, kOneChunk, kPoints, gathers);
+        verify(damaged, kSixSegments, kThreeBuckets, gathers);
         return true;
       } catch (const Error&) {
         return false;

@@ -30,18 +30,18 @@ TEST_P(SharedMemory, IsLaidOutAlike) {
   }
 }
 
-const Words kExperts = {"--num-experts",
-                        "4",
-                        "--moe-router-topk",
-                        "2",
-                        "--moe-ffn-hidden-size",
-                        "32",
-                        "--swiglu",
-                        "--disable-bias-linear",
-                        "--ffn-hidden-size",
-                        "64",
-                        "--expert-model-parallel-size",
-                        "4"};
+const Words kSharedExperts = {"--num-experts",
+                              "4",
+                              "--moe-router-topk",
+                              "2",
+                              "--moe-ffn-hidden-size",
+                              "32",
+                              "--swiglu",
+                              "--disable-bias-linear",
+                              "--ffn-hidden-size",
+                              "64",
+                              "--expert-model-parallel-size",
+                              "4"};
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, SharedMemory,
@@ -49,10 +49,10 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair("Gathered", Words{"--context-parallel-size", "4", "--cp-comm-type", "all_gather"}),
                     std::pair("Overlapped", Words{"--tensor-model-parallel-size", "2", "--sequence-parallel",
                                                   "--tp-comm-overlap", "--context-parallel-size", "2"}),
-                    std::pair("Experts", kExperts),
-                    std::pair("RingOfExperts", kExperts + Words{"--context-parallel-size", "2"}),
+                    std::pair("Experts", kSharedExperts),
+                    std::pair("RingOfExperts", kSharedExperts + Words{"--context-parallel-size", "2"}),
                     std::pair("SequencesOfExperts",
-                              kExperts + Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"})),
+                              kSharedExperts + Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"})),
     [](const auto& layout) { return std::string(layout.param.first); });
 
 }  // namespace

@@ -58,13 +58,13 @@ void run_step(Trainer& trainer, std::int64_t iteration) {
   trainer.step().read_result();
 }
 
-struct Layout {
+struct SavedLayout {
   const char* name;
   int ranks;
   Flags flags;
 };
 
-class AsyncSaves : public testing::TestWithParam<Layout> {};
+class AsyncSaves : public testing::TestWithParam<SavedLayout> {};
 
 // The first write of each rank waits until two more steps have changed all that is saved.
 TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
@@ -114,13 +114,14 @@ TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, AsyncSaves,
-    testing::Values(Layout{"One", 1, {}}, Layout{"Replicas", 2, {"--bf16"}},
-                    Layout{"Sharded",
-                           2,
-                           {"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--bf16",
-                            "--ddp-bucket-size", "5000"}},
-                    Layout{"Stages", 4, {"--pipeline-model-parallel-size", "2", "--tensor-model-parallel-size", "2"}}),
-    [](const testing::TestParamInfo<Layout>& layout) { return std::string(layout.param.name); });
+    testing::Values(SavedLayout{"One", 1, {}}, SavedLayout{"Replicas", 2, {"--bf16"}},
+                    SavedLayout{"Sharded",
+                                2,
+                                {"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
+                                 "--bf16", "--ddp-bucket-size", "5000"}},
+                    SavedLayout{
+                        "Stages", 4, {"--pipeline-model-parallel-size", "2", "--tensor-model-parallel-size", "2"}}),
+    [](const testing::TestParamInfo<SavedLayout>& layout) { return std::string(layout.param.name); });
 
 // Saves after each step, so that one is still under way when the next is due; each operation on files takes a while.
 TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {

@@ -15,8 +15,6 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-const Words kDropout = {"--hidden-dropout", "0.1"};
-
 std::vector<Layout> layouts() {
   return {{.context = 2},
           {.context = 2, .communication = "a2a"},
@@ -42,7 +40,7 @@ void expect_near_one_rank(const RunResult& got, const RunResult& want, double to
 TEST(ContextParallel, LossesOfTwentyStepsAreThoseOfOneRank) {
   for (const std::size_t family : {0u, 1u}) {
     const Words flags =
-        test::families()[family].flags + kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
+        test::families()[family].flags + test::kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
     const RunResult want = test::train({.flags = flags});
     EXPECT_EQ(want.ranks[0].context_calls, 0);
     for (const Layout& layout : layouts()) {
@@ -56,7 +54,7 @@ TEST(ContextParallel, LossesOfTwentyStepsAreThoseOfOneRank) {
 
 TEST(ContextParallel, GradientsOfOneStepAreThoseOfOneRank) {
   for (const test::Family& family : test::families()) {
-    const Words flags = family.flags + kDropout + Words{"--train-iters", "1"};
+    const Words flags = family.flags + test::kDropout + Words{"--train-iters", "1"};
     const RunResult want = test::train({.flags = flags});
     for (const Layout& layout : layouts()) {
       if (layout.communication == "a2a" && family.name == "qwen2") continue;  // one head of keys
@@ -80,9 +78,9 @@ TEST(ContextParallel, GradientsOfOneStepAreThoseOfOneRank) {
 }
 
 TEST(ContextParallel, RunsRepeatAndAreFreeOfHazards) {
-  const Words flags =
-      test::llama_flags() + kDropout + Words{"--train-iters", "2", "--check-hazards",       "--eval-interval",   "1",
-                                             "--eval-iters",  "1", "--overlap-grad-reduce", "--loss-chunk-size", "5"};
+  const Words flags = test::llama_flags() + test::kDropout +
+                      Words{"--train-iters", "2", "--check-hazards",       "--eval-interval",   "1",
+                            "--eval-iters",  "1", "--overlap-grad-reduce", "--loss-chunk-size", "5"};
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name());
     const RunResult first = train(flags, layout), second = train(flags, layout);
@@ -96,7 +94,7 @@ TEST(ContextParallel, RunsRepeatAndAreFreeOfHazards) {
 TEST(ContextParallel, RecomputeChangesNoBit) {
   for (const char* communication : {"p2p", "a2a"}) {
     const Layout layout{.context = 2, .communication = communication};
-    const Words flags = test::llama_flags() + kDropout + Words{"--train-iters", "2", "--bf16"};
+    const Words flags = test::llama_flags() + test::kDropout + Words{"--train-iters", "2", "--bf16"};
     const RunResult plain = train(flags, layout);
     for (const Words& recompute : test::recompute_modes()) {
       SCOPED_TRACE(testing::PrintToString(recompute));
@@ -116,7 +114,7 @@ TEST(ContextParallel, EachRankKeepsItsPartOfTheSequence) {
 
 // The share of each replica counts context-parallel ranks too, and its update is that of the whole.
 TEST(ContextParallel, WithADistributedOptimizer) {
-  const Words flags = test::llama_flags() + kDropout;
+  const Words flags = test::llama_flags() + test::kDropout;
   const Words shards = {"--use-distributed-optimizer",  "--overlap-grad-reduce",
                         "--overlap-param-gather",       "--check-hazards",
                         "--check-weight-hash-interval", "2"};

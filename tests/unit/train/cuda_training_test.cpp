@@ -19,9 +19,7 @@ using Words = std::vector<std::string>;
 
 const Words kShape = {"--hidden-size", "128", "--num-attention-heads", "2", "--seq-length", "64"};
 const Words kLlama = test::llama_flags() + Words{"--num-query-groups", "1"};
-const Words kDropout = {"--hidden-dropout", "0.1"};
 const Words kDeterministic = {"--deterministic-mode"};
-const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
 const std::vector<Words> kDtypes = {{}, {"--bf16"}};
 
 Words cpu(const Words& flags) { return kShape + flags; }
@@ -46,7 +44,7 @@ double l2_distance(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST_F(CudaTraining, Fp32LossesAreThoseOfTheCpu) {
-  for (const Words& model : {kDropout, kLlama}) {
+  for (const Words& model : {test::kDropout, kLlama}) {
     const Words flags = model + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
     const RunResult want = test::train({.flags = cpu(flags)});
     const RunResult got = test::train({.flags = cuda(flags)});
@@ -72,7 +70,7 @@ TEST_F(CudaTraining, Bf16LossesAreAsCloseToFp32AsTheCpus) {
 
 TEST_F(CudaTraining, TwoDeterministicRunsAreBitIdentical) {
   for (const Words& dtype : kDtypes) {
-    const Words flags = cuda(kLlama + kDropout + dtype + kDeterministic);
+    const Words flags = cuda(kLlama + test::kDropout + dtype + kDeterministic);
     const RunResult first = test::train({.flags = flags}), second = test::train({.flags = flags});
     expect_same_run(first, second);
     EXPECT_TRUE(first.state == second.state);
@@ -101,12 +99,12 @@ std::size_t saved_algorithms(const std::string& folder) {
 }
 
 TEST_F(CudaTraining, ADeterministicRunResumesBitForBit) {
-  expect_resume(cuda(kLlama + kDropout + Words{"--bf16"} + kDeterministic));
+  expect_resume(cuda(kLlama + test::kDropout + Words{"--bf16"} + kDeterministic));
   EXPECT_EQ(saved_algorithms(scratch_.path("kept")), 0u);
 }
 
 TEST_F(CudaTraining, AnFp32RunResumesBitForBitWithTheAlgorithmsOfItsCheckpoint) {
-  expect_resume(cuda(kDropout));
+  expect_resume(cuda(test::kDropout));
   EXPECT_GT(saved_algorithms(scratch_.path("kept")), 0u);
 }
 
@@ -114,7 +112,7 @@ TEST_F(CudaTraining, RecomputationChangesNoBitAndSavesMemory) {
   for (const Words& dtype : kDtypes) {
     for (const Words& model : {Words{}, kLlama}) {
       const Words flags =
-          cuda(model + kDropout + dtype + kDeterministic + Words{"--num-layers", "4", "--train-iters", "2"});
+          cuda(model + test::kDropout + dtype + kDeterministic + Words{"--num-layers", "4", "--train-iters", "2"});
       const RunResult plain = test::train({.flags = flags});
       for (const Words& mode : test::recompute_modes()) {
         SCOPED_TRACE(mode.back());
@@ -157,7 +155,8 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
             if (context.microbatch == 0 && ++calls == 3) after_two = rank.memory.pool.system_allocations();
           });
     };
-    const RunResult result = test::train({.flags = cuda(mode + kEvaluations + Words{"--bf16"}), .prepare = watch});
+    const RunResult result =
+        test::train({.flags = cuda(mode + test::kEvaluations + Words{"--bf16"}), .prepare = watch});
     EXPECT_EQ(result.arena_touched, result.arena_planned);
     EXPECT_EQ(result.pool_peak, result.planned_total);
     EXPECT_LE(static_cast<double>(result.pool_reserved), 1.03 * static_cast<double>(result.pool_peak));
@@ -168,7 +167,7 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
 
 TEST_F(CudaTraining, HasNoHazards) {
   const RunResult result =
-      test::train({.flags = cuda(kEvaluations + Words{"--bf16", "--check-hazards", "--train-iters", "4"})});
+      test::train({.flags = cuda(test::kEvaluations + Words{"--bf16", "--check-hazards", "--train-iters", "4"})});
   EXPECT_EQ(result.hazards, 0);
   EXPECT_EQ(result.code, ExitCode::kOk);
   EXPECT_EQ(result.losses.size(), 4u);

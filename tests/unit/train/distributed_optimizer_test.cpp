@@ -22,8 +22,8 @@ const Words kZero = {"--use-distributed-optimizer"};
 const Words kOverlapGradients = {"--overlap-grad-reduce", "--ddp-bucket-size", "1"};
 const Words kOverlapBoth = kOverlapGradients + Words{"--overlap-param-gather"};
 // A batch that 1 to 4 replicas divide.
-const Words kSmall = {"--hidden-size", "16", "--seq-length",        "8",  "--micro-batch-size", "1",
-                      "--train-iters", "3",  "--global-batch-size", "12", "--hidden-dropout",   "0.1"};
+const Words kSmallZero = {"--hidden-size", "16", "--seq-length",        "8",  "--micro-batch-size", "1",
+                          "--train-iters", "3",  "--global-batch-size", "12", "--hidden-dropout",   "0.1"};
 const Words kClipping = {"--clip-grad", "0.1"};  // acts in every step
 const Words kBf16 = {"--bf16"};
 const Words kWide = {"--hidden-size", "32"};
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, Replicas, testing::Range(1, 5),
 
 TEST_P(Replicas, HaveTheBitsOfPlainDataParallelism) {
   for (const Words& dtype : {Words{}, kBf16 + Words{"--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16"}}) {
-    const Words flags = kSmall + kClipping + dtype;
+    const Words flags = kSmallZero + kClipping + dtype;
     const RunResult plain = test::train({.flags = flags, .ranks = GetParam()});
     EXPECT_EQ(plain.ranges_scattered + plain.ranges_gathered, 0);
     for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
@@ -87,7 +87,8 @@ TEST_P(Replicas, HoldAShareAndCommunicateIt) {
     numel = trainer.rank().model.gpt.parameters->numel();
   };
   for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
-    const RunResult run = test::train({.flags = kSmall + kBf16 + kZero + overlap, .ranks = ranks, .prepare = measure});
+    const RunResult run =
+        test::train({.flags = kSmallZero + kBf16 + kZero + overlap, .ranks = ranks, .prepare = measure});
     ASSERT_GT(units, 2);
     ASSERT_EQ(run.memory.size(), static_cast<std::size_t>(ranks));
     for (const auto& [rank, bytes] : run.memory) {
@@ -109,19 +110,19 @@ TEST_P(Replicas, HoldAShareAndCommunicateIt) {
   }
 }
 
-struct Layout {
+struct ZeroLayout {
   std::string name;
   Words flags;
   int ranks = 1;
 };
 
-void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+void PrintTo(const ZeroLayout& layout, std::ostream* out) { *out << layout.name; }
 
 Words tensor(int size) { return {"--tensor-model-parallel-size", std::to_string(size)}; }
 Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
 Words schedule(const std::string& name) { return {"--pipeline-schedule", name}; }
 
-std::vector<Layout> layouts() {
+std::vector<ZeroLayout> zero_layouts() {
   const Words sequence = {"--sequence-parallel"};
   const Words chunks = {"--num-virtual-stages-per-pipeline-rank", "2"};
   const Words layers = {"--num-layers", "4"};
@@ -142,12 +143,12 @@ std::vector<Layout> layouts() {
   };
 }
 
-class ShardedLayouts : public testing::TestWithParam<Layout> {};
-INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, ShardedLayouts, testing::ValuesIn(layouts()),
+class ShardedLayouts : public testing::TestWithParam<ZeroLayout> {};
+INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, ShardedLayouts, testing::ValuesIn(zero_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
 TEST_P(ShardedLayouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
-  const Words flags = kSmall + GetParam().flags + kClipping + Words{"--eval-interval", "2", "--eval-iters", "1"};
+  const Words flags = kSmallZero + GetParam().flags + kClipping + Words{"--eval-interval", "2", "--eval-iters", "1"};
   const RunResult plain = test::train({.flags = flags, .ranks = GetParam().ranks});
   const RunResult zero =
       test::train({.flags = flags + kZero + kOverlapBoth + Words{"--check-hazards"}, .ranks = GetParam().ranks});
@@ -186,7 +187,8 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
       launch(own.streams.compute, Fill{.x = gradients.slice(0, 0, 1), .value = std::nan("")});
     });
   };
-  const Words flags = kSmall + kClipping + Words{"--lr-decay-style", "constant", "--check-weight-hash-interval", "1"};
+  const Words flags =
+      kSmallZero + kClipping + Words{"--lr-decay-style", "constant", "--check-weight-hash-interval", "1"};
   for (const Words& overlap : {Words{}, kOverlapBoth}) {
     const RunResult plain = test::train({.flags = flags, .ranks = 3, .prepare = poison});
     const RunResult zero = test::train({.flags = flags + kZero + overlap, .ranks = 3, .prepare = poison});
@@ -201,13 +203,13 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
 }
 
 TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
-  const std::vector<Layout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
-                                     {"tp2_dp2", tensor(2) + test::llama_flags() + kWide + kOverlapBoth, 4},
-                                     {"pp2_dp2", stages(2) + kBf16, 4}};
-  for (const Layout& layout : cases) {
+  const std::vector<ZeroLayout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
+                                         {"tp2_dp2", tensor(2) + test::llama_flags() + kWide + kOverlapBoth, 4},
+                                         {"pp2_dp2", stages(2) + kBf16, 4}};
+  for (const ZeroLayout& layout : cases) {
     SCOPED_TRACE(layout.name);
     const TestFolder scratch;
-    const Words flags = kSmall + kZero + layout.flags + Words{"--train-iters", "6"};
+    const Words flags = kSmallZero + kZero + layout.flags + Words{"--train-iters", "6"};
     const RunResult unbroken = test::train({.flags = flags, .ranks = layout.ranks});
     const RunResult first = test::train(
         {.flags = flags + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = layout.ranks});
@@ -221,22 +223,22 @@ TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
 
 TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
   const TestFolder scratch;
-  std::vector<Layout> layouts = {{"dp2", {}, 2},
-                                 {"zero_dp3", kZero, 3},
-                                 {"zero_tp2_dp3", kZero + tensor(2), 6},
-                                 {"zero_dp4", kZero + kOverlapBoth, 4},
-                                 {"zero_pp2_dp2", kZero + stages(2), 4}};
+  std::vector<ZeroLayout> layouts = {{"dp2", {}, 2},
+                                     {"zero_dp3", kZero, 3},
+                                     {"zero_tp2_dp3", kZero + tensor(2), 6},
+                                     {"zero_dp4", kZero + kOverlapBoth, 4},
+                                     {"zero_pp2_dp2", kZero + stages(2), 4}};
   for (const Words& dtype : {kBf16, Words{}}) {
     if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
     // 257 words and a multiple of 100: with tensor parallelism there are rows that are nobody's.
-    const Words flags = kSmall + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "4"};
+    const Words flags = kSmallZero + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "4"};
     const RunResult unbroken = test::train({.flags = flags});
-    for (const Layout& from : layouts) {
+    for (const ZeroLayout& from : layouts) {
       const std::string folder = scratch.path(from.name + (dtype.empty() ? "_fp32" : "_bf16"));
       const RunResult saved = test::train(
           {.flags = flags + from.flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = from.ranks});
       ASSERT_EQ(saved.losses.size(), 3u);
-      for (const Layout& to : layouts) {
+      for (const ZeroLayout& to : layouts) {
         SCOPED_TRACE(from.name + " to " + to.name);
         test::Tensors loaded;
         std::mutex mutex;
@@ -256,7 +258,7 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
 
 TEST(DistributedOptimizer, LoadsWeightsAloneAndMomentsOfOtherDtypes) {
   const TestFolder scratch;
-  const Words flags = kSmall + kBf16 + kClipping;
+  const Words flags = kSmallZero + kBf16 + kClipping;
   test::train({.flags = flags + Words{"--save", scratch.path("c")}, .ranks = 2});
   for (const Words& how : {Words{"--finetune"}, Words{"--no-load-optim"}, Words{"--exp-avg-dtype", "bf16"}}) {
     const Words load = flags + Words{"--train-iters", "5", "--load", scratch.path("c")} + how;

@@ -21,15 +21,13 @@ using test::operator+;
 using ::testing::HasSubstr;
 
 // Four layers, one sequence a microbatch.
-const Words kSmall = {"--num-layers",       "4", "--hidden-size",       "16", "--seq-length",     "8",
-                      "--micro-batch-size", "1", "--global-batch-size", "8",  "--hidden-dropout", "0.1",
-                      "--train-iters",      "3", "--clip-grad",         "0.1"};
+const Words kSmallFsdp = {"--num-layers",       "4", "--hidden-size",       "16", "--seq-length",     "8",
+                          "--micro-batch-size", "1", "--global-batch-size", "8",  "--hidden-dropout", "0.1",
+                          "--train-iters",      "3", "--clip-grad",         "0.1"};
 const Words kUntied = {"--untie-embeddings-and-output-weights"};
-const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
 
-Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
-const Words kGradients = strategy("optim_grads");
-const Words kWeights = strategy("optim_grads_params");
+const Words kGradients = test::strategy("optim_grads");
+const Words kWeights = test::strategy("optim_grads_params");
 const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
 Words slots(int count, int prefetch) {
   return {"--fsdp-unit-slots", std::to_string(count), "--fsdp-prefetch", std::to_string(prefetch)};
@@ -65,11 +63,12 @@ TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
   const int ranks = GetParam();
   if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   for (const Words& model : {kUntied, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}}) {
-    const Words flags = kSmall + model + kEvaluations + Words{"--global-batch-size", "16"};  // several microbatches
+    const Words flags =
+        kSmallFsdp + model + test::kEvaluations + Words{"--global-batch-size", "16"};  // several microbatches
     const RunResult plain = test::train({.flags = flags, .ranks = ranks});
     for (const Words& way :
-         {strategy("optim"), strategy("optim") + Words{"--overlap-grad-reduce", "--overlap-param-gather"}, kLast,
-          kLast + slots(3, 2) + Words{"--fsdp-embedding-and-head", "sharded"}}) {
+         {test::strategy("optim"), test::strategy("optim") + Words{"--overlap-grad-reduce", "--overlap-param-gather"},
+          kLast, kLast + slots(3, 2) + Words{"--fsdp-embedding-and-head", "sharded"}}) {
       SCOPED_TRACE(testing::PrintToString(way));
       const RunResult run = test::train({.flags = flags + way, .ranks = ranks});
       expect_same(run, plain);
@@ -85,7 +84,7 @@ TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
 TEST_P(FsdpReplicas, WithOneMicrobatchSumsAreTheSameWhenTheyAreMadeInEach) {
   const int ranks = GetParam();
   if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
-  const Words flags = kSmall + kUntied + Words{"--global-batch-size", std::to_string(ranks)};
+  const Words flags = kSmallFsdp + kUntied + Words{"--global-batch-size", std::to_string(ranks)};
   const RunResult plain = test::train({.flags = flags, .ranks = ranks});
   for (const Words& way : {kGradients, kWeights, kWeights + Words{"--fsdp-embedding-and-head", "sharded"}}) {
     SCOPED_TRACE(testing::PrintToString(way));
@@ -108,7 +107,7 @@ const Words kAll = kWeights + Words{"--fsdp-embedding-and-head", "sharded"};
 class FsdpEach : public testing::TestWithParam<Case> {
  protected:
   static const RunResult& want() {
-    static const RunResult run = test::train({.flags = kSmall + kUntied + kEvaluations + kAll, .ranks = 2});
+    static const RunResult run = test::train({.flags = kSmallFsdp + kUntied + test::kEvaluations + kAll, .ranks = 2});
     return run;
   }
 };
@@ -133,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpEach,
                          [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpEach, HasOneClassOfBits) {
-  const Words flags = kSmall + kUntied + kEvaluations + kAll + GetParam().flags;
+  const Words flags = kSmallFsdp + kUntied + test::kEvaluations + kAll + GetParam().flags;
   const RunResult run = test::train({.flags = flags, .ranks = GetParam().ranks});
   expect_same(run, want());
   expect_units_moved(run, true, true);
@@ -141,7 +140,8 @@ TEST_P(FsdpEach, HasOneClassOfBits) {
 
 // The head's forward writes gradients, which a schedule may keep apart from those of its backward.
 TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
-  const Words flags = kSmall + kUntied + kEvaluations + kAll + Words{"--loss-chunk-size", "3", "--check-hazards"};
+  const Words flags =
+      kSmallFsdp + kUntied + test::kEvaluations + kAll + Words{"--loss-chunk-size", "3", "--check-hazards"};
   const RunResult want = test::train({.flags = flags, .ranks = 2});
   EXPECT_EQ(want.hazards, 0);
   for (const Words& schedule : {stages(1, "gpipe"), stages(1, "zb-v"), stages(1, "zb-h1") + slots(3, 2)}) {
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpLayouts, ShardedWeightsChangeNoBits) {
-  const Words flags = kSmall + kEvaluations + GetParam().flags;
+  const Words flags = kSmallFsdp + test::kEvaluations + GetParam().flags;
   const RunResult want = test::train({.flags = flags + kGradients, .ranks = GetParam().ranks});
   const RunResult run = test::train({.flags = flags + kWeights + Words{"--check-hazards"}, .ranks = GetParam().ranks});
   expect_same(run, want);

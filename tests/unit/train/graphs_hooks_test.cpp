@@ -18,9 +18,6 @@ using test::operator+;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const Words kGraphs{"--cuda-graph-impl", "local"};
-const Words kModules = kGraphs + Words{"--cuda-graph-modules", "attn", "mlp"};
-
 struct Call {
   std::string what;  // point, segment, chunk, microbatch, verb
   Phase phase;
@@ -85,7 +82,7 @@ TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--pipeline-schedule", "zb-h1"};
   std::vector<Call> eager, graphs;
   const RunResult without = test::train({.flags = flags, .prepare = record(eager)});
-  const RunResult with = test::train({.flags = flags + kModules, .prepare = record(graphs)});
+  const RunResult with = test::train({.flags = flags + test::kGraphsOfAttentionAndMlp, .prepare = record(graphs)});
   expect_same_run(with, without);
   // Embedding, 2 layers of 2, head: 6 points, 2 microbatches, 3 steps.
   ASSERT_EQ(eager.size(), 6u * 6 * 2 * kSteps);
@@ -104,7 +101,8 @@ TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
       return [&calls](Trainer& trainer, int rank) { record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank); };
     };
     const RunResult without = test::train({.flags = flags, .ranks = 2, .prepare = of_rank(eager)});
-    const RunResult with = test::train({.flags = flags + kModules, .ranks = 2, .prepare = of_rank(graphs)});
+    const RunResult with =
+        test::train({.flags = flags + test::kGraphsOfAttentionAndMlp, .ranks = 2, .prepare = of_rank(graphs)});
     expect_same_run(with, without);
     // Two layers of 2 a rank, and the embedding and the head.
     EXPECT_EQ(eager[0].size() + eager[1].size(), 10u * 6 * 4 * kSteps);
@@ -119,7 +117,7 @@ TEST(GraphedRun, HooksOfAStageWithoutGraphsAreCalledInItsStepsAlone) {
       test::words(
           "--train-iters 3 --num-layers 4 --pipeline-model-parallel-size 2 --num-experts 4 --moe-layer-freq "
           "[0]*2+[1]*2 --moe-ffn-hidden-size 16 --ffn-hidden-size 32 --moe-router-topk 2");
-  const Words graphs = kGraphs + Words{"--cuda-graph-modules", "mlp"};
+  const Words graphs = test::kGraphs + Words{"--cuda-graph-modules", "mlp"};
   std::array<std::vector<Call>, 2> calls;
   test::train({.flags = flags + graphs, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
                  record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank);
@@ -161,7 +159,7 @@ TEST(GraphedRun, AHookThatThrowsWhileCapturingAheadChangesNoBits) {
           test::words("--train-iters 4 --num-layers 4 --pipeline-model-parallel-size 2 --global-batch-size 4");
       return test::train({.flags = flags + graphs, .ranks = 2, .prepare = steps});
     };
-    expect_same_run(run(kGraphs + Words{"--cuda-graph-modules", "attn"}), run({}));
+    expect_same_run(run(test::kGraphs + Words{"--cuda-graph-modules", "attn"}), run({}));
   }
 }
 
@@ -175,7 +173,7 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
   };
   const Words flags{"--train-iters", "4", "--micro-batch-size",        "8", "--eval-interval", "1",
                     "--eval-iters",  "1", "--cuda-graph-warmup-steps", "2"};
-  test::train({.flags = flags + kGraphs, .customize = watch});
+  test::train({.flags = flags + test::kGraphs, .customize = watch});
   EXPECT_THAT(calls, testing::ElementsAre("pre_warmup", "warm_up", "eager", "warm_up", "eager", "post_warmup",
                                           "capture", "eager", "replay", "eager"));
 }
@@ -185,7 +183,7 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
 TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
   const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--eval-interval", "2", "--eval-iters", "1"};
   const RunResult without = test::train({.flags = flags});
-  for (const Words& graphs : {Words{}, kModules}) {
+  for (const Words& graphs : {Words{}, test::kGraphsOfAttentionAndMlp}) {
     SCOPED_TRACE(testing::PrintToString(graphs));
     std::vector<Call> calls;
     std::vector<std::pair<std::string, std::size_t>> warm_up;  // with the calls before it
@@ -221,7 +219,7 @@ TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
                             Words{"--train-iters", "5", "--cuda-graph-warmup-steps", "4", "--exit-interval", "3"}}) {
     SCOPED_TRACE(testing::PrintToString(more));
     std::vector<std::string> calls;
-    test::train({.flags = kGraphs + more, .customize = [&](Rank& rank) {
+    test::train({.flags = test::kGraphs + more, .customize = [&](Rank& rank) {
                    rank.warm_up_hooks.before.emplace_back([&] { calls.emplace_back("pre_warmup"); });
                    rank.warm_up_hooks.after.emplace_back([&] { calls.emplace_back("post_warmup"); });
                    rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) {
@@ -238,7 +236,7 @@ TEST(GraphedRun, AHookInsideALayerFromTheStartIsRefusedBeforeTheFirstStep) {
   const auto add_hook = [&](Rank& rank) {
     rank.runner.hooks(1).add(HookPoint::kPostForward, [&](const HookContext&) { ++calls; });
   };
-  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { test::train({.flags = kGraphs, .customize = add_hook}); }),
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { test::train({.flags = test::kGraphs, .customize = add_hook}); }),
               HasSubstr("hook post_forward of segment layer 0 attention"));
   EXPECT_EQ(calls, 0);
 }

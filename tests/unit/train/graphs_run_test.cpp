@@ -25,9 +25,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const Words kGraphs{"--cuda-graph-impl", "local"};
-const Words kModules = kGraphs + Words{"--cuda-graph-modules", "attn", "mlp"};
-
 // A gradient becomes NaN in the calls `first` and `second` of a hook of the embedding, which no graph holds: in step 41
 // and where it is run again.
 std::function<void(Trainer&, int)> poison(int first, int second) {
@@ -60,7 +57,7 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   EXPECT_EQ(eager.skipped_steps, 1);
   GraphedRunner::Stats stats;
   std::map<Phase, int> phases;  // of the first attention's forwards
-  const RunResult first = test::train({.flags = flags + kGraphs + saves + Words{"--exit-interval", "120"},
+  const RunResult first = test::train({.flags = flags + test::kGraphs + saves + Words{"--exit-interval", "120"},
                                        .customize =
                                            [&](Rank& rank) {
                                              rank.runner.hooks(1).add(HookPoint::kPreForward,
@@ -72,8 +69,8 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   EXPECT_EQ(first.skipped_steps, 1);
   EXPECT_GT(stats.graphs, 0);
   EXPECT_GT(stats.replays, 2 * 2 * 110);
-  const RunResult second =
-      test::train({.flags = flags + kGraphs + Words{"--save", scratch.path("kept"), "--load", scratch.path("kept")}});
+  const RunResult second = test::train(
+      {.flags = flags + test::kGraphs + Words{"--save", scratch.path("kept"), "--load", scratch.path("kept")}});
   EXPECT_EQ(joined(first.losses, second.losses), eager.losses);
   EXPECT_EQ(joined(first.grad_norms, second.grad_norms), eager.grad_norms);
   EXPECT_EQ(joined(first.validation_losses, second.validation_losses), eager.validation_losses);
@@ -178,7 +175,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   };
   EXPECT_THAT(log_of({}), testing::Not(HasSubstr("graphs |")));
   EXPECT_THAT(metrics, AllOf(HasSubstr("\"step temporaries\""), testing::Not(HasSubstr("\"graphs\""))));
-  const std::string text = log_of(kModules + Words{"--cuda-graph-warmup-steps", "2"});
+  const std::string text = log_of(test::kGraphsOfAttentionAndMlp + Words{"--cuda-graph-warmup-steps", "2"});
   const std::string line = fmt::format(
       "graphs | captured: {} of {} ops, {} nodes | memory: 0.00 MiB | capture: ", stats.graphs, stats.ops, stats.nodes);
   EXPECT_GT(stats.graphs, 0);
@@ -187,14 +184,15 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   EXPECT_LT(text.find(line), text.find("memory (MiB)"));
   EXPECT_EQ(text.find("graphs |", text.find(line) + 1), std::string::npos);
   EXPECT_THAT(metrics, HasSubstr("\"graphs\": 0}"));
-  EXPECT_THAT(log_of(kGraphs + Words{"--cuda-graph-warmup-steps", "5"}), testing::Not(HasSubstr("graphs |")));
+  EXPECT_THAT(log_of(test::kGraphs + Words{"--cuda-graph-warmup-steps", "5"}), testing::Not(HasSubstr("graphs |")));
 }
 
 TEST(GraphedRun, AFailureWhileCapturingChangesNoBits) {
   const std::vector<float> eager = losses_by_hand({});
   for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostBackward, HookPoint::kPostWeight}) {
     SCOPED_TRACE(name_of(point));
-    const std::vector<float> graphs = losses_by_hand(kModules, [point](Trainer& trainer, ByHand& by_hand) {
+    const std::vector<float> graphs = losses_by_hand(test::kGraphsOfAttentionAndMlp, [point](Trainer& trainer,
+                                                                                             ByHand& by_hand) {
       const auto throws = std::make_shared<bool>(true);  // the hook lives as long as the rank
       trainer.rank().runner.hooks(2).add(point, [throws](const HookContext& c) {
         if (c.phase == Phase::kCapture && std::exchange(*throws, false)) throw std::runtime_error("peer lost");
@@ -237,7 +235,7 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
   };
   test::train({.flags = test::words("--train-iters 2 --num-layers 4 --pipeline-model-parallel-size 2 "
                                     "--pipeline-schedule zb-v") +
-                        kModules,
+                        test::kGraphsOfAttentionAndMlp,
                .ranks = 2,
                .prepare = watch,
                .finish = [&](Trainer& trainer, int rank) {
@@ -280,7 +278,7 @@ TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
     EXPECT_TRUE(rank.graphs->complete());
   };
   const auto eager = [](Trainer&, ByHand& by_hand) { by_hand.step(); };
-  EXPECT_EQ(losses_by_hand(pipeline + kGraphs + Words{"--cuda-graph-modules", "attn"}, fail_once, 2),
+  EXPECT_EQ(losses_by_hand(pipeline + test::kGraphs + Words{"--cuda-graph-modules", "attn"}, fail_once, 2),
             losses_by_hand(pipeline, eager, 2));
 }
 
@@ -291,7 +289,7 @@ TEST(GraphedRun, APipelineWithoutAnythingToCaptureRunsOn) {
       "--num-layers",       "2",     "--pipeline-model-parallel-size", "2", "--recompute-granularity", "full",
       "--recompute-method", "block", "--recompute-num-layers",         "1"};
   std::array<int, 2> graphs{-1, -1};
-  const RunResult graphed = test::train({.flags = flags + kGraphs + Words{"--cuda-graph-modules", "attn"},
+  const RunResult graphed = test::train({.flags = flags + test::kGraphs + Words{"--cuda-graph-modules", "attn"},
                                          .ranks = 2,
                                          .finish = [&](Trainer& trainer, int rank) {
                                            graphs.at(static_cast<std::size_t>(rank)) =
@@ -302,7 +300,7 @@ TEST(GraphedRun, APipelineWithoutAnythingToCaptureRunsOn) {
 }
 
 TEST(GraphedRun, AHookThatIsAddedAfterTheCaptureIsRefused) {
-  losses_by_hand(kModules, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(test::kGraphsOfAttentionAndMlp, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     EXPECT_GT(trainer.rank().graphs->stats().graphs, 0);
     trainer.rank().runner.hooks(2).add(HookPoint::kPreForward, [](const HookContext&) {});
@@ -341,7 +339,7 @@ TEST(GraphedRun, ExchangedMemoryIsRefused) {
                                        std::vector<UnitGroups>{{.gather = group.shards(), .reduce = group.shards()}},
                                        streams, pool, 0, false));
   };
-  test::train({.flags = test::llama_flags() + kGraphs +
+  test::train({.flags = test::llama_flags() + test::kGraphs +
                         test::words("--train-iters 1 --micro-batch-size 2 --ffn-hidden-size 32 --num-experts 4 "
                                     "--moe-router-topk 2 --moe-aux-loss-coeff 0.1 --expert-model-parallel-size 2 "
                                     "--data-parallel-sharding-strategy optim_grads_params"),
@@ -351,7 +349,7 @@ TEST(GraphedRun, ExchangedMemoryIsRefused) {
 
 // What no slot holds is read by each parameter's own address.
 TEST(GraphedRun, ExchangedParametersAreRefused) {
-  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(test::kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     Rank& rank = trainer.rank();
     EXPECT_GT(rank.graphs->stats().graphs, 0);
@@ -365,7 +363,7 @@ TEST(GraphedRun, ExchangedParametersAreRefused) {
 }
 
 TEST(GraphedRun, AnotherPlanOrNumberOfMicrobatchesIsRefused) {
-  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(test::kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     EXPECT_GT(trainer.rank().graphs->stats().graphs, 0);
     const auto samples = by_hand.input().first_samples;
@@ -386,7 +384,7 @@ TEST(GraphedRun, AnotherPlanOrNumberOfMicrobatchesIsRefused) {
 }
 
 TEST(GraphedRun, AHookInsideALayerIsRefused) {
-  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(test::kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     trainer.rank().runner.hooks(1).add(HookPoint::kPostForward, [](const HookContext&) {});
     EXPECT_THAT(by_hand.failing_step(), HasSubstr("hook post_forward of segment layer 0 attention"));
     trainer.rank().runner.hooks(1) = {};

@@ -19,8 +19,8 @@ using test::RunResult;
 using test::operator+;
 using Words = std::vector<std::string>;
 
-const Words kSmall = {"--hidden-size", "16", "--seq-length",        "8", "--micro-batch-size", "1",
-                      "--train-iters", "3",  "--global-batch-size", "8", "--hidden-dropout",   "0.1"};
+const Words kSmallHybrid = {"--hidden-size", "16", "--seq-length",        "8", "--micro-batch-size", "1",
+                            "--train-iters", "3",  "--global-batch-size", "8", "--hidden-dropout",   "0.1"};
 const Words kOverlap = {"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
 
 Words hybrid(int instances) {
@@ -78,7 +78,7 @@ void expect_calls(const Grid& grid, const Words& overlap) {
     EXPECT_EQ(static_cast<std::int64_t>(bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)]) * grid.ranks,
               8 * padded);
   };
-  const Words flags = kSmall + grid.layout;
+  const Words flags = kSmallHybrid + grid.layout;
   const int ranks = grid.instances * grid.ranks * grid.other_ranks;
   const RunResult plain = test::train({.flags = flags, .ranks = ranks});
   expect_near(test::train({.flags = flags + hybrid(grid.instances) + overlap, .ranks = ranks, .finish = check}), plain);
@@ -97,7 +97,7 @@ TEST(HybridSharding, WorksWithOtherParallelism) {
   for (const Words& layout :
        {Words{"--tensor-model-parallel-size", "2"}, Words{"--pipeline-model-parallel-size", "2"}, context}) {
     SCOPED_TRACE(testing::PrintToString(layout));
-    const Words flags = kSmall + layout + Words{"--eval-interval", "2", "--eval-iters", "1"};
+    const Words flags = kSmallHybrid + layout + Words{"--eval-interval", "2", "--eval-iters", "1"};
     const RunResult plain = test::train({.flags = flags, .ranks = 8});
     const RunResult run = test::train({.flags = flags + hybrid(2) + kOverlap + Words{"--check-hazards"}, .ranks = 8});
     expect_near(run, plain);
@@ -107,7 +107,7 @@ TEST(HybridSharding, WorksWithOtherParallelism) {
 
 // Each microbatch of a unit is scattered within an instance, and its shard summed over the instances once a step.
 TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
-  const Words flags = kSmall + Words{"--global-batch-size", "16", "--eval-interval", "2", "--eval-iters", "1"};
+  const Words flags = kSmallHybrid + Words{"--global-batch-size", "16", "--eval-interval", "2", "--eval-iters", "1"};
   for (const auto& [instances, ranks] : {std::pair{2, 4}, {2, 8}, {4, 8}}) {
     const RunResult plain = test::train({.flags = flags, .ranks = ranks});
     for (const char* const strategy : {"optim_grads", "optim_grads_params"}) {
@@ -132,7 +132,7 @@ TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
 }
 
 const Words kOuter = {"--outer-dp-sharding-strategy", "optim"};
-const Words kWeights = {"--data-parallel-sharding-strategy", "optim_grads_params"};
+const Words kInstanceShards = test::strategy("optim_grads_params");
 
 Words instances(int count) { return {"--num-distributed-optimizer-instances", std::to_string(count)}; }
 
@@ -151,7 +151,7 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
   for (const Case& one : {Case{2, 4, kOverlap}, Case{2, 4, ends}, Case{4, 8, ends}, Case{2, 2, kOverlap},
                           Case{2, 8, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"}}}) {
     SCOPED_TRACE(testing::Message() << one.instances << " instances of " << one.ranks);
-    const Words flags = kSmall + kWeights + instances(one.instances) + one.flags + evaluations;
+    const Words flags = kSmallHybrid + kInstanceShards + instances(one.instances) + one.flags + evaluations;
     const RunResult want = test::train({.flags = flags, .ranks = one.ranks});
     const auto check = [&](Trainer& trainer, int) {
       const Rank& rank = trainer.rank();
@@ -189,7 +189,7 @@ TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
     clean += agrees ? 1 : 0;
     if (difference) messages.push_back(difference->message);
   };
-  test::train({.flags = kSmall + hybrid(2), .ranks = 4, .finish = damage});
+  test::train({.flags = kSmallHybrid + hybrid(2), .ranks = 4, .finish = damage});
   EXPECT_EQ(clean, 4);
   EXPECT_THAT(messages, testing::SizeIs(2)) << "those of ranks 1 and 3";
   for (const std::string& message : messages) {
@@ -200,8 +200,8 @@ TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
 
 TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
   const TestFolder scratch;
-  const Words flags = kSmall + Words{"--bf16"};
-  const Words outer = kWeights + instances(2) + kOuter;
+  const Words flags = kSmallHybrid + Words{"--bf16"};
+  const Words outer = kInstanceShards + instances(2) + kOuter;
   struct Way {
     Words flags;
     int ranks;

@@ -19,8 +19,8 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1", "--train-iters", "3"};
-const Words kAll = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
+const Words kEvaluatedSteps = {"--eval-interval", "2", "--eval-iters", "1", "--train-iters", "3"};
+const Words kAllMoved = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
 
 // Each slot that moves once each way in each microbatch.
 void expect_moved(const RunResult& run, std::int64_t steps, std::int64_t microbatches, std::int64_t chunks) {
@@ -29,41 +29,43 @@ void expect_moved(const RunResult& run, std::int64_t steps, std::int64_t microba
     EXPECT_GE(rank.host_planned, static_cast<std::size_t>(rank.slot_bytes) / static_cast<std::size_t>(chunks));
 }
 
-struct Case {
+struct OffloadCase {
   std::string name;
   test::Layout layout;
   Words more = {};
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const OffloadCase& one, std::ostream* out) { *out << one.name; }
 
-class Offload : public testing::TestWithParam<Case> {};
+class Offload : public testing::TestWithParam<OffloadCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Offload,
-    testing::Values(
-        Case{"plain", {}},                                                                                 //
-        Case{"llama_bf16", {}, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}},  //
-        Case{"gpipe", {.schedule = "gpipe"}},                                                              //
-        Case{"pp2", {.pipeline = 2}},                                                                      //
-        Case{"pp2_interleaved", {.pipeline = 2, .schedule = "interleaved"}},                               //
-        Case{"pp2_zb_h1", {.pipeline = 2, .schedule = "zb-h1"}},                                           //
-        Case{"pp2_zb_v", {.pipeline = 2, .schedule = "zb-v"}},                                             //
-        Case{"pp2_dualpipe_v", {.pipeline = 2, .schedule = "dualpipe-v"}},                                 //
-        Case{"tp2_sp_overlap", {.tensor = 2, .sequence = true, .overlap = true}},                          //
-        Case{"tp2_pp2_zb_h1", {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-h1"}},
-        Case{"cp2", {.context = 2}},                     //
-        Case{"dp2_sharded", {.data = 2, .sharing = 2}},  //
-        Case{"dp2_units", {.data = 2, .sharing = 3}},    //
-        Case{"pp2_units_zb_v", {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3}}),
+    testing::Values(OffloadCase{"plain", {}},  //
+                    OffloadCase{
+                        "llama_bf16", {}, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}},  //
+                    OffloadCase{"gpipe", {.schedule = "gpipe"}},                                                      //
+                    OffloadCase{"pp2", {.pipeline = 2}},                                                              //
+                    OffloadCase{"pp2_interleaved", {.pipeline = 2, .schedule = "interleaved"}},                       //
+                    OffloadCase{"pp2_zb_h1", {.pipeline = 2, .schedule = "zb-h1"}},                                   //
+                    OffloadCase{"pp2_zb_v", {.pipeline = 2, .schedule = "zb-v"}},                                     //
+                    OffloadCase{"pp2_dualpipe_v", {.pipeline = 2, .schedule = "dualpipe-v"}},                         //
+                    OffloadCase{"tp2_sp_overlap", {.tensor = 2, .sequence = true, .overlap = true}},                  //
+                    OffloadCase{"tp2_pp2_zb_h1",
+                                {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-h1"}},
+                    OffloadCase{"cp2", {.context = 2}},                     //
+                    OffloadCase{"dp2_sharded", {.data = 2, .sharing = 2}},  //
+                    OffloadCase{"dp2_units", {.data = 2, .sharing = 3}},    //
+                    OffloadCase{"pp2_units_zb_v", {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3}}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(Offload, HasTheBitsOfKeeping) {
   const auto& [name, layout, more] = GetParam();
-  const Words flags = test::sizes_for(layout) + layout.flags() + kEvaluations + more + Words{"--hidden-dropout", "0.1"};
+  const Words flags =
+      test::sizes_for(layout) + layout.flags() + kEvaluatedSteps + more + Words{"--hidden-dropout", "0.1"};
   const RunResult keep = test::train({.flags = flags, .ranks = layout.ranks()});
   const std::int64_t microbatches = 8 / layout.data, chunks = layout.chunks();
   for (const Words& way : {Words{"--check-hazards"}, Words{"--cuda-graph-impl", "local"}}) {
     SCOPED_TRACE(way[0]);
-    const RunResult run = test::train({.flags = flags + kAll + way, .ranks = layout.ranks()});
+    const RunResult run = test::train({.flags = flags + kAllMoved + way, .ranks = layout.ranks()});
     test::expect_same_state(run, keep);
     expect_moved(run, 3, microbatches, chunks);
     for (const test::RankActivity& rank : run.ranks)  // where a graph says that a layer's activations are written
@@ -71,8 +73,8 @@ TEST_P(Offload, HasTheBitsOfKeeping) {
   }
 }
 
-const Words kSmall = {"--hidden-size",       "16", "--seq-length",     "8",   "--micro-batch-size", "1",
-                      "--global-batch-size", "4",  "--hidden-dropout", "0.1", "--num-layers",       "4"};
+const Words kSmallOffload = {"--hidden-size",       "16", "--seq-length",     "8",   "--micro-batch-size", "1",
+                             "--global-batch-size", "4",  "--hidden-dropout", "0.1", "--num-layers",       "4"};
 
 // As Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
@@ -94,7 +96,8 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
                          // Of rows that another rank sent, as many as came.
                          Way{offload({"expert_fc1", "moe_act"}) + experts, 2, 0, test::one_of(31)}}) {
     SCOPED_TRACE(testing::PrintToString(way.flags));
-    const Words flags = kSmall + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
+    const Words flags =
+        kSmallOffload + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
     const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GE(whole.event_waits, 40);
@@ -109,7 +112,7 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
 
 // Of a fused MLP of experts without one of its kinds: just that one's bytes, copies and waits are missing.
 TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
-  const Words flags = kSmall + test::llama_flags() +
+  const Words flags = kSmallOffload + test::llama_flags() +
                       test::words(
                           "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 "
                           "--moe-grouped-gemm --use-transformer-engine-op-fuser --train-iters 2");
@@ -132,7 +135,7 @@ TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   for (const auto& [point, segment] :
        {std::pair{HookPoint::kPostForward, 3}, {HookPoint::kPreBackward, 5}, {HookPoint::kPostWeight, 4}}) {
     SCOPED_TRACE(name_of(point));
-    test::expect_nothing_left_of_a_broken_step({.flags = kSmall + kAll + Words{"--check-hazards"}},
+    test::expect_nothing_left_of_a_broken_step({.flags = kSmallOffload + kAllMoved + Words{"--check-hazards"}},
                                                {.point = point, .segment = segment, .microbatch = 1});
   }
 }
@@ -148,12 +151,12 @@ TEST(OffloadRun, ASkippedStepIsExplained) {
       launch(own.streams.compute, Fill{.x = gradients.slice(0, 5, 1), .value = std::nan("")});
     });
   };
-  const Words flags = kSmall + Words{"--lr-decay-style", "constant", "--train-iters", "4"};
+  const Words flags = kSmallOffload + Words{"--lr-decay-style", "constant", "--train-iters", "4"};
   const RunResult plain = test::train({.flags = flags, .prepare = poison});
   EXPECT_EQ(plain.skipped_steps, 1);
   for (const Words& way : {Words{"--check-hazards"}, Words{"--check-hazards", "--cuda-graph-impl", "local"}}) {
     testing::internal::CaptureStderr();
-    const RunResult run = test::train({.flags = flags + kAll + way, .prepare = poison});
+    const RunResult run = test::train({.flags = flags + kAllMoved + way, .prepare = poison});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 testing::HasSubstr("layer 1 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
     EXPECT_EQ(run.hazards, 0);

@@ -20,8 +20,6 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-const Words kGraphs{"--cuda-graph-impl", "local"};
-const Words kModules = kGraphs + Words{"--cuda-graph-modules", "attn", "mlp"};
 const Words kStages{"--num-layers", "4", "--pipeline-model-parallel-size", "2"};
 
 struct Way {
@@ -33,8 +31,8 @@ struct Way {
 class OwnHooks : public testing::TestWithParam<Way> {};
 
 INSTANTIATE_TEST_SUITE_P(Graphs, OwnHooks,
-                         testing::Values(Way{"none", {}, {}}, Way{"local", {}, kGraphs},
-                                         Way{"stages", kStages, kGraphs, 2}),
+                         testing::Values(Way{"none", {}, {}}, Way{"local", {}, test::kGraphs},
+                                         Way{"stages", kStages, test::kGraphs, 2}),
                          [](const auto& way) { return way.param.name; });
 
 // On rank 0.
@@ -166,10 +164,11 @@ TEST(OwnHooksRun, ReadTheSameTensorsInGraphsAndEagerly) {
   const Words experts =
       test::llama_flags() +
       test::words("--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 --moe-router-topk 2");
-  const Words router = kGraphs + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
-  for (const auto& [flags, graphs] : {std::pair{kStages + Words{"--pipeline-schedule", "1f1b"}, kModules},
-                                      {kStages + Words{"--pipeline-schedule", "zb-v"}, kModules},
-                                      {kStages + experts, router}}) {
+  const Words router = test::kGraphs + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
+  for (const auto& [flags, graphs] :
+       {std::pair{kStages + Words{"--pipeline-schedule", "1f1b"}, test::kGraphsOfAttentionAndMlp},
+        {kStages + Words{"--pipeline-schedule", "zb-v"}, test::kGraphsOfAttentionAndMlp},
+        {kStages + experts, router}}) {
     SCOPED_TRACE(testing::PrintToString(flags));
     const auto run = [flags = flags + Words{"--train-iters", "3", "--global-batch-size", "4"}](const Words& more) {
       std::map<int, Reads> reads;
@@ -241,8 +240,8 @@ TEST(OwnHooksRun, CommunicateWithinAStageInEverySchedule) {
       EXPECT_EQ(own.collectives(), 4 * own.calls(Phase::kCaptureAhead));  // warm-up, the pass, and two steps
       sums.at(rank).reset();
     };
-    const RunResult with =
-        test::train({.flags = flags + kModules, .ranks = 4, .customize = customize, .finish = finish});
+    const RunResult with = test::train(
+        {.flags = flags + test::kGraphsOfAttentionAndMlp, .ranks = 4, .customize = customize, .finish = finish});
     test::expect_same_run(with, test::train({.flags = flags, .ranks = 4}));
     EXPECT_EQ(with.hazards, 0);
   }

@@ -21,9 +21,8 @@ using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 // 4 layers, 8 microbatches a step with one replica.
-const Words kSmall = {"--num-layers", "4", "--hidden-size", "16", "--seq-length", "8", "--micro-batch-size", "1"};
-const Words kDropout = {"--hidden-dropout", "0.1"};
-const Words kEvaluates = {"--eval-interval", "2", "--eval-iters", "1"};
+const Words kSmallPipeline = {"--num-layers", "4", "--hidden-size",      "16",
+                              "--seq-length", "8", "--micro-batch-size", "1"};
 
 Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
 Words schedule(const std::string& name) {
@@ -70,14 +69,16 @@ void expect_gradients_near(const RunResult& run, const RunResult& want) {
 
 class PipelineModels : public testing::TestWithParam<bool> {
  protected:
-  Words model() const { return GetParam() ? kSmall + Words{"--hidden-size", "32"} + test::llama_flags() : kSmall; }
+  Words model() const {
+    return GetParam() ? kSmallPipeline + Words{"--hidden-size", "32"} + test::llama_flags() : kSmallPipeline;
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PipelineModels, testing::Bool(),
                          [](const auto& shape) { return shape.param ? "Llama" : "Gpt"; });
 
 TEST_P(PipelineModels, LossesAndGradientsAgreeWithOneRankOver20Steps) {
-  const Words flags = model() + kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
+  const Words flags = model() + test::kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
   const RunResult one = test::train({.flags = flags});
   EXPECT_EQ(one.transfers.at(0).sent, 0);
   for (const int count : {2, 4}) {
@@ -90,14 +91,14 @@ TEST_P(PipelineModels, LossesAndGradientsAgreeWithOneRankOver20Steps) {
     EXPECT_EQ(many.transfers.at(0).sent, 160);
     EXPECT_EQ(many.transfers.at(count - 1).sent, 160);
   }
-  const Words step = model() + kDropout + Words{"--train-iters", "1"};
+  const Words step = model() + test::kDropout + Words{"--train-iters", "1"};
   const RunResult one_step = test::train({.flags = step});
   for (const int count : {2, 4})
     expect_gradients_near(test::train({.flags = step + stages(count), .ranks = count}), one_step);
 }
 
 TEST_P(PipelineModels, EveryScheduleGivesTheSameBits) {
-  const Words flags = model() + kDropout + kEvaluates + stages(2) + Words{"--train-iters", "3"};
+  const Words flags = model() + test::kDropout + test::kEvaluations + stages(2) + Words{"--train-iters", "3"};
   const RunResult first = test::train({.flags = flags + schedule(kSchedules[0]), .ranks = 2});
   expect_messages(first, 2);
   for (std::size_t i = 1; i < kSchedules.size(); ++i) {
@@ -112,7 +113,7 @@ TEST_P(PipelineModels, EveryScheduleGivesTheSameBits) {
 }
 
 TEST(Pipeline, EveryScheduleOnFourStagesGivesTheSameBits) {
-  const Words flags = kSmall + kDropout + stages(4) + Words{"--num-layers", "8", "--train-iters", "2"};
+  const Words flags = kSmallPipeline + test::kDropout + stages(4) + Words{"--num-layers", "8", "--train-iters", "2"};
   const RunResult first = test::train({.flags = flags + schedule(kSchedules[0]), .ranks = 4});
   for (std::size_t i = 1; i < kSchedules.size(); ++i) {
     SCOPED_TRACE(kSchedules[i]);
@@ -124,7 +125,7 @@ TEST(Pipeline, EveryScheduleOnFourStagesGivesTheSameBits) {
 
 // Their operands are kept longer.
 TEST(Pipeline, DelayedWeightGradientsGiveTheSameBitsInMoreMemory) {
-  const Words flags = kSmall + kDropout + stages(2) + Words{"--train-iters", "2"};
+  const Words flags = kSmallPipeline + test::kDropout + stages(2) + Words{"--train-iters", "2"};
   for (const char* name : {"gpipe", "1f1b", "interleaved", "dualpipe-v"}) {
     SCOPED_TRACE(name);
     const auto run = [&](const Words& more) {
@@ -147,7 +148,7 @@ TEST(Pipeline, DelayedWeightGradientsGiveTheSameBitsInMoreMemory) {
 }
 
 TEST(Pipeline, ChunksOfOneStageAreHandedOver) {
-  const Words flags = kSmall + kDropout + Words{"--train-iters", "2"};
+  const Words flags = kSmallPipeline + test::kDropout + Words{"--train-iters", "2"};
   const RunResult plain = test::train({.flags = flags});
   for (const char* name : {"interleaved", "zb-v", "dualpipe-v"}) {
     SCOPED_TRACE(name);
@@ -159,8 +160,8 @@ TEST(Pipeline, ChunksOfOneStageAreHandedOver) {
 }
 
 TEST(Pipeline, ComposesWithDataParallelism) {
-  const Words flags =
-      kSmall + kDropout + Words{"--train-iters", "20", "--overlap-grad-reduce", "--ddp-bucket-size", "1000"};
+  const Words flags = kSmallPipeline + test::kDropout +
+                      Words{"--train-iters", "20", "--overlap-grad-reduce", "--ddp-bucket-size", "1000"};
   const RunResult one = test::train({.flags = flags});
   const RunResult plain = test::train({.flags = flags + stages(2), .ranks = 4});
   expect_near(plain, one, 20);
@@ -171,13 +172,13 @@ TEST(Pipeline, ComposesWithDataParallelism) {
 }
 
 TEST(Pipeline, CopiesOfATiedEmbeddingStayAlike) {
-  const RunResult run = test::train({.flags = kSmall + stages(4), .ranks = 8});
+  const RunResult run = test::train({.flags = kSmallPipeline + stages(4), .ranks = 8});
   ASSERT_EQ(run.word_tables.size(), 2u);
   EXPECT_TRUE(run.word_tables.at(0) == run.word_tables.at(3));
 }
 
 TEST(Pipeline, RecomputeChangesNoBit) {
-  const Words flags = kSmall + kDropout + stages(2) + Words{"--train-iters", "2"};
+  const Words flags = kSmallPipeline + test::kDropout + stages(2) + Words{"--train-iters", "2"};
   for (const char* name : {"1f1b", "zb-v"}) {
     const RunResult plain = test::train({.flags = flags + schedule(name), .ranks = 2});
     for (const Words& mode : test::recompute_modes()) {
@@ -189,7 +190,8 @@ TEST(Pipeline, RecomputeChangesNoBit) {
 }
 
 TEST(Pipeline, TrainsInBf16AndWithTheLossInChunks) {
-  const Words flags = kSmall + kDropout + Words{"--train-iters", "3", "--bf16", "--main-grads-dtype", "bf16"};
+  const Words flags =
+      kSmallPipeline + test::kDropout + Words{"--train-iters", "3", "--bf16", "--main-grads-dtype", "bf16"};
   for (const Words& more : {Words{}, Words{"--loss-chunk-size", "3"}}) {
     const RunResult one = test::train({.flags = flags + more});
     const RunResult two = test::train({.flags = flags + more + stages(2), .ranks = 2});
@@ -199,7 +201,7 @@ TEST(Pipeline, TrainsInBf16AndWithTheLossInChunks) {
 }
 
 TEST(Pipeline, UnevenSplitsTrainTheSameModel) {
-  const Words flags = kSmall + kDropout + Words{"--num-layers", "5", "--train-iters", "2"};
+  const Words flags = kSmallPipeline + test::kDropout + Words{"--num-layers", "5", "--train-iters", "2"};
   const RunResult one = test::train({.flags = flags});
   for (const Words& split :
        {Words{"--decoder-first-pipeline-num-layers", "2"}, Words{"--decoder-last-pipeline-num-layers", "1"},
@@ -217,7 +219,7 @@ TEST(Pipeline, UnevenSplitsTrainTheSameModel) {
 }
 
 TEST(Pipeline, HasNoHazards) {
-  const Words flags = kSmall + kDropout + kEvaluates + stages(2) +
+  const Words flags = kSmallPipeline + test::kDropout + test::kEvaluations + stages(2) +
                       Words{"--train-iters", "2", "--check-hazards", "--overlap-grad-reduce", "--ddp-bucket-size", "1"};
   for (const std::string& name : kSchedules) {
     SCOPED_TRACE(name);
@@ -233,7 +235,8 @@ TEST(Pipeline, HasNoHazards) {
 // that nobody has used, and after the last wait for a send nobody writes.
 #if !defined(__SANITIZE_THREAD__)
 TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
-  const Words flags = kSmall + stages(2) + Words{"--train-iters", "2", "--check-hazards", "--global-batch-size", "2"};
+  const Words flags =
+      kSmallPipeline + stages(2) + Words{"--train-iters", "2", "--check-hazards", "--global-batch-size", "2"};
   const std::int64_t waits = test::train({.flags = flags, .ranks = 2}).event_waits;
   ASSERT_GT(waits, 16);
   const auto found = [&](std::int64_t ordinal) {
@@ -249,7 +252,7 @@ TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
 
 TEST(Pipeline, ResumesBitForBitAndUnderOtherLayouts) {
   const TestFolder scratch;
-  const Words flags = kSmall + kDropout;
+  const Words flags = kSmallPipeline + test::kDropout;
   const RunResult unbroken = test::train({.flags = flags + stages(2), .ranks = 4});
   const RunResult first = test::train(
       {.flags = flags + stages(2) + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = 4});
@@ -278,7 +281,7 @@ TEST(Pipeline, ANanOfOneStageSkipsTheStepOnAllAndIsNamedThere) {
       launch(own.streams.compute, Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
     });
   };
-  const Words flags = kSmall + stages(2) + Words{"--lr-decay-style", "constant"};
+  const Words flags = kSmallPipeline + stages(2) + Words{"--lr-decay-style", "constant"};
   const RunResult poisoned = test::train({.flags = flags, .ranks = 2, .prepare = poison});
   const RunResult clean = test::train({.flags = flags, .ranks = 2});
   EXPECT_EQ(poisoned.skipped_steps, 1);
@@ -299,8 +302,8 @@ TEST(Pipeline, TheFirstNanOfTheDataIsNamedWhereverItGoes) {
     own.streams.compute.synchronize();
   };
   testing::internal::CaptureStderr();
-  const RunResult run =
-      test::train({.flags = kSmall + stages(2) + Words{"--max-skipped-steps", "6"}, .ranks = 2, .prepare = poison});
+  const RunResult run = test::train(
+      {.flags = kSmallPipeline + stages(2) + Words{"--max-skipped-steps", "6"}, .ranks = 2, .prepare = poison});
   EXPECT_EQ(run.skipped_steps, 6);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("the first value that is not finite: rank 1, layer 2 attention, forward, microbatch 0"));
@@ -310,7 +313,7 @@ TEST(Pipeline, TheTraceShowsEveryAction) {
   const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
   test::train(
-      {.flags = kSmall + stages(2) +
+      {.flags = kSmallPipeline + stages(2) +
                 Words{"--train-iters", "2", "--trace", path, "--profile-step-start", "2", "--profile-step-end", "3"},
        .ranks = 2});
   std::ifstream file(path);
@@ -326,7 +329,7 @@ TEST(Pipeline, TheTraceShowsEveryAction) {
 
 std::string refused(const Words& flags, int ranks) {
   try {
-    test::train({.flags = kSmall + flags, .ranks = ranks});
+    test::train({.flags = kSmallPipeline + flags, .ranks = ranks});
     return "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage) << error.what();
@@ -372,8 +375,8 @@ TEST(Pipeline, SizesThatDoNotFitAreRefusedWithThoseThatDo) {
 TEST(Pipeline, WarmUpSendsNothingAndChangesNothing) {
   for (const char* name : {"1f1b", "zb-v"}) {
     const bool graphs = name == std::string_view("zb-v");
-    const Words flags =
-        kSmall + kDropout + stages(2) + schedule(name) + Words{"--cuda-graph-impl", graphs ? "local" : "none"};
+    const Words flags = kSmallPipeline + test::kDropout + stages(2) + schedule(name) +
+                        Words{"--cuda-graph-impl", graphs ? "local" : "none"};
     std::vector<std::int64_t> messages(2);
     const RunResult cold = test::train({.flags = flags, .ranks = 2});
     const RunResult warm =

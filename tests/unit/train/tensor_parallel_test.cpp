@@ -13,7 +13,6 @@ using test::RunResult;
 using test::operator+;
 using Words = std::vector<std::string>;
 
-const Words kDropout = {"--hidden-dropout", "0.1"};
 const Words kOneStep = {"--train-iters", "1"};
 
 struct Family {
@@ -28,7 +27,7 @@ const std::vector<Family> kFamilies = {{"gpt2", {}},
                                         {"--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope",
                                          "--disable-bias-linear", "--add-qkv-bias", "--group-query-attention"}}};
 
-struct Layout {
+struct TensorLayout {
   int tensor = 1;
   bool sequence = false;
   int data = 1;
@@ -38,19 +37,19 @@ struct Layout {
     return sequence ? words + Words{"--sequence-parallel"} : words;
   }
 };
-const std::vector<Layout> kLayouts = {{2, false}, {2, true}, {4, false}, {4, true}, {2, true, 2}};
+const std::vector<TensorLayout> kLayouts = {{2, false}, {2, true}, {4, false}, {4, true}, {2, true, 2}};
 
-class TensorParallel : public testing::TestWithParam<std::tuple<Family, Layout>> {
+class TensorParallel : public testing::TestWithParam<std::tuple<Family, TensorLayout>> {
  protected:
   const Words& family() const { return std::get<0>(GetParam()).flags; }
-  const Layout& layout() const { return std::get<1>(GetParam()); }
+  const TensorLayout& layout() const { return std::get<1>(GetParam()); }
   RunResult one(const Words& flags) const { return test::train({.flags = family() + flags}); }
   RunResult many(const Words& flags) const {
     return test::train({.flags = family() + flags + layout().flags(), .ranks = layout().ranks()});
   }
 };
 
-std::string name_of_case(const testing::TestParamInfo<std::tuple<Family, Layout>>& info) {
+std::string name_of_case(const testing::TestParamInfo<std::tuple<Family, TensorLayout>>& info) {
   const auto& [family, layout] = info.param;
   return family.name + "_tp" + std::to_string(layout.tensor) + (layout.sequence ? "_sp" : "") +
          (layout.data > 1 ? "_dp" + std::to_string(layout.data) : "");
@@ -59,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallel,
                          testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(kLayouts)), name_of_case);
 
 TEST_P(TensorParallel, LossesAndNormsOfTwentyStepsAreThoseOfOneRank) {
-  const Words flags = kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
+  const Words flags = test::kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
   const RunResult want = one(flags), got = many(flags);
   ASSERT_EQ(want.loss_values.size(), 20u);
   test::expect_losses_near(got, want);
@@ -74,7 +73,7 @@ TEST_P(TensorParallel, LossesAndNormsOfTwentyStepsAreThoseOfOneRank) {
 }
 
 TEST_P(TensorParallel, GradientsOfOneStepAreThoseOfOneRank) {
-  const Words flags = kDropout + kOneStep;
+  const Words flags = test::kDropout + kOneStep;
   const RunResult want = one(flags), got = many(flags);
   ASSERT_EQ(want.gradients.size(), got.gradients.size());
   for (const auto& [name, values] : want.gradients) {
@@ -110,8 +109,9 @@ TEST_P(TensorParallel, InitialWeightsAreTheSlicesOfOneRank) {
 
 TEST_P(TensorParallel, RunsRepeatAndAreFreeOfHazards) {
   const Words flags =
-      kDropout + Words{"--train-iters",     "2", "--check-hazards",      "--eval-interval", "1", "--eval-iters", "1",
-                       "--ddp-bucket-size", "1", "--overlap-grad-reduce"};
+      test::kDropout +
+      Words{"--train-iters",     "2", "--check-hazards",      "--eval-interval", "1", "--eval-iters", "1",
+            "--ddp-bucket-size", "1", "--overlap-grad-reduce"};
   const RunResult first = many(flags), second = many(flags);
   test::expect_same_run(first, second);
   EXPECT_EQ(first.hazards, 0);
@@ -125,8 +125,8 @@ INSTANTIATE_TEST_SUITE_P(All, TensorParallelRecompute, testing::ValuesIn(test::r
 
 TEST_P(TensorParallelRecompute, ChangesNoBitAndSavesMemory) {
   for (const Family& family : {kFamilies[0], kFamilies[1]}) {
-    for (const Layout& layout : {Layout{2, false}, Layout{2, true}}) {
-      const Words flags = family.flags + layout.flags() + kDropout + Words{"--train-iters", "2"};
+    for (const TensorLayout& layout : {TensorLayout{2, false}, TensorLayout{2, true}}) {
+      const Words flags = family.flags + layout.flags() + test::kDropout + Words{"--train-iters", "2"};
       const RunResult plain = test::train({.flags = flags, .ranks = 2});
       const RunResult recomputed = test::train({.flags = flags + GetParam(), .ranks = 2});
       test::expect_same_run(plain, recomputed);
@@ -142,7 +142,7 @@ TEST(TensorParallelRuns, OverlapChangesNoBit) {
       for (const Words& more :
            {Words{}, Words{"--bf16"}, Words{"--recompute-granularity", "full"}, Words{"--loss-chunk-size", "3"}}) {
         SCOPED_TRACE(family.name + testing::PrintToString(more));
-        const Words flags = family.flags + Layout{ranks, true}.flags() + kDropout + more +
+        const Words flags = family.flags + TensorLayout{ranks, true}.flags() + test::kDropout + more +
                             Words{"--train-iters", "2", "--eval-interval", "2", "--eval-iters", "1"};
         const RunResult plain = test::train({.flags = flags, .ranks = ranks});
         const RunResult overlapped =
@@ -167,7 +167,7 @@ TEST(TensorParallelRuns, SequenceParallelismKeepsLess) {
 }
 
 TEST(TensorParallelRuns, TheLossInChunksIsThatOfTheWhole) {
-  for (const Layout& layout : {Layout{2, false}, Layout{2, true}}) {
+  for (const TensorLayout& layout : {TensorLayout{2, false}, TensorLayout{2, true}}) {
     for (const Family& family : {kFamilies[0], kFamilies[1]}) {
       const Words flags = family.flags + layout.flags() + Words{"--eval-interval", "2", "--eval-iters", "1"};
       const RunResult plain = test::train({.flags = flags, .ranks = 2});
@@ -185,15 +185,15 @@ TEST(TensorParallelRuns, TheLossInChunksIsThatOfTheWhole) {
 TEST(TensorParallelRuns, PaddingOfTheVocabularyDependsOnTheRanksAndChangesNothing) {
   const Words flags = {"--make-vocab-size-divisible-by", "100"};
   const RunResult one = test::train({.flags = flags});
-  const RunResult two = test::train({.flags = flags + Layout{2, true}.flags(), .ranks = 2});
+  const RunResult two = test::train({.flags = flags + TensorLayout{2, true}.flags(), .ranks = 2});
   test::expect_losses_near(two, one);
   EXPECT_EQ(two.weights.at("embedding.word_embeddings.weight").size(), 300u * 32);
   EXPECT_TRUE(two.copies_agree);
 }
 
 TEST(TensorParallelRuns, InBf16) {
-  for (const Layout& layout : {Layout{2, false}, Layout{2, true}}) {
-    const Words flags = test::llama_flags() + kDropout + Words{"--bf16"};
+  for (const TensorLayout& layout : {TensorLayout{2, false}, TensorLayout{2, true}}) {
+    const Words flags = test::llama_flags() + test::kDropout + Words{"--bf16"};
     const RunResult one = test::train({.flags = flags});
     const RunResult two =
         test::train({.flags = flags + layout.flags() + Words{"--main-grads-dtype", "bf16"}, .ranks = 2});
@@ -204,7 +204,7 @@ TEST(TensorParallelRuns, InBf16) {
 
 TEST(TensorParallelRuns, ResumeGivesTheBitsOfTheUnbrokenRun) {
   const TestFolder scratch;
-  const Words flags = test::llama_flags() + kDropout + Layout{4, true}.flags() + Words{"--bf16"};
+  const Words flags = test::llama_flags() + test::kDropout + TensorLayout{4, true}.flags() + Words{"--bf16"};
   const RunResult unbroken = test::train({.flags = flags, .ranks = 4});
   const RunResult first =
       test::train({.flags = flags + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = 4});
@@ -217,14 +217,14 @@ TEST(TensorParallelRuns, ResumeGivesTheBitsOfTheUnbrokenRun) {
 TEST(TensorParallelRuns, CheckpointsGoFromAnyLayoutToAnyOther) {
   const TestFolder scratch;
   const Words flags = {"--make-vocab-size-divisible-by", "100"};
-  const std::vector<Layout> layouts = {{1}, {2, true}, {4, false}, {2, true, 2}};
+  const std::vector<TensorLayout> layouts = {{1}, {2, true}, {4, false}, {2, true, 2}};
   const RunResult unbroken = test::train({.flags = flags});
   for (std::size_t from = 0; from < layouts.size(); ++from) {
     const std::string folder = scratch.path(std::to_string(from));
     const RunResult saved =
         test::train({.flags = flags + layouts[from].flags() + Words{"--exit-interval", "3", "--save", folder},
                      .ranks = layouts[from].ranks()});
-    for (const Layout& to : layouts) {
+    for (const TensorLayout& to : layouts) {
       test::Tensors loaded;
       std::mutex mutex;
       const RunResult rest = test::train({.flags = flags + to.flags() + Words{"--load", folder},

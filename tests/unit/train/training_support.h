@@ -25,6 +25,12 @@ using ModelState = Tensors;
 bool put_state(Rank& rank, Tensors& whole);  // as put_slices
 ModelState read_state(Rank& rank);           // what this rank holds
 
+inline const Words kDropout = {"--hidden-dropout", "0.1"};
+inline const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
+inline const Words kGraphs = {"--cuda-graph-impl", "local"};
+inline const Words kGraphsOfAttentionAndMlp = kGraphs + Words{"--cuda-graph-modules", "attn", "mlp"};
+inline Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
+
 // That what the flags name really happened.
 struct RankActivity {
   std::int64_t tensor_calls = 0;     // collectives of its tensor-parallel group

@@ -19,10 +19,9 @@ using test::expect_same_run;
 using test::operator+;
 
 const std::vector<std::string> kLlama = test::llama_flags();
-const std::vector<std::string> kDropout = {"--hidden-dropout", "0.1"};
-
 TEST(Training, TwoRunsAreBitIdentical) {
-  expect_same_run(test::train({.flags = kDropout, .ranks = 2}), test::train({.flags = kDropout, .ranks = 2}));
+  expect_same_run(test::train({.flags = test::kDropout, .ranks = 2}),
+                  test::train({.flags = test::kDropout, .ranks = 2}));
 }
 
 class Ranks : public testing::TestWithParam<int> {};
@@ -30,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(DataParallel, Ranks, testing::Values(2, 4));
 
 TEST_P(Ranks, AgreeWithOneRank) {
   const std::vector<std::string> flags =
-      kLlama + kDropout + std::vector<std::string>{"--train-iters", "20", "--lr-warmup-iters", "2"};
+      kLlama + test::kDropout + std::vector<std::string>{"--train-iters", "20", "--lr-warmup-iters", "2"};
   const RunResult one = test::train({.flags = flags});
   const RunResult many = test::train({.flags = flags, .ranks = GetParam()});
   EXPECT_EQ(one.loss_values.size(), 20u);
@@ -63,8 +62,8 @@ TEST(Training, ABucketPerUnitGivesTheBitsOfOneBucket) {
 }
 
 TEST(Training, MicroBatchSizeKeepsDropoutAndLoss) {
-  const RunResult small = test::train({.flags = kDropout + std::vector<std::string>{"--micro-batch-size", "1"}});
-  const RunResult large = test::train({.flags = kDropout + std::vector<std::string>{"--micro-batch-size", "8"}});
+  const RunResult small = test::train({.flags = test::kDropout + std::vector<std::string>{"--micro-batch-size", "1"}});
+  const RunResult large = test::train({.flags = test::kDropout + std::vector<std::string>{"--micro-batch-size", "8"}});
   test::expect_losses_near(small, large);
 }
 
@@ -74,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(All, RecomputeRuns, testing::ValuesIn(test::recompute_m
 TEST_P(RecomputeRuns, ChangeNoBitAndSaveMemory) {
   for (const std::vector<std::string>& model :
        {std::vector<std::string>{}, kLlama, std::vector<std::string>{"--bf16"}}) {
-    const std::vector<std::string> flags = model + kDropout + std::vector<std::string>{"--train-iters", "3"};
+    const std::vector<std::string> flags = model + test::kDropout + std::vector<std::string>{"--train-iters", "3"};
     const RunResult plain = test::train({.flags = flags});
     const RunResult recomputed = test::train({.flags = flags + GetParam()});
     expect_same_run(plain, recomputed);
@@ -93,7 +92,7 @@ TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
   for (const std::vector<std::string>& dtype : {std::vector<std::string>{}, std::vector<std::string>{"--bf16"}}) {
     const std::string folder = scratch.path(dtype.empty() ? "fp32" : "bf16");
     const std::vector<std::string> flags =
-        kLlama + kDropout + dtype + std::vector<std::string>{"--lr-warmup-iters", "2"};
+        kLlama + test::kDropout + dtype + std::vector<std::string>{"--lr-warmup-iters", "2"};
     const RunResult unbroken = test::train({.flags = flags, .ranks = 2});
     const RunResult first =
         test::train({.flags = flags + std::vector<std::string>{"--exit-interval", "3", "--save", folder}, .ranks = 2});

@@ -11,14 +11,14 @@
 namespace megalith::test {
 namespace {
 
-struct Sizes {
+struct CapacitySizes {
   std::int64_t tokens, choices, experts;
 };
 
 class ExpertCapacityTest : public OpTest {
  protected:
   // Each choice another neighbour of the token's first expert, which the first two are more often than others.
-  Values choices(const Sizes& sizes) {
+  Values choices(const CapacitySizes& sizes) {
     Values result;
     for (std::int64_t t = 0; t < sizes.tokens; ++t) {
       const auto first = static_cast<std::int64_t>(random()() % 4 == 0 ? random()() % 1000 : random()() % 2);
@@ -27,7 +27,7 @@ class ExpertCapacityTest : public OpTest {
     }
     return result;
   }
-  void limit(const Sizes& sizes, std::int64_t capacity, const Values& weights);
+  void limit(const CapacitySizes& sizes, std::int64_t capacity, const Values& weights);
 };
 INSTANTIATE_TEST_SUITE_P(Backends, ExpertCapacityTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
@@ -49,7 +49,7 @@ Values kept_of(const Values& choice, const reference::Routes& routes, std::size_
   return kept;
 }
 
-void ExpertCapacityTest::limit(const Sizes& sizes, std::int64_t capacity, const Values& weights) {
+void ExpertCapacityTest::limit(const CapacitySizes& sizes, std::int64_t capacity, const Values& weights) {
   SCOPED_TRACE(testing::Message() << sizes.tokens << " x " << sizes.choices << " to " << sizes.experts << ", at most "
                                   << capacity << (weights.empty() ? ", by position" : ", by weight"));
   const Values chosen = choices(sizes);
@@ -73,7 +73,7 @@ void ExpertCapacityTest::limit(const Sizes& sizes, std::int64_t capacity, const 
 }
 
 TEST_P(ExpertCapacityTest, KeepsTheHighestWeightsOrTheFirst) {
-  for (const Sizes& sizes : {Sizes{40, 2, 5}, Sizes{300, 8, 64}, Sizes{2500, 3, 4}}) {
+  for (const CapacitySizes& sizes : {CapacitySizes{40, 2, 5}, CapacitySizes{300, 8, 64}, CapacitySizes{2500, 3, 4}}) {
     Values weights = values(input({sizes.tokens * sizes.choices}, DType::kFp32));
     for (double& weight : weights) weight = std::abs(weight);
     Values few = weights;  // many ties

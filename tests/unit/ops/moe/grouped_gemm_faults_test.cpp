@@ -80,7 +80,7 @@ class GatheredIndexTest : public RoutedTest {
   }
   template <class Visit>
   void for_each_op(std::int64_t entry_5, Visit&& visit) {
-    const Routing routing{{0, 2, 6}, 8};
+    const ExpertRanges routing{{0, 2, 6}, 8};
     const Tensor offsets = offsets_of(routing), index = index_with(entry_5), tokens = input({kTokens, kWidth});
     const Tensor rows = routed_input(routing, kWidth), sum = output(matrices, DType::kFp32);
     const Tensor weight = row_weights(routing), h = routed_input(routing, 2 * kWidth);

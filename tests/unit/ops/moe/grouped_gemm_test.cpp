@@ -8,7 +8,7 @@
 namespace megalith::test {
 namespace {
 
-struct Sizes {
+struct GroupedSizes {
   std::int64_t k, n;
 };
 
@@ -20,7 +20,7 @@ constexpr Kind kKinds[] = {{true, false, false},  {true, false, true},  {true, t
 
 class GroupedGemmTest : public RoutedTest {
  protected:
-  GroupedGemm op_for(const Routing& routing, const Sizes& s, const Kind& kind) {
+  GroupedGemm op_for(const ExpertRanges& routing, const GroupedSizes& s, const Kind& kind) {
     const Shape matrix = kind.transposed ? Shape{routing.experts() * s.n, s.k} : Shape{routing.experts() * s.k, s.n};
     const std::int64_t width = kind.pair && !kind.transposed ? 2 * s.k : s.k;
     const Operand a = operand(routing, width, kind.gathered);
@@ -34,7 +34,7 @@ class GroupedGemmTest : public RoutedTest {
   }
   // What `multiply(a, b)` gives for the whole op: the pair's results side by side, or added.
   template <class Multiply>
-  Values of_pair(const GroupedGemm& op, const Sizes& s, Multiply&& multiply) {
+  Values of_pair(const GroupedGemm& op, const GroupedSizes& s, Multiply&& multiply) {
     const Operand a{op.a, op.index};
     Values one = multiply(rows_of(a, 0, s.k), values(op.b));
     if (!op.b2) return one;
@@ -51,7 +51,7 @@ class GroupedGemmTest : public RoutedTest {
     }
     return both;
   }
-  void compare(const GroupedGemm& op, const Routing& routing, const Sizes& s) {
+  void compare(const GroupedGemm& op, const ExpertRanges& routing, const GroupedSizes& s) {
     const auto n = static_cast<std::size_t>(s.n);
     const Values want = of_pair(op, s, [&](const reference::RoutedRows& a, const Values& b) {
       return reference::grouped_gemm(a, routing.offsets, b, n, op.transpose_b);
@@ -67,7 +67,7 @@ class GroupedGemmTest : public RoutedTest {
                  {.length = length, .magnitude = sum_magnitude(want, magnitude, op.c.dtype, length)});
     expect_rest_untouched(op.c, routing);
   }
-  void compare(const Routing& routing, const Sizes& s) {
+  void compare(const ExpertRanges& routing, const GroupedSizes& s) {
     for (const Kind& kind : kKinds) {
       SCOPED_TRACE(name_of(routing) + ", k " + std::to_string(s.k) + ", n " + std::to_string(s.n) +
                    (kind.transposed ? ", transposed" : "") + (kind.pair ? ", a pair" : "") +
@@ -79,12 +79,12 @@ class GroupedGemmTest : public RoutedTest {
 MEGALITH_OP_TESTS(GroupedGemmTest);
 
 TEST_P(GroupedGemmTest, SmallSizes) {
-  for (const Routing& routing : kSmallRoutings) compare(routing, {7, 9});
+  for (const ExpertRanges& routing : kSmallRoutings) compare(routing, {7, 9});
   compare({{0, 2, 4}, 5}, {1, 1});
 }
 
 TEST_P(GroupedGemmTest, WholePacks) {
-  for (const Routing& routing : kSmallRoutings) compare(routing, {16, 24});
+  for (const ExpertRanges& routing : kSmallRoutings) compare(routing, {16, 24});
 }
 
 TEST_P(GroupedGemmTest, EmptyMatrices) {
@@ -101,18 +101,18 @@ TEST_P(GroupedGemmTest, SeveralTiles) {
 
 // CUDA has a fast form for depths that are multiples of 64.
 TEST_P(GroupedGemmTest, WholeStages) {
-  for (const Routing& routing : kSmallRoutings) compare(routing, {64, 8});
+  for (const ExpertRanges& routing : kSmallRoutings) compare(routing, {64, 8});
   compare(kLargeRoutings[0], {320, 40});
   compare(kLargeRoutings[1], {128, 264});
 }
 
 TEST_P(GroupedGemmTest, ManyExperts) {
-  const Routing routing = many_experts();
+  const ExpertRanges routing = many_experts();
   compare(op_for(routing, {64, 8}, {true, false, true}), routing, {64, 8});
 }
 
 TEST_P(GroupedGemmTest, StridedRowsLeaveTheirGapsAlone) {
-  const Routing routing{{0, 3, 3, 70}, 72};
+  const ExpertRanges routing{{0, 3, 3, 70}, 72};
   for (const std::int64_t first : {3, 8}) {
     GroupedGemm op = op_for(routing, {24, 16}, {true, true, false});
     op.a = routed_input(routing, 40).slice(1, first, 24);
@@ -125,7 +125,7 @@ TEST_P(GroupedGemmTest, StridedRowsLeaveTheirGapsAlone) {
 }
 
 TEST_P(GroupedGemmTest, TakesTheLastOffsetAsBound) {
-  const Routing routing{{0, 3, 6}, 9};
+  const ExpertRanges routing{{0, 3, 6}, 9};
   GroupedGemm op = op_for(routing, {8, 8}, {true, false, false});
   op.a.bound = op.c.bound = op.offsets.as<const std::int32_t>() + 2;
   run(op);
@@ -139,7 +139,7 @@ TEST_P(GroupedGemmTest, TakesTheLastOffsetAsBound) {
 }
 
 TEST_P(GroupedGemmTest, WrongOffsetsReachNoMemoryOfOthers) {
-  const Routing routing{{0, 20, 37}, 37};
+  const ExpertRanges routing{{0, 20, 37}, 37};
   for (const std::int64_t k : {24, 64}) {
     for (const Kind& kind : kKinds) {
       GroupedGemm op = op_for(routing, {k, 16}, kind);
@@ -164,7 +164,7 @@ TEST_P(GroupedGemmTest, ReplaysWithAnotherRouting) {
 
 // A result depends neither on the rows and columns beside it nor on its place in a tile.
 TEST_P(GroupedGemmTest, ResultsDoNotDependOnTheirNeighbours) {
-  const Routing together{{0, 100}, 102}, apart{{0, 37}, 38};
+  const ExpertRanges together{{0, 100}, 102}, apart{{0, 37}, 38};
   for (const std::int64_t k : {40, 64}) {
     const Values rows = normal(100 * k), some(rows.begin() + 61 * k, rows.begin() + 98 * k);
     const Tensor a = input({102, k}, dtype(), padded(rows, together, k)), c = output({102, 320});
@@ -178,7 +178,7 @@ TEST_P(GroupedGemmTest, ResultsDoNotDependOnTheirNeighbours) {
 }
 
 TEST_P(GroupedGemmTest, AnIndexGivesTheBitsOfRowsInMemory) {
-  const Routing& routing = kLargeRoutings[1];
+  const ExpertRanges& routing = kLargeRoutings[1];
   for (const std::int64_t k : {40, 64}) {
     for (const bool transposed : {false, true}) {
       GroupedGemm op = op_for(routing, {k, 136}, {transposed, true, true});
@@ -197,7 +197,7 @@ enum class Gathered { kNone, kA, kB };
 
 class GroupedGemmWgradTest : public RoutedTest {
  protected:
-  void compare(const Routing& routing, std::int64_t m, std::int64_t n, bool pair, Gathered gathered, DType type,
+  void compare(const ExpertRanges& routing, std::int64_t m, std::int64_t n, bool pair, Gathered gathered, DType type,
                bool accumulate = true) {
     SCOPED_TRACE(name_of(routing) + ", m " + std::to_string(m) + ", n " + std::to_string(n) + (pair ? ", a pair" : "") +
                  (accumulate ? "" : ", overwritten") +
@@ -242,7 +242,7 @@ class GroupedGemmWgradTest : public RoutedTest {
       }
     }
   }
-  void compare(const Routing& routing, std::int64_t m, std::int64_t n) {
+  void compare(const ExpertRanges& routing, std::int64_t m, std::int64_t n) {
     for (const bool pair : {false, true}) {
       for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
         compare(routing, m, n, pair, gathered, DType::kFp32);
@@ -258,14 +258,14 @@ class GroupedGemmWgradTest : public RoutedTest {
 MEGALITH_OP_TESTS(GroupedGemmWgradTest);
 
 TEST_P(GroupedGemmWgradTest, SmallSizes) {
-  for (const Routing& routing : kSmallRoutings) compare(routing, 7, 9);
+  for (const ExpertRanges& routing : kSmallRoutings) compare(routing, 7, 9);
   compare({{0, 2, 4}, 5}, 1, 1);
   compare({{0, 2, 4}, 5}, 0, 3);
   compare({{0, 2, 4}, 5}, 3, 0);
 }
 
 TEST_P(GroupedGemmWgradTest, WholePacks) {
-  for (const Routing& routing : kSmallRoutings) compare(routing, 16, 24);
+  for (const ExpertRanges& routing : kSmallRoutings) compare(routing, 16, 24);
 }
 
 TEST_P(GroupedGemmWgradTest, SeveralTiles) {
@@ -278,7 +278,7 @@ TEST_P(GroupedGemmWgradTest, SeveralTiles) {
 TEST_P(GroupedGemmWgradTest, ManyExperts) { compare(many_experts(), 8, 16); }
 
 TEST_P(GroupedGemmWgradTest, AnIndexGivesTheBitsOfRowsInMemory) {
-  const Routing& routing = kLargeRoutings[1];
+  const ExpertRanges& routing = kLargeRoutings[1];
   const Tensor offsets = offsets_of(routing);
   for (const bool of_a : {false, true}) {
     const Operand a = operand(routing, 72, of_a), b = operand(routing, 136, !of_a);
@@ -297,7 +297,7 @@ TEST_P(GroupedGemmWgradTest, AnIndexGivesTheBitsOfRowsInMemory) {
 }
 
 TEST_P(GroupedGemmWgradTest, WrongOffsetsReachNoMemoryOfOthers) {
-  const Routing routing{{0, 20, 37}, 37};
+  const ExpertRanges routing{{0, 20, 37}, 37};
   for (const Gathered gathered : {Gathered::kNone, Gathered::kA, Gathered::kB}) {
     const Operand a = operand(routing, 16, gathered == Gathered::kA),
                   b = operand(routing, 24, gathered == Gathered::kB);
@@ -314,7 +314,7 @@ TEST_P(GroupedGemmWgradTest, WrongOffsetsReachNoMemoryOfOthers) {
 }
 
 TEST_P(GroupedGemmWgradTest, StridedRows) {
-  const Routing routing{{0, 3, 3, 70}, 72};
+  const ExpertRanges routing{{0, 3, 3, 70}, 72};
   const Tensor a = routed_input(routing, 40), b = routed_input(routing, 30), offsets = offsets_of(routing);
   const Values before = normal(3 * 16 * 24);
   const Tensor c = inout({48, 24}, DType::kFp32, before);
@@ -346,7 +346,7 @@ TEST_P(GroupedGemmWgradTest, BitsDoNotDependOnTheCapacity) {
                                              {Gathered::kB, false}}) {
     std::vector<Values> results;
     for (const std::int64_t capacity : {kLive, std::int64_t{4104}}) {
-      const Routing routing{{0, static_cast<int>(kLive)}, capacity};
+      const ExpertRanges routing{{0, static_cast<int>(kLive)}, capacity};
       Values index = tokens;
       index.resize(static_cast<std::size_t>(capacity));
       const auto operand_of = [&, gathered_side = gathered](const Values& x, std::int64_t width, Gathered side) {
@@ -377,7 +377,7 @@ TEST_P(GroupedGemmWgradTest, ReplaysWithAnotherRouting) {
 }
 
 TEST_P(GroupedGemmWgradTest, RefusesTwoIndices) {
-  const Routing routing{{0, 4}, 4};
+  const ExpertRanges routing{{0, 4}, 4};
   const Operand a = operand(routing, 8, true), b = operand(routing, 8, true);
   const Tensor c = inout({8, 8}, DType::kFp32, normal(64));
   expect_refused(

@@ -7,7 +7,7 @@
 namespace megalith::test {
 namespace {
 
-struct Sizes {
+struct RankSizes {
   std::int64_t tokens, choices, ranks, each, copies;
 
   std::int64_t experts() const { return ranks / copies * each; }
@@ -20,8 +20,9 @@ class RankTablesTest : public RankTest {};
 INSTANTIATE_TEST_SUITE_P(Backends, RankTablesTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
 TEST_P(RankTablesTest, ChosenRanks) {
-  for (const Sizes& s : {Sizes{0, 2, 4, 3, 1}, Sizes{3, 0, 2, 1, 1}, Sizes{9, 2, 1, 6, 1}, Sizes{40, 3, 3, 5, 1},
-                         Sizes{700, 8, 8, 4, 1}, Sizes{33, 2, 4, 3, 2}, Sizes{50, 4, 6, 2, 3}, Sizes{21, 1, 8, 1, 8}}) {
+  for (const RankSizes& s :
+       {RankSizes{0, 2, 4, 3, 1}, RankSizes{3, 0, 2, 1, 1}, RankSizes{9, 2, 1, 6, 1}, RankSizes{40, 3, 3, 5, 1},
+        RankSizes{700, 8, 8, 4, 1}, RankSizes{33, 2, 4, 3, 2}, RankSizes{50, 4, 6, 2, 3}, RankSizes{21, 1, 8, 1, 8}}) {
     SCOPED_TRACE(testing::Message() << s.tokens << " x " << s.choices << " to " << s.ranks << " of " << s.copies);
     const Values chosen = choices(s.tokens, s.choices, s.experts());
     ChosenRanks op{.choice = integers({s.tokens, s.choices}, chosen),
@@ -114,8 +115,8 @@ TEST_P(RankTablesTest, RecordRoom) {
 }
 
 TEST_P(RankTablesTest, SumReturnedWeights) {
-  for (const Sizes& s : {Sizes{0, 2, 2, 3, 1}, Sizes{1, 1, 1, 4, 1}, Sizes{30, 3, 4, 2, 1}, Sizes{300, 8, 8, 4, 1},
-                         Sizes{40, 2, 4, 3, 2}, Sizes{17, 4, 6, 2, 3}}) {
+  for (const RankSizes& s : {RankSizes{0, 2, 2, 3, 1}, RankSizes{1, 1, 1, 4, 1}, RankSizes{30, 3, 4, 2, 1},
+                             RankSizes{300, 8, 8, 4, 1}, RankSizes{40, 2, 4, 3, 2}, RankSizes{17, 4, 6, 2, 3}}) {
     SCOPED_TRACE(testing::Message() << s.tokens << " x " << s.choices << " to " << s.ranks << " of " << s.copies);
     Values chosen = choices(s.tokens, s.choices, s.experts());
     if (s.tokens > 0) chosen[0] = 0;

@@ -13,7 +13,7 @@
 namespace megalith::test {
 namespace {
 
-struct Sizes {
+struct RouteSizes {
   std::int64_t tokens, choices, experts;
 };
 
@@ -21,7 +21,7 @@ class RouteTest : public OpTest {
  protected:
   // For each token different experts out of those that may be chosen; -1 where they do not suffice, and for about one
   // choice in `one_in`.
-  Values choices(const Sizes& sizes, std::vector<double> experts, int one_in = 0) {
+  Values choices(const RouteSizes& sizes, std::vector<double> experts, int one_in = 0) {
     Values result;
     for (std::int64_t t = 0; t < sizes.tokens; ++t) {
       for (std::size_t k = 0; k < static_cast<std::size_t>(sizes.choices); ++k) {
@@ -35,12 +35,12 @@ class RouteTest : public OpTest {
     }
     return result;
   }
-  Values choices(const Sizes& sizes, int one_in = 0) {
+  Values choices(const RouteSizes& sizes, int one_in = 0) {
     std::vector<double> all(static_cast<std::size_t>(sizes.experts));
     std::iota(all.begin(), all.end(), 0);
     return choices(sizes, all, one_in);
   }
-  reference::Routes routes(const Sizes& sizes, const Values& choice) {
+  reference::Routes routes(const RouteSizes& sizes, const Values& choice) {
     return reference::route(choice, static_cast<std::size_t>(sizes.choices), static_cast<std::size_t>(sizes.experts));
   }
   static Values absolute(Values x) {
@@ -51,7 +51,7 @@ class RouteTest : public OpTest {
 
 class ExpertOffsetsTest : public RouteTest {
  protected:
-  void expect_routes(const Sizes& sizes, const Values& given, bool bounded = false) {
+  void expect_routes(const RouteSizes& sizes, const Values& given, bool bounded = false) {
     SCOPED_TRACE(testing::Message() << sizes.tokens << " tokens, " << sizes.choices << " choices, " << sizes.experts
                                     << " experts");
     const std::int64_t rows = sizes.tokens * sizes.choices;
@@ -70,14 +70,15 @@ INSTANTIATE_TEST_SUITE_P(Backends, ExpertOffsetsTest, testing::ValuesIn(op_cases
 
 // Up to more slots than one block, and experts than leave a block all its warps.
 TEST_P(ExpertOffsetsTest, RowsAreInTheOrderOfExpertTokenAndChoice) {
-  for (const Sizes& sizes : {Sizes{0, 8, 4}, Sizes{5, 0, 3}, Sizes{1, 1, 1}, Sizes{7, 2, 3}, Sizes{33, 8, 256},
-                             Sizes{65, 16, 37}, Sizes{301, 8, 256}, Sizes{700, 3, 300}, Sizes{9, 2, 1024}}) {
+  for (const RouteSizes& sizes :
+       {RouteSizes{0, 8, 4}, RouteSizes{5, 0, 3}, RouteSizes{1, 1, 1}, RouteSizes{7, 2, 3}, RouteSizes{33, 8, 256},
+        RouteSizes{65, 16, 37}, RouteSizes{301, 8, 256}, RouteSizes{700, 3, 300}, RouteSizes{9, 2, 1024}}) {
     expect_routes(sizes, choices(sizes));
   }
 }
 
 TEST_P(ExpertOffsetsTest, ManyRowsOfAWarp) {
-  const Sizes sizes{.tokens = 18751, .choices = 8, .experts = 128};
+  const RouteSizes sizes{.tokens = 18751, .choices = 8, .experts = 128};
   expect_routes(sizes, choices(sizes, 50));
 }
 
@@ -97,7 +98,8 @@ TEST_P(ExpertOffsetsTest, ExpertsWithoutAndWithAllRows) {
 // Of some experts alone, of bounded choices whose rows beyond are poison, with room for none, some, all and more.
 TEST_P(ExpertOffsetsTest, PartOfTheExpertsWithRoomForSomeRows) {
   constexpr std::int64_t kFirst = 4, kSpare = 3;
-  for (const Sizes& sizes : {Sizes{0, 2, 3}, Sizes{1, 1, 1}, Sizes{90, 4, 5}, Sizes{700, 8, 300}, Sizes{3001, 2, 8}}) {
+  for (const RouteSizes& sizes : {RouteSizes{0, 2, 3}, RouteSizes{1, 1, 1}, RouteSizes{90, 4, 5},
+                                  RouteSizes{700, 8, 300}, RouteSizes{3001, 2, 8}}) {
     Values live = choices({sizes.tokens, sizes.choices, sizes.experts + 7}, 6);
     if (sizes.tokens > 0) live[0] = kFirst;
     Values given = live;
@@ -189,7 +191,7 @@ TEST_P(RouteRowsTest, Permute) {
 TEST_P(RouteRowsTest, Unpermute) {
   for (const std::int64_t k : {1, 2, 3, 6, 8, 16}) {
     for (const std::int64_t columns : {0, 1, 8, 37, 4200}) {
-      const Sizes sizes{.tokens = columns > 1000 ? 2 : 13, .choices = k, .experts = 20};
+      const RouteSizes sizes{.tokens = columns > 1000 ? 2 : 13, .choices = k, .experts = 20};
       const Values position = routes(sizes, choices(sizes, k == 3 ? 0 : 5)).position;
       const std::int64_t rows = sizes.tokens * k;
       const Tensor x = input({rows, columns}), y = output({sizes.tokens, columns});
@@ -206,7 +208,7 @@ TEST_P(RouteRowsTest, UnpermuteRowsOfParts) {
   for (const std::int64_t parts : {2, 3, 8}) {
     for (const std::int64_t k : {1, 3, 8}) {
       for (const std::int64_t columns : {1, 8, 37, 2600}) {
-        const Sizes sizes{.tokens = columns > 1000 ? 2 : 13, .choices = k, .experts = 20};
+        const RouteSizes sizes{.tokens = columns > 1000 ? 2 : 13, .choices = k, .experts = 20};
         const Values position = routes(sizes, choices(sizes, 5)).position;
         const Tensor x = input({sizes.tokens * k, parts * columns}), y = output({sizes.tokens, columns});
         run(UnpermuteRows{.x = x, .position = input({sizes.tokens, k}, DType::kInt32, position), .y = y});
@@ -252,7 +254,7 @@ TEST_P(RouteRowsTest, UnpermuteAddsInTheOrderOfTheChoices) {
 
 // A graph that was captured with some choices gives others' results once those stand in their place.
 TEST_P(RouteRowsTest, ReplaysWithAnotherRouting) {
-  const Sizes sizes{.tokens = 40, .choices = 3, .experts = 7};
+  const RouteSizes sizes{.tokens = 40, .choices = 3, .experts = 7};
   const Values first = choices(sizes), second = choices(sizes);
   const Tensor choice = output({40, 3}, DType::kInt32), offsets = output({8}, DType::kInt32);
   const Tensor token = output({120}, DType::kInt32), position = output({40, 3}, DType::kInt32);
@@ -339,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, RouteWeightsTest, testing::ValuesIn(op_cases(
 TEST_P(RouteWeightsTest, FollowTheirRowsThereAndBack) {
   for (const std::int64_t tokens : {0, 1, 7, 150}) {
     for (const std::int64_t k : {1, 2, 8}) {
-      const Sizes sizes{.tokens = tokens, .choices = k, .experts = 11};
+      const RouteSizes sizes{.tokens = tokens, .choices = k, .experts = 11};
       const reference::Routes routed = routes(sizes, choices(sizes, 6));
       const auto live = static_cast<std::int64_t>(routed.offsets.back()), rows = tokens * k;
       const Tensor position = input({tokens, k}, DType::kInt32, routed.position);

@@ -15,7 +15,7 @@
 
 namespace megalith::test {
 
-struct Routing {
+struct ExpertRanges {
   std::vector<int> offsets;
   std::int64_t capacity;
 
@@ -27,19 +27,19 @@ class RoutedTest : public OpTest {
  protected:
   static constexpr std::int64_t kTokens = 10;  // even: with its lowest bit changed an index is still one
 
-  Tensor offsets_of(const Routing& routing) {
+  Tensor offsets_of(const ExpertRanges& routing) {
     return input({routing.experts() + 1}, DType::kInt32, Values(routing.offsets.begin(), routing.offsets.end()));
   }
   // `values` for the live rows, then NaN.
-  static Values padded(Values values, const Routing& routing, std::int64_t width) {
+  static Values padded(Values values, const ExpertRanges& routing, std::int64_t width) {
     values.resize(static_cast<std::size_t>(routing.live() * width));
     values.resize(static_cast<std::size_t>(routing.capacity * width), std::nan(""));
     return values;
   }
-  Tensor routed_input(const Routing& routing, std::int64_t width, double deviation = 1) {
+  Tensor routed_input(const ExpertRanges& routing, std::int64_t width, double deviation = 1) {
     return input({routing.capacity, width}, dtype(), padded(normal(routing.live() * width, deviation), routing, width));
   }
-  Tensor row_weights(const Routing& routing) {
+  Tensor row_weights(const ExpertRanges& routing) {
     return input({routing.capacity}, DType::kFp32, padded(normal(routing.live()), routing, 1));
   }
   // Tokens of which the last two are NaN, and which of them the rows are.
@@ -49,7 +49,7 @@ class RoutedTest : public OpTest {
       given[i] = std::nan("");
     return input({kTokens, width}, dtype(), given);
   }
-  Tensor token_index(const Routing& routing) {
+  Tensor token_index(const ExpertRanges& routing) {
     Values given;
     for (std::int64_t r = 0; r < routing.capacity; ++r) {
       given.push_back(r < routing.live() ? static_cast<double>(random()() % (kTokens - 2)) : kTokens - 1);
@@ -59,7 +59,7 @@ class RoutedTest : public OpTest {
   struct Operand {
     Tensor x, index;
   };
-  Operand operand(const Routing& routing, std::int64_t width, bool gathered) {
+  Operand operand(const ExpertRanges& routing, std::int64_t width, bool gathered) {
     if (!gathered) return {routed_input(routing, width), {}};
     return {token_input(width), token_index(routing)};
   }
@@ -91,12 +91,12 @@ class RoutedTest : public OpTest {
     return x;
   }
 
-  static Tensor live(const Tensor& x, const Routing& routing) { return x.slice(0, 0, routing.live()); }
-  void expect_rest_untouched(const Tensor& x, const Routing& routing) {
+  static Tensor live(const Tensor& x, const ExpertRanges& routing) { return x.slice(0, 0, routing.live()); }
+  void expect_rest_untouched(const Tensor& x, const ExpertRanges& routing) {
     expect_untouched(x.slice(0, routing.live(), routing.capacity - routing.live()));
   }
   // For what is read where no row is live.
-  static Idles no_rows(const Routing& routing, std::initializer_list<Tensor> reads) {
+  static Idles no_rows(const ExpertRanges& routing, std::initializer_list<Tensor> reads) {
     Idles idle;
     if (routing.live() > 0) return idle;
     for (const Tensor& read : reads) {
@@ -106,7 +106,7 @@ class RoutedTest : public OpTest {
   }
   // Where no row is live, whether wrong offsets have an influence depends on the kernel.
   template <class Op>
-  void run_any_rows(const Op& op, const Routing& routing, const Idles& idle = {}) {
+  void run_any_rows(const Op& op, const ExpertRanges& routing, const Idles& idle = {}) {
     if (routing.live() > 0 || routing.capacity == 0) return run(op, idle);
     launch(stream(), ready(op));
     stream().synchronize();
@@ -114,9 +114,9 @@ class RoutedTest : public OpTest {
   // A graph that was captured with one routing gives another's results once that stands in the offsets.
   template <class Op>
   void expect_replay_follows_offsets(Op op, const std::vector<Tensor>& results) {
-    const Routing first{{0, 40, 41, 90}, kReplayCapacity}, second{{0, 0, 77, 99}, kReplayCapacity};
+    const ExpertRanges first{{0, 40, 41, 90}, kReplayCapacity}, second{{0, 0, 77, 99}, kReplayCapacity};
     const Tensor offsets = output({4}, DType::kInt32);
-    const auto results_of = [&](const Routing& routing, const std::function<void()>& act) {
+    const auto results_of = [&](const ExpertRanges& routing, const std::function<void()>& act) {
       launch(stream(), Copy{.src = offsets_of(routing), .dst = offsets});
       for (const Tensor& result : results) launch(stream(), Fill{.x = result, .value = 0});
       act();
@@ -131,9 +131,9 @@ class RoutedTest : public OpTest {
   }
   static constexpr std::int64_t kReplayCapacity = 100;
   // Rows that are all numbers, for any routing of that capacity.
-  static Routing all_rows() { return {{0, 0, 0, static_cast<int>(kReplayCapacity)}, kReplayCapacity}; }
+  static ExpertRanges all_rows() { return {{0, 0, 0, static_cast<int>(kReplayCapacity)}, kReplayCapacity}; }
 
-  static std::string name_of(const Routing& routing) {
+  static std::string name_of(const ExpertRanges& routing) {
     std::string name = std::to_string(routing.capacity) + " rows, offsets";
     for (const int offset : routing.offsets) name += " " + std::to_string(offset);
     return name;
@@ -141,13 +141,13 @@ class RoutedTest : public OpTest {
 };
 
 // No rows at all; no expert with rows; one row; an empty expert between others, and room at the end; many small ones.
-inline const Routing kSmallRoutings[] = {
+inline const ExpertRanges kSmallRoutings[] = {
     {{0, 0}, 0}, {{0, 0, 0, 0}, 5}, {{0, 1}, 1}, {{0, 3, 3, 8}, 11}, {{0, 1, 1, 3, 8, 9, 9, 20, 21}, 22}};
 // Past a tile; one expert with all rows; eight with an empty one.
-inline const Routing kLargeRoutings[] = {{{0, 0, 150, 150}, 160}, {{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}};
+inline const ExpertRanges kLargeRoutings[] = {{{0, 0, 150, 150}, 160}, {{0, 7, 7, 40, 41, 106, 235, 300, 301}, 305}};
 // 256 experts of 0 to 4 rows.
-inline Routing many_experts() {
-  Routing routing{{0}, 0};
+inline ExpertRanges many_experts() {
+  ExpertRanges routing{{0}, 0};
   for (int e = 0; e < 256; ++e) routing.offsets.push_back(routing.offsets.back() + e * 7 % 5);
   routing.capacity = routing.live() + 3;
   return routing;

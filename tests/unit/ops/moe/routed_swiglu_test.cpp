@@ -19,13 +19,13 @@ class RoutedSwigluTest : public RoutedTest {
   struct Backward {
     Tensor dx, y, partial;
   };
-  Backward outputs(const Routing& routing, std::int64_t columns) {
+  Backward outputs(const ExpertRanges& routing, std::int64_t columns) {
     return {output({routing.capacity, 2 * columns}), output({routing.capacity, columns}),
             output({routing.capacity, parts_of(columns)}, DType::kFp32)};
   }
   static std::vector<Tensor> results(const Backward& of) { return {of.dx, of.y, of.partial}; }
 
-  void compare_gradients(const RoutedSwigluBackward& op, const Routing& routing) {
+  void compare_gradients(const RoutedSwigluBackward& op, const ExpertRanges& routing) {
     const auto columns = static_cast<std::size_t>(op.dy.size(1));
     const Values x = values(live(op.x, routing)), dy = values(live(op.dy, routing));
     const Values weight = values(live(op.row_weight, routing));
@@ -54,7 +54,7 @@ class RoutedSwigluTest : public RoutedTest {
 MEGALITH_OP_TESTS(RoutedSwigluTest);
 
 TEST_P(RoutedSwigluTest, ForwardAndBackward) {
-  for (const Routing& routing : kSmallRoutings) {
+  for (const ExpertRanges& routing : kSmallRoutings) {
     for (const std::int64_t columns : kColumns) {
       SCOPED_TRACE(name_of(routing) + ", columns " + std::to_string(columns));
       const Tensor x = routed_input(routing, 2 * columns, 2), dy = routed_input(routing, columns);
@@ -85,7 +85,7 @@ TEST_P(RoutedSwigluTest, ForwardAndBackward) {
 }
 
 TEST_P(RoutedSwigluTest, BackwardWorksInPlace) {
-  const Routing routing{{0, 3, 3, 8}, 11};
+  const ExpertRanges routing{{0, 3, 3, 8}, 11};
   for (const std::int64_t columns : {7, 136}) {
     const Values at = padded(normal(8 * 2 * columns), routing, 2 * columns);
     const Values gradient = padded(normal(8 * columns), routing, columns);
@@ -113,7 +113,7 @@ TEST_P(RoutedSwigluTest, BackwardWorksInPlace) {
 
 // The order of sums that fused kernels share: packs of 8 columns, and those by pairs.
 TEST_P(RoutedSwigluTest, WeightGradientsAreSummedInTheStatedOrder) {
-  const Routing routing{{0, 6}, 8};
+  const ExpertRanges routing{{0, 6}, 8};
   const std::int64_t columns = 200;
   const Tensor x = routed_input(routing, 2 * columns, 2), dy = routed_input(routing, columns, 100);
   const Tensor ones = input({8}, DType::kFp32, Values(8, 1.0)), offsets = offsets_of(routing);
@@ -151,7 +151,7 @@ MEGALITH_OP_TESTS(GroupedGemmSwigluTest);
 
 // Small and odd ones; of whole packs; past a tile in each dim; of depths that CUDA's fast form takes.
 struct Problem {
-  Routing routing;
+  ExpertRanges routing;
   std::int64_t k, columns;
 };
 const Problem kProblems[] = {{{{0, 0}, 0}, 7, 9},
@@ -233,7 +233,7 @@ TEST_P(GroupedGemmSwigluTest, BackwardHasTheBitsOfItsParts) {
 
 // Columns past the end add nothing to a part, also where dy times what stands for them is no number.
 TEST_P(GroupedGemmSwigluTest, AnInfiniteGradientLeavesNoNaN) {
-  const Routing routing{{0, 2}, 2};
+  const ExpertRanges routing{{0, 2}, 2};
   const std::int64_t k = 64, columns = 72;
   const double inf = std::numeric_limits<double>::infinity();
   Values gradient(2 * k, 1.0);

@@ -24,7 +24,7 @@ struct Hooked {
 };
 
 // At every point of the segments whose name ends so; empty: of none.
-Hooked train(const Words& flags, const Layout& layout, const std::vector<std::string>& names) {
+Hooked train_hooked(const Words& flags, const Layout& layout, const std::vector<std::string>& names) {
   Hooked hooked;
   const auto add_hooks = [&](Rank& rank) {
     const bool counts = rank.mesh.world().rank() == 0;
@@ -54,13 +54,13 @@ TEST(MoeHooks, AnywhereInALayerOfExpertsChangeNoBit) {
             "--train-iters", std::to_string(kSteps)};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
   const Layout layout{.data = 2, .expert = 2};
-  const RunResult plain = train(flags, layout, {}).run;
+  const RunResult plain = train_hooked(flags, layout, {}).run;
   std::vector<std::vector<std::string>> places{{kSegments.begin(), kSegments.end()}};
   for (const char* segment : kSegments) places.push_back({segment});
   for (const std::vector<std::string>& place : places) {
     for (const Words& way : {Words{}, graphs}) {
       SCOPED_TRACE(testing::PrintToString(place) + testing::PrintToString(way));
-      const Hooked hooked = train(flags + way, layout, place);
+      const Hooked hooked = train_hooked(flags + way, layout, place);
       test::expect_same_run(hooked.run, plain);
       const auto in_graphs = std::ranges::count_if(
           place, [&](const std::string& name) { return !way.empty() && (name == "router" || name == "dispatch"); });

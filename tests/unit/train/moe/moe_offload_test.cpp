@@ -19,7 +19,7 @@ const Words kModel = test::words(
     "--expert-model-parallel-size 4 --pipeline-model-parallel-size 2 "
     "--num-layers-per-virtual-pipeline-stage 2");
 
-RunResult run(const Words& more) { return test::train({.flags = kModel + more, .ranks = 8}); }
+RunResult run_of_eight(const Words& more) { return test::train({.flags = kModel + more, .ranks = 8}); }
 
 void expect_same(const RunResult& got, const RunResult& want) {
   test::expect_same_run(got, want);
@@ -36,7 +36,7 @@ void expect_same(const RunResult& got, const RunResult& want) {
 Words offload(const Words& kinds) { return Words{"--check-hazards"} + test::offload(kinds); }
 
 TEST(MoeOffload, EightRanksHaveTheBitsOfKeeping) {
-  const RunResult keep = run({});
+  const RunResult keep = run_of_eight({});
   const Words fused = {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}, near = {"--offload-distance", "0"};
   const Words experts = offload({"expert_fc1", "moe_act"}) + near;
   const Words all = offload(
@@ -44,7 +44,7 @@ TEST(MoeOffload, EightRanksHaveTheBitsOfKeeping) {
   const std::vector<Words> ways = {experts, fused + all, offload({"qkv_linear"}) + near, fused + experts, all};
   for (std::size_t i = 0; i < ways.size() / static_cast<std::size_t>(test::one_of(2)); ++i) {
     SCOPED_TRACE(testing::PrintToString(ways[i]));
-    expect_same(run(ways[i]), keep);
+    expect_same(run_of_eight(ways[i]), keep);
   }
 }
 

@@ -18,8 +18,8 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-constexpr int kSteps = 3;
-constexpr std::int64_t kMicrobatches = 4;  // of a replica
+constexpr int kShardedSteps = 3;
+constexpr std::int64_t kShardedMicrobatches = 4;  // of a replica
 
 struct Own {
   RunResult run;
@@ -49,7 +49,8 @@ Own run_own(const Cell& cell, bool graphs) {
     const GraphedRunner& of_rank = *trainer.rank().graphs;
     own.graphs += of_rank.stats().graphs;
     own.missing += of_rank.plan().graphs - of_rank.stats().graphs;
-    own.replays += of_rank.stats().replays - static_cast<std::int64_t>(of_rank.plan().runs.size()) * (kSteps - 1);
+    own.replays +=
+        of_rank.stats().replays - static_cast<std::int64_t>(of_rank.plan().runs.size()) * (kShardedSteps - 1);
   };
   own.run = test::train({.flags = graphs ? cell.graphs() : cell.eager(),
                          .ranks = cell.layout.ranks(),
@@ -62,14 +63,14 @@ void expect_own(const OwnCase& of, const Own& own, const RunResult& want) {
   test::expect_same_state(own.run, want);
   EXPECT_EQ(own.unit_actions, 0);
   EXPECT_GT(own.gathers, 0);
-  EXPECT_EQ(own.reductions > 0, test::own_cell(of, kSteps).layout.sharing == 3);
-  EXPECT_EQ(test::expect_moved(own.run, kSteps * kMicrobatches) > 0, !of.offloads.empty());
+  EXPECT_EQ(own.reductions > 0, test::own_cell(of, kShardedSteps).layout.sharing == 3);
+  EXPECT_EQ(test::expect_moved(own.run, kShardedSteps * kShardedMicrobatches) > 0, !of.offloads.empty());
 }
 
 TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
   std::map<int, RunResult> built_in;  // by the way of sharing
   for (const OwnCase& of : test::one_of(2) > 1 ? test::few_own_cases() : test::own_cases()) {
-    Cell cell = test::own_cell(of, kSteps);
+    Cell cell = test::own_cell(of, kShardedSteps);
     cell.more = cell.more + Words{"--bf16", "--check-hazards"};
     SCOPED_TRACE(cell.name() + testing::PrintToString(of.offloads));
     const auto [found, is_new] = built_in.try_emplace(cell.layout.sharing);

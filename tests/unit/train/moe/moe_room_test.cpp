@@ -59,7 +59,8 @@ struct Outcome {
   std::int64_t replays = 0;                // of rank 0
 };
 
-Outcome run(const Words& flags, const Layout& layout = kTwoRanks, const std::function<void(Rank&)>& hook = nullptr) {
+Outcome run_in_room(const Words& flags, const Layout& layout = kTwoRanks,
+                    const std::function<void(Rank&)>& hook = nullptr) {
   Outcome outcome;
   outcome.biases.resize(static_cast<std::size_t>(layout.ranks()));
   outcome.factors.resize(outcome.biases.size());
@@ -115,7 +116,8 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
         Way{{.data = 2, .expert = 2}, graphs + moves, second, true},
         Way{{.data = 2, .expert = 2}, {"--moe-token-dispatcher-type", "allgather"}, second}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
-    const Outcome want = run(model("4") + way.flags, way.layout), got = run(model("1") + way.flags, way.layout);
+    const Outcome want = run_in_room(model("4") + way.flags, way.layout),
+                  got = run_in_room(model("1") + way.flags, way.layout);
     expect_same(got, want);
     EXPECT_EQ(got.run.regrows, way.regrows);
     EXPECT_THAT(got.factors, Each(testing::DoubleNear(2.2, 1e-9)));
@@ -124,8 +126,8 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     EXPECT_EQ(did.offload.bytes_out, did.offload.bytes_back);
     EXPECT_EQ(did.offload.offloads > had_room.offload.offloads, did.offload.bytes_out > 0);  // done again
   }
-  const Outcome twice = run(model("0.5"));
-  expect_same(twice, run(model("4")));
+  const Outcome twice = run_in_room(model("0.5"));
+  expect_same(twice, run_in_room(model("4")));
   EXPECT_EQ(twice.run.regrows, both);
 }
 
@@ -156,7 +158,7 @@ TEST(MoeRoom, GrowsByItsRowsWhereAllTokensArrive) {
 // What an evaluation chooses is what the next step does.
 TEST(MoeRoom, AnEvaluationWithoutRoomIsDoneAgain) {
   const Words evaluates{"--eval-iters", "2", "--eval-interval", "1"};
-  const Outcome got = run(model("1") + evaluates), want = run(model("4") + evaluates);
+  const Outcome got = run_in_room(model("1") + evaluates), want = run_in_room(model("4") + evaluates);
   expect_same(got, want);
   EXPECT_EQ(got.run.validation_losses.size(), 5u);
   EXPECT_THAT(got.run.regrows, ElementsAre(1, 1, 1, 1, 1));
@@ -171,8 +173,8 @@ TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
     };
     rank.runner.hooks(rank.runner.num_segments() - 1).add(HookPoint::kPostForward, add_nan);
   };
-  const Outcome got = run(model("1") + Words{"--max-skipped-steps", "0"}, kTwoRanks, spoil);
-  expect_same(got, run(model("4")));
+  const Outcome got = run_in_room(model("1") + Words{"--max-skipped-steps", "0"}, kTwoRanks, spoil);
+  expect_same(got, run_in_room(model("4")));
   EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
 }
 
@@ -194,7 +196,7 @@ TEST(MoeRoom, ASkippedStepNeedsNone) {
 // The flag says what a run starts with, also one that goes on.
 TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const TestFolder folder;
-  const Outcome whole = run(model("4"));
+  const Outcome whole = run_in_room(model("4"));
   const Words flags = model("1") + kTwoRanks.flags();
   const RunResult begun = test::train({.flags = flags + Words{"--save", folder.path("kept"), "--exit-interval", "2"},
                                        .ranks = 2,

@@ -22,7 +22,7 @@ Words model() {
          Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--micro-batch-size", "2", "--train-iters", "1"};
 }
 
-RunResult train(const Words& flags, const Layout& layout = {}) {
+RunResult train_checked(const Words& flags, const Layout& layout = {}) {
   RunResult result = test::train({.flags = flags + layout.flags(), .ranks = layout.ranks()});
   EXPECT_TRUE(result.copies_agree) << layout.name();
   EXPECT_TRUE(result.memory_as_planned) << layout.name();
@@ -30,7 +30,7 @@ RunResult train(const Words& flags, const Layout& layout = {}) {
   return result;
 }
 
-double norm(const std::vector<float>& x) {
+double router_norm(const std::vector<float>& x) {
   double squares = 0;
   for (const float value : x) squares += std::pow(static_cast<double>(value), 2);
   return std::sqrt(squares);
@@ -43,7 +43,7 @@ void expect_near(const RunResult& got, const RunResult& want) {
   for (const auto& [name, gradient] : want.gradients) {
     std::vector<float> difference = got.gradients.at(name);
     for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= gradient[i];
-    EXPECT_LE(norm(difference), 5e-6 * norm(gradient)) << name;
+    EXPECT_LE(router_norm(difference), 5e-6 * router_norm(gradient)) << name;
   }
 }
 
@@ -57,7 +57,7 @@ Words one_loss(const char* type) { return {"--moe-router-load-balancing-type", t
 
 // In every schedule a microbatch's backward comes after those of the microbatches that it counts.
 TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
-  const RunResult want = train(model() + kAll);
+  const RunResult want = train_checked(model() + kAll);
   EXPECT_NEAR(want.balancing_losses.at(0), 1, 0.1);  // the mean by coefficients, each of which is 1 where balanced
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true},
                                {.pipeline = 2},
@@ -71,12 +71,12 @@ TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
                                {.pipeline = 2, .schedule = "zb-h1"},
                                {.pipeline = 2, .schedule = "dualpipe-v"}}) {
     SCOPED_TRACE(layout.name());
-    expect_near(train(model() + kAll, layout), want);
+    expect_near(train_checked(model() + kAll, layout), want);
   }
 }
 
 TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
-  const RunResult want = train(model() + kWhole + Words{"--micro-batch-size", "4"});
+  const RunResult want = train_checked(model() + kWhole + Words{"--micro-batch-size", "4"});
   for (const Layout& layout : {Layout{.data = 2, .sharing = 2},
                                {.pipeline = 2, .data = 2},
                                {.data = 2, .expert = 2},
@@ -84,7 +84,7 @@ TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
                                {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .expert_tensor = 2},
                                {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2}}) {
     SCOPED_TRACE(layout.name());
-    expect_near(train(model() + kWhole, layout), want);
+    expect_near(train_checked(model() + kWhole, layout), want);
   }
 }
 
@@ -92,7 +92,8 @@ TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
 TEST(MoeRouter, LossOverTheGlobalBatchCountsEarlierMicrobatches) {
   for (const char* size : {"8", "2"}) {
     const Words flags = model() + Words{"--micro-batch-size", size};
-    const RunResult micro = train(flags + one_loss("aux_loss")), global = train(flags + one_loss("global_aux_loss"));
+    const RunResult micro = train_checked(flags + one_loss("aux_loss")),
+                    global = train_checked(flags + one_loss("global_aux_loss"));
     EXPECT_EQ(micro.balancing_losses == global.balancing_losses, size == std::string("8"));
     EXPECT_EQ(micro.gradients == global.gradients, size == std::string("8"));
   }
@@ -115,10 +116,10 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
   for (const Layout& layout : {Layout{}, Layout{.data = 2}}) {
     const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
     const Words base = layout.data > 1 ? flags + sharded : flags;
-    const RunResult plain = train(base, layout);
+    const RunResult plain = train_checked(base, layout);
     for (const Words& way : ways) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(way));
-      test::expect_same_run(train(base + way, layout), plain);
+      test::expect_same_run(train_checked(base + way, layout), plain);
     }
   }
 }
@@ -126,7 +127,7 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
 // The capacity is a rank's and a microbatch's: ranks that share no sequence drop what one rank drops.
 TEST(MoeRouter, DropsWhatOneRankDrops) {
   const Words limited = model() + Words{"--moe-expert-capacity-factor", "0.75"};
-  const RunResult want = train(limited);
+  const RunResult want = train_checked(limited);
   for (const Layout& layout : {Layout{.data = 2},
                                {.pipeline = 2},
                                {.pipeline = 2, .data = 2, .schedule = "zb-h1"},
@@ -134,16 +135,16 @@ TEST(MoeRouter, DropsWhatOneRankDrops) {
                                {.data = 2, .expert_tensor = 2},
                                {.data = 4, .expert = 2, .expert_tensor = 2}}) {
     SCOPED_TRACE(layout.name());
-    const RunResult run = train(limited, layout);
+    const RunResult run = train_checked(limited, layout);
     expect_near(run, want);
     if (layout.expert * layout.expert_tensor == 1) continue;
-    test::expect_same_run(train(limited + Words{"--moe-token-dispatcher-type", "allgather"}, layout), run);
+    test::expect_same_run(train_checked(limited + Words{"--moe-token-dispatcher-type", "allgather"}, layout), run);
   }
-  const RunResult dropless = train(model());
+  const RunResult dropless = train_checked(model());
   EXPECT_NE(want.losses, dropless.losses);
-  EXPECT_NE(train(limited + Words{"--moe-token-drop-policy", "position"}).losses, want.losses);
+  EXPECT_NE(train_checked(limited + Words{"--moe-token-drop-policy", "position"}).losses, want.losses);
   // Four experts, of which a token chooses two: none has more than twice the mean.
-  const RunResult enough = train(model() + Words{"--moe-expert-capacity-factor", "2"});
+  const RunResult enough = train_checked(model() + Words{"--moe-expert-capacity-factor", "2"});
   test::expect_same_run(enough, dropless);
 }
 
@@ -223,7 +224,8 @@ TEST(MoeRouter, ASkippedStepLeavesTheExpertsBias) {
 TEST(MoeRouter, KeepsLessWhatIsRecomputed) {
   const Words flags = model() + Words{"--moe-shared-expert-intermediate-size", "64", "--recompute-granularity"};
   const auto bytes = [&](const Words& modules) {
-    return train(flags + (modules.empty() ? Words{"none"} : Words{"selective", "--recompute-modules"} + modules))
+    return train_checked(flags +
+                         (modules.empty() ? Words{"none"} : Words{"selective", "--recompute-modules"} + modules))
         .arena_planned;
   };
   const std::size_t kept = bytes({});

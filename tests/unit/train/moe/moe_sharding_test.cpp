@@ -51,7 +51,7 @@ std::vector<Pair> pairs() {
           {sharding(kOptim, kParams) + kInstances + kOuter, sharding(kOptim, kGrads) + kInstances, {kTensor}}};
 }
 
-RunResult run(const Words& flags, const Layout& layout) {
+RunResult run_sharded(const Words& flags, const Layout& layout) {
   const auto check = [&](Rank& rank) {
     const ParallelOptions parallel = parse_flags(App::kTrain, test::tiny_flags() + flags).options.parallel;
     for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
@@ -90,8 +90,8 @@ TEST_P(MoeSharding, OfExpertsAloneChangesNoBit) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(all[i].flags));
       const Words base = flags + layout.flags();
       const auto [want, is_new] = wanted.try_emplace(base + all[i].same_as);
-      if (is_new) want->second = run(want->first, layout);
-      const RunResult got = run(base + all[i].flags, layout);
+      if (is_new) want->second = run_sharded(want->first, layout);
+      const RunResult got = run_sharded(base + all[i].flags, layout);
       test::expect_same_run(got, want->second);
       for (const test::RankActivity& rank : got.ranks) EXPECT_GT(rank.units_gathered, 0);
       ++compared;

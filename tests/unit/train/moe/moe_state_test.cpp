@@ -83,7 +83,7 @@ struct Held {
 };
 
 // `from` empty: from fill().
-Held run(const Words& model, const ExpertLayout& layout, const std::string& from, const std::string& to) {
+Held run_held(const Words& model, const ExpertLayout& layout, const std::string& from, const std::string& to) {
   Options options = parse_flags(App::kTrain, test::tiny_flags() + test::sizes_for({}) + model + layout.flags()).options;
   const RunConfig config = complete_options(options, run_tokenizer(options, nullptr).tokenizer, layout.ranks);
   Held held;
@@ -127,7 +127,7 @@ std::string weights_of_transformers(const std::string& checkpoint) {
 TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
   const TestFolder scratch;
   const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
-  const Held want = run(model, {}, "", scratch.path("start"));
+  const Held want = run_held(model, {}, "", scratch.path("start"));
   std::int64_t elements = 0;
   for (const auto& [name, values] : want.state) {
     ASSERT_TRUE(std::ranges::none_of(values, [](float value) { return std::isnan(value); })) << name;
@@ -143,7 +143,7 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
     SCOPED_TRACE(testing::PrintToString(layout.flags()));
     for (const std::string& source : {std::string(), from}) {
       const std::string to = scratch.path(std::to_string(number++));
-      const Held held = run(model, layout, source, to);
+      const Held held = run_held(model, layout, source, to);
       EXPECT_TRUE(held.copies_agree);
       EXPECT_TRUE(held.state == want.state) << (source.empty() ? "drawn" : "loaded");
       for (const std::int64_t own : held.expert_elements) EXPECT_EQ(own * layout.ep * layout.etp * layout.pp, elements);
@@ -159,7 +159,7 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
 TEST(ExpertShards, StartFromWeightsOfTransformers) {
   const TestFolder scratch;
   const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
-  run(model, {}, "", scratch.path("start"));
+  run_held(model, {}, "", scratch.path("start"));
   weights_of_transformers(scratch.path("start"));
   const std::string native = scratch.path("native");
   convert(parse_flags(App::kConvert, {"--from", "hf", "--load", scratch.path("start.hf"), "--save", native,

@@ -55,7 +55,7 @@ void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of
   EXPECT_TRUE(got.run.memory_as_planned);
 }
 
-std::vector<Layout> layouts() {
+std::vector<Layout> expert_layouts() {
   return {{.tensor = 2, .sequence = true},
           {.pipeline = 2},
           {.data = 2, .sharing = 2},
@@ -110,7 +110,7 @@ TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
     EXPECT_EQ(*std::max_element(bias.begin(), bias.end()), 0.001f) << name;
     EXPECT_EQ(*std::min_element(bias.begin(), bias.end()), -0.001f) << name;
   }
-  for (const Layout& layout : layouts()) {
+  for (const Layout& layout : expert_layouts()) {
     SCOPED_TRACE(layout.name());
     const MoeResult got = train(flags, layout);
     expect_near_one_rank(got, want, 5e-6);
@@ -122,7 +122,7 @@ TEST_P(Moe, LossesOfTwentyStepsAreThoseOfOneRank) {
   const Words flags = model() + Words{"--hidden-dropout", "0.1", "--train-iters", "20"};
   const MoeResult want = train(flags, {});
   EXPECT_LT(want.run.loss_values.back(), want.run.loss_values.front() - 0.04);
-  const std::vector<Layout> all = layouts();
+  const std::vector<Layout> all = expert_layouts();
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < all.size();
        i += 2 * static_cast<std::size_t>(test::one_of(2))) {
     SCOPED_TRACE(all[i].name());
