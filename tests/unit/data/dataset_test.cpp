@@ -10,7 +10,7 @@ namespace megalith {
 namespace {
 
 using testing::HasSubstr;
-using Tokens = std::vector<std::int32_t>;
+using TokenIds = std::vector<std::int32_t>;
 
 class DatasetTest : public testing::Test {
  protected:
@@ -32,8 +32,8 @@ class DatasetTest : public testing::Test {
   DataConfig config_;
 };
 
-Tokens sample_of(const Dataset& dataset, std::int64_t k, std::int64_t seq_length) {
-  Tokens tokens(static_cast<std::size_t>(seq_length + 1));
+TokenIds sample_of(const Dataset& dataset, std::int64_t k, std::int64_t seq_length) {
+  TokenIds tokens(static_cast<std::size_t>(seq_length + 1));
   dataset.sample(k, tokens);
   return tokens;
 }
@@ -41,7 +41,7 @@ Tokens sample_of(const Dataset& dataset, std::int64_t k, std::int64_t seq_length
 TEST_F(DatasetTest, SplitsShareNoDocument) {
   // Make the documents recognisable: document d holds the token d alone.
   IndexedDatasetWriter writer(folder_ / "c", TokenType::kU16);
-  for (std::int32_t d = 0; d < 20; ++d) writer.add_document(Tokens(40, d));
+  for (std::int32_t d = 0; d < 20; ++d) writer.add_document(TokenIds(40, d));
   writer.commit();
   config_.data_path = {folder_ / "c"};
   const Datasets datasets = build_datasets(config_);
@@ -49,7 +49,7 @@ TEST_F(DatasetTest, SplitsShareNoDocument) {
     std::int32_t low = 1000;
     std::int32_t high = -1;
     for (std::int64_t k = 0; k < dataset.size(); ++k) {
-      const Tokens tokens = sample_of(dataset, k, 8);
+      const TokenIds tokens = sample_of(dataset, k, 8);
       low = std::min(low, *std::ranges::min_element(tokens));
       high = std::max(high, *std::ranges::max_element(tokens));
     }
@@ -65,7 +65,7 @@ TEST_F(DatasetTest, NeighboursInTheStreamShareOneToken) {
   const auto data = std::make_shared<const IndexedDataset>(IndexedDataset::open(folder_ / "a"));
   const GptDataset gpt(
       data, {.part = {.range = {.begin = 0, .end = 30}}, .num_samples = 200, .seq_length = 8, .vocab_size = 251});
-  std::vector<Tokens> stream(static_cast<std::size_t>(gpt.size()), Tokens(9));
+  std::vector<TokenIds> stream(static_cast<std::size_t>(gpt.size()), TokenIds(9));
   for (std::int64_t k = 0; k < gpt.size(); ++k) {
     gpt.sample(k, stream[gpt.shuffle_index()[static_cast<std::size_t>(k)]]);
   }
@@ -106,7 +106,7 @@ TEST_F(DatasetTest, ValidationTakesTheTailWhereNoDocumentFallsToIt) {
     IndexedDatasetWriter writer(folder_ / "c", TokenType::kU16);
     std::int32_t next = 0;
     for (const std::int32_t length : documents) {
-      Tokens tokens;
+      TokenIds tokens;
       for (std::int32_t t = 0; t < length; ++t) tokens.push_back(next++);
       writer.add_document(tokens);
     }
@@ -141,7 +141,7 @@ TEST_F(DatasetTest, ValidationTakesTheTailWhereNoDocumentFallsToIt) {
 TEST_F(DatasetTest, ValidationHasNoTailWithoutAShareOrTwoSamples) {
   const auto write = [&](std::int64_t length) {
     IndexedDatasetWriter writer(folder_ / "c", TokenType::kU16);
-    writer.add_document(Tokens(static_cast<std::size_t>(length), 1));
+    writer.add_document(TokenIds(static_cast<std::size_t>(length), 1));
     writer.commit();
   };
   config_.data_path = {folder_ / "c"};
@@ -162,7 +162,7 @@ TEST_F(DatasetTest, ValidationHasNoTailWithoutAShareOrTwoSamples) {
 
 TEST_F(DatasetTest, SplitOfEmptyDocuments) {
   IndexedDatasetWriter writer(folder_ / "e", TokenType::kU16);
-  for (int i = 0; i < 10; ++i) writer.add_document(i < 8 ? Tokens{1, 2} : Tokens{});
+  for (int i = 0; i < 10; ++i) writer.add_document(i < 8 ? TokenIds{1, 2} : TokenIds{});
   writer.commit();
   config_.data_path = {folder_ / "e"};
   config_.split = "80,20,0";
@@ -234,7 +234,7 @@ TEST_F(DatasetTest, TokensOutsideTheVocabularyAreNamed) {
 
 TEST_F(DatasetTest, ThreadsReadTheSame) {
   const Datasets datasets = build_datasets(config_);
-  std::vector<Tokens> expected;
+  std::vector<TokenIds> expected;
   for (std::int64_t k = 0; k < datasets.train.size(); ++k) expected.push_back(sample_of(datasets.train, k, 8));
   std::vector<int> different(4, -1);
   {
@@ -255,9 +255,9 @@ TEST_F(DatasetTest, ResumedRunReadsOn) {
   const Datasets first = build_datasets(config_);
   const Datasets again = build_datasets(config_);
   // 10 steps of 4 samples: one rank with microbatches of 2, then from step 6 on two ranks with microbatches of 1.
-  std::vector<Tokens> unbroken;
+  std::vector<TokenIds> unbroken;
   for (std::int64_t k = 0; k < 40; ++k) unbroken.push_back(sample_of(first.train, k, 8));
-  std::vector<Tokens> resumed;
+  std::vector<TokenIds> resumed;
   for (std::int64_t consumed = 0; consumed < 40; consumed += 4) {
     const std::int64_t ranks = consumed < 24 ? 1 : 2;
     const std::int64_t micro_batch_size = consumed < 24 ? 2 : 1;
@@ -365,7 +365,7 @@ TEST(MockDataset, FollowsZipfsLaw) {
 TEST(MockDataset, TokenDependsOnSeedSampleAndPositionAlone) {
   const Datasets datasets = build_datasets(mock_config(64, 50000));
   const Datasets longer = build_datasets(mock_config(128, 50000));
-  Tokens head = sample_of(longer.train, 3, 128);
+  TokenIds head = sample_of(longer.train, 3, 128);
   head.resize(65);
   EXPECT_EQ(sample_of(datasets.train, 3, 64), head);
   EXPECT_NE(sample_of(datasets.train, 3, 64), sample_of(datasets.train, 4, 64));

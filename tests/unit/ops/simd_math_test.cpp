@@ -48,7 +48,7 @@ double max_ulp_error(simd::F32x8 (*function)(simd::F32x8), double (*reference)(d
   return worst;
 }
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(SimdMath, Exp) {
@@ -59,7 +59,7 @@ TEST(SimdMath, Exp) {
     EXPECT_EQ(apply(function, -0.0f), 1);
     EXPECT_EQ(apply(function, -87.4f), 0);
     EXPECT_EQ(apply(function, -1e30f), 0);
-    EXPECT_EQ(apply(function, -kInf), 0);
+    EXPECT_EQ(apply(function, -kInfinite), 0);
   }
   // NaN of any payload.
   for (const std::uint32_t bits : {0x7FC00000u, 0x7FC00001u, 0xFFFFFFFFu, 0xFFC001FFu, 0x7F800001u}) {
@@ -67,17 +67,17 @@ TEST(SimdMath, Exp) {
     EXPECT_TRUE(std::isnan(apply(simd::exp_nonpositive, std::bit_cast<float>(bits))));
   }
   EXPECT_TRUE(std::isfinite(apply(simd::exp, 88.722f)));
-  EXPECT_EQ(apply(simd::exp, 88.73f), kInf);
-  EXPECT_EQ(apply(simd::exp, 1e30f), kInf);
-  EXPECT_EQ(apply(simd::exp, kInf), kInf);
+  EXPECT_EQ(apply(simd::exp, 88.73f), kInfinite);
+  EXPECT_EQ(apply(simd::exp, 1e30f), kInfinite);
+  EXPECT_EQ(apply(simd::exp, kInfinite), kInfinite);
   EXPECT_TRUE(std::isnan(apply(simd::exp, kNan)));
 }
 
 TEST(SimdMath, Log) {
   EXPECT_LT(max_ulp_error(simd::log, std::log, {{std::numeric_limits<float>::min(), 3e38f}, {0.5f, 2.0f}}), 1.0);
   EXPECT_EQ(apply(simd::log, 1), 0);
-  EXPECT_EQ(apply(simd::log, 0), -kInf);
-  EXPECT_EQ(apply(simd::log, kInf), kInf);
+  EXPECT_EQ(apply(simd::log, 0), -kInfinite);
+  EXPECT_EQ(apply(simd::log, kInfinite), kInfinite);
   EXPECT_TRUE(std::isnan(apply(simd::log, -1)));
   EXPECT_TRUE(std::isnan(apply(simd::log, kNan)));
   EXPECT_EQ(simd::log(8.0f), apply(simd::log, 8.0f));
@@ -85,7 +85,7 @@ TEST(SimdMath, Log) {
 
 TEST(SimdMath, Tanh) {
   EXPECT_LT(max_ulp_error(simd::tanh, std::tanh, {{-20.0f, -1e-30f}, {1e-30f, 20.0f}, {0.5f, 1.0f}}), 2.0);
-  EXPECT_EQ(apply(simd::tanh, kInf), 1);
+  EXPECT_EQ(apply(simd::tanh, kInfinite), 1);
   EXPECT_EQ(apply(simd::tanh, -1e30f), -1);
   EXPECT_TRUE(std::signbit(apply(simd::tanh, -0.0f)));
   EXPECT_TRUE(std::isnan(apply(simd::tanh, kNan)));
@@ -101,13 +101,13 @@ TEST(SimdMath, Logistic) {
   EXPECT_LT(max_ulp_error(value, reference, ranges), 3.0);
   EXPECT_LT(max_ulp_error(complement, reference_complement, ranges), 3.0);
   for (const auto function : {+[](simd::F32x8 x) { return simd::logistic(x); }, +value}) {
-    EXPECT_EQ(apply(function, -kInf), 0);
+    EXPECT_EQ(apply(function, -kInfinite), 0);
     EXPECT_EQ(apply(function, 0), 0.5f);
-    EXPECT_EQ(apply(function, kInf), 1);
+    EXPECT_EQ(apply(function, kInfinite), 1);
     EXPECT_TRUE(std::isnan(apply(function, kNan)));
   }
-  EXPECT_EQ(apply(complement, -kInf), 1);
-  EXPECT_EQ(apply(complement, kInf), 0);
+  EXPECT_EQ(apply(complement, -kInfinite), 1);
+  EXPECT_EQ(apply(complement, kInfinite), 0);
 }
 
 // The error of the lower tail grows with the rounding of x^2 / 2 in the exponent.
@@ -138,7 +138,7 @@ TEST(SimdMath, Bf16RoundsAsTheScalarDoes) {
       ASSERT_EQ(stored[3].bits, to_bf16(x).bits) << x;
     }
   }
-  bf16 all[8] = {to_bf16(1),  to_bf16(-2),   to_bf16(3), to_bf16(kInf),
+  bf16 all[8] = {to_bf16(1),  to_bf16(-2),   to_bf16(3), to_bf16(kInfinite),
                  to_bf16(-5), to_bf16(0.5f), to_bf16(7), to_bf16(8)};
   alignas(32) float wide[8];
   _mm256_store_ps(wide, simd::load(all));

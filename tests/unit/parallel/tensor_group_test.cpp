@@ -20,16 +20,16 @@
 namespace megalith {
 namespace {
 
-struct Outcome {
+struct GroupOutcome {
   std::vector<std::vector<float>> gathered, summed;  // by rank
   std::int64_t hazards = 0, waits = 0, calls = 0;
 };
 
 // Each rank r has x = [[r, r]] (all of [[0, 0], [1, 1]] without sequence parallelism), gathers it, doubles it, sums it
 // over the ranks, and takes the maximum of ranks' numbers.
-Outcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppressed = -1) {
+GroupOutcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppressed = -1) {
   const bool sequence = options.sequence_parallel;
-  Outcome outcome;
+  GroupOutcome outcome;
   outcome.gathered.resize(static_cast<std::size_t>(ranks));
   outcome.summed.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
@@ -89,7 +89,7 @@ Outcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppres
 }
 
 TEST(TensorGroup, GathersAndSumsRowsWithSequenceParallelism) {
-  const Outcome got = run(3, {.sequence_parallel = true});
+  const GroupOutcome got = run(3, {.sequence_parallel = true});
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(got.gathered[rank], (std::vector<float>{0, 0, 1, 1, 2, 2}));
     EXPECT_EQ(got.summed[rank], std::vector<float>(2, 6.0f * static_cast<float>(rank)));
@@ -99,7 +99,7 @@ TEST(TensorGroup, GathersAndSumsRowsWithSequenceParallelism) {
 }
 
 TEST(TensorGroup, OverlappedRowsTravelInPieces) {
-  const Outcome got = run(3, {.sequence_parallel = true, .overlap = true});
+  const GroupOutcome got = run(3, {.sequence_parallel = true, .overlap = true});
   for (std::size_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(got.gathered[rank], (std::vector<float>{0, 0, 1, 1, 2, 2}));
     EXPECT_EQ(got.summed[rank], std::vector<float>(2, 6.0f * static_cast<float>(rank)));
@@ -109,7 +109,7 @@ TEST(TensorGroup, OverlappedRowsTravelInPieces) {
 }
 
 TEST(TensorGroup, SumsInPlaceWithout) {
-  const Outcome got = run(2, {});
+  const GroupOutcome got = run(2, {});
   for (std::size_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(got.gathered[rank], std::vector<float>(4, static_cast<float>(rank)));
     EXPECT_EQ(got.summed[rank], std::vector<float>(4, 2.0f));
@@ -119,7 +119,7 @@ TEST(TensorGroup, SumsInPlaceWithout) {
 }
 
 TEST(TensorGroup, OneRankCommunicatesNothing) {
-  const Outcome got = run(1, {.sequence_parallel = true, .overlap = true});
+  const GroupOutcome got = run(1, {.sequence_parallel = true, .overlap = true});
   EXPECT_EQ(got.calls, 0);
   EXPECT_EQ(got.waits, 0);
 }

@@ -49,13 +49,13 @@ Tensor tensor_of(Values& values) {
 }
 
 // The message and code with which each rank's body ended; empty for none. The world's own error is not of interest.
-struct Outcome {
+struct RankOutcome {
   std::string message;
   ExitCode code = ExitCode::kOk;
 };
 template <class Body>
-std::vector<Outcome> outcomes(ThreadWorld& world, Body body) {
-  std::vector<Outcome> result(static_cast<std::size_t>(world.size()));
+std::vector<RankOutcome> outcomes(ThreadWorld& world, Body body) {
+  std::vector<RankOutcome> result(static_cast<std::size_t>(world.size()));
   try {
     world.run([&](Communicator& group) {
       try {
@@ -72,7 +72,7 @@ std::vector<Outcome> outcomes(ThreadWorld& world, Body body) {
 
 // Each rank has a stream, which it waits for, and four values.
 template <class Body>
-std::vector<Outcome> outcomes_of_streams(int ranks, Body body) {
+std::vector<RankOutcome> outcomes_of_streams(int ranks, Body body) {
   ThreadWorld world(ranks);
   return outcomes(world, [&body](Communicator& group) {
     Values values(4);
@@ -87,7 +87,7 @@ TEST(ThreadWorld, RanksThatDisagreeAboutASizeAllFail) {
     if (group.rank() == 2) values.resize(5);
     launch(stream, AllReduce{.group = group, .buffer = tensor_of(values)});
   });
-  for (const Outcome& outcome : result) {
+  for (const RankOutcome& outcome : result) {
     EXPECT_THAT(outcome.message, HasSubstr("group world: expected the same call on all ranks, got all_reduce fp32 of 4 "
                                            "elements on rank 0 and all_reduce fp32 of 5 elements on rank 2"));
     EXPECT_EQ(outcome.code, ExitCode::kCommunication);
@@ -102,14 +102,15 @@ TEST(ThreadWorld, RanksThatMakeDifferentCallsAllFail) {
       launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = 0});
     }
   });
-  for (const Outcome& outcome : result) EXPECT_THAT(outcome.message, HasSubstr("expected the same call on all ranks"));
+  for (const RankOutcome& outcome : result)
+    EXPECT_THAT(outcome.message, HasSubstr("expected the same call on all ranks"));
 }
 
 TEST(ThreadWorld, RanksThatDisagreeAboutARootAllFail) {
   const auto result = outcomes_of_streams(2, [](Communicator& group, Stream& stream, Values& values) {
     launch(stream, Broadcast{.group = group, .buffer = tensor_of(values), .root = group.rank()});
   });
-  for (const Outcome& outcome : result) EXPECT_THAT(outcome.message, HasSubstr("(root or reduction 1) on rank 1"));
+  for (const RankOutcome& outcome : result) EXPECT_THAT(outcome.message, HasSubstr("(root or reduction 1) on rank 1"));
 }
 
 TEST(ThreadWorld, CountsOfAllToAllThatDoNotFitFailOnAllRanks) {
@@ -123,7 +124,7 @@ TEST(ThreadWorld, CountsOfAllToAllThatDoNotFitFailOnAllRanks) {
                .group = group, .in = tensor_of(values), .out = tensor_of(out), .in_rows = sent, .out_rows = received});
     stream.synchronize();
   });
-  for (const Outcome& outcome : result) {
+  for (const RankOutcome& outcome : result) {
     EXPECT_THAT(outcome.message, HasSubstr("rank 1 expects 3 rows from rank 0, which sends 2"));
   }
 }
@@ -137,7 +138,7 @@ TEST(ThreadWorld, AMessageOfAnotherSizeFailsOnBothSides) {
       launch(stream, Receive{.group = group, .buffer = tensor_of(values), .peer = 0});
     }
   });
-  for (const Outcome& outcome : result)
+  for (const RankOutcome& outcome : result)
     EXPECT_THAT(outcome.message, HasSubstr("rank 1 expects 12 bytes from rank 0, which sends 16"));
 }
 
