@@ -19,9 +19,9 @@ namespace megalith {
 namespace {
 
 using Json = nlohmann::json;
-using Tokens = std::vector<std::int32_t>;
+using OrderTokens = std::vector<std::int32_t>;
 
-const Json& golden() {
+const Json& golden_order() {
   static const Json file = Json::parse(read_bytes(MEGALITH_SOURCE_DIR "/tests/golden/data/gpt_order.json"));
   return file;
 }
@@ -50,7 +50,7 @@ std::string fnv_of(const Values& values) {
 
 TEST(GptOrder, IsMegatrons) {
   const TestFolder folder;
-  for (const Json& golden_case : golden().at("orders")) {
+  for (const Json& golden_case : golden_order().at("orders")) {
     SCOPED_TRACE(golden_case.at("name"));
     write_golden_dataset(folder / "d", golden_case.at("count"), golden_case.at("spread"));
     const auto data = std::make_shared<const IndexedDataset>(IndexedDataset::open(folder / "d"));
@@ -78,7 +78,7 @@ TEST(GptOrder, IsMegatrons) {
     EXPECT_EQ(Json(gpt.shuffle_index()), golden_case.at("shuffle_index"));
     EXPECT_EQ(start_rows, golden_case.at("sample_index"));
     for (std::size_t k = 0; k < golden_case.at("samples").size(); ++k) {
-      Tokens tokens(golden_case.at("seq_length").get<std::size_t>() + 1);
+      OrderTokens tokens(golden_case.at("seq_length").get<std::size_t>() + 1);
       gpt.sample(static_cast<std::int64_t>(k), tokens);
       EXPECT_EQ(Json(tokens), golden_case.at("samples")[k]) << k;
     }
@@ -86,7 +86,7 @@ TEST(GptOrder, IsMegatrons) {
 }
 
 TEST(GptOrder, SplitsAreMegatrons) {
-  for (const Json& golden_case : golden().at("splits")) {
+  for (const Json& golden_case : golden_order().at("splits")) {
     SCOPED_TRACE(golden_case.dump());
     const auto ranges = split_sequences(golden_case.at("split"), golden_case.at("count"));
     for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -97,7 +97,7 @@ TEST(GptOrder, SplitsAreMegatrons) {
 }
 
 TEST(GptOrder, BlendingIsMegatrons) {
-  for (const Json& golden_case : golden().at("blend_orders")) {
+  for (const Json& golden_case : golden_order().at("blend_orders")) {
     SCOPED_TRACE(golden_case.at("weights").dump());
     const auto weights = normalized(normalized(golden_case.at("weights").get<std::vector<double>>()));
     ASSERT_EQ(weights.size(), golden_case.at("normalized").size());
@@ -115,7 +115,7 @@ TEST(GptOrder, BlendingIsMegatrons) {
 
 TEST(GptOrder, BlendedSamplesAreMegatrons) {
   const TestFolder folder;
-  for (const Json& golden_case : golden().at("blends")) {
+  for (const Json& golden_case : golden_order().at("blends")) {
     SCOPED_TRACE(golden_case.at("weights").dump());
     std::vector<std::string> data_path;
     for (std::size_t d = 0; d < golden_case.at("counts").size(); ++d) {
@@ -133,7 +133,7 @@ TEST(GptOrder, BlendedSamplesAreMegatrons) {
     ASSERT_EQ(datasets.train.size(), golden_case.at("size"));
     EXPECT_EQ(datasets.valid.size(), 0);
     Fnv all;
-    Tokens tokens(golden_case.at("seq_length").get<std::size_t>() + 1);
+    OrderTokens tokens(golden_case.at("seq_length").get<std::size_t>() + 1);
     for (std::int64_t k = 0; k < datasets.train.size(); ++k) {
       datasets.train.sample(k, tokens);
       for (const std::int32_t token : tokens) all.add(token);

@@ -23,12 +23,6 @@ std::map<std::string, std::string> content_of(const std::string& folder) {
   return content;
 }
 
-class Faults {
- public:
-  explicit Faults(const std::string& text) { arm_faults({parse_fault(text)}); }
-  ~Faults() { disarm_faults(); }
-};
-
 TEST(BackgroundSave, FilesAndResultsAreThoseOfSaveCheckpoint) {
   const TestFolder folder;
   std::mutex mutex;

@@ -14,14 +14,6 @@ namespace fs = std::filesystem;
 
 using Names = std::vector<std::string>;
 
-struct Crash {};  // not a std::exception: nothing catches it, nothing cleans up
-
-class Faults {
- public:
-  explicit Faults(const std::string& text) { arm_faults({parse_fault(text)}); }
-  ~Faults() { disarm_faults(); }
-};
-
 // A run as the trainer makes it: what it loaded or saved last is the parent of its next checkpoint.
 class SavingRun {
  public:

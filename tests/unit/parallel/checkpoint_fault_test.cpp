@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Crash {};  // not a std::exception: nothing catches it, nothing cleans up
-
 class CheckpointFaults : public testing::Test {
  protected:
   // A folder with the checkpoints of these steps.

@@ -12,14 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Faults {
- public:
-  explicit Faults(std::vector<FaultRequest> requests, std::set<std::string>* reached = nullptr) {
-    arm_faults(std::move(requests), reached);
-  }
-  ~Faults() { disarm_faults(); }
-};
-
 // A folder in some state, and whether a checkpoint of step 1 is in it.
 struct Scenario {
   const char* name;
@@ -101,7 +93,7 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
     std::set<std::string> reached;
     {
       const std::string save = fresh(scenario);
-      const Faults recorded({}, &reached);
+      const Faults recorded(std::vector<FaultRequest>{}, &reached);
       EXPECT_TRUE(this->save(scenario, save).saved);
     }
     for (const std::string& site : reached) {
@@ -291,7 +283,7 @@ TEST_F(CheckpointSites, LoadFallsBackOrSaysWhy) {
   ASSERT_TRUE(save_alone(save, 1).saved);
   ASSERT_TRUE(save_alone(save, 2).saved);
   {
-    const Faults recorded({}, &reached);
+    const Faults recorded(std::vector<FaultRequest>{}, &reached);
     EXPECT_EQ(load_alone(save), 2);
   }
   int struck = 0;

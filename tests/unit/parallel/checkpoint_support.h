@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/base/files/fault.h"
 #include "core/checkpoint/shard.h"
 #include "parallel/checkpoint/background_save.h"
 #include "parallel/checkpoint/checkpoint.h"
@@ -18,6 +21,18 @@
 #include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {
+
+struct Crash {};  // not a std::exception: nothing catches it, nothing cleans up
+
+// Armed as long as it lives.
+class Faults {
+ public:
+  explicit Faults(const std::string& text) : Faults(std::vector{parse_fault(text)}) {}
+  explicit Faults(std::vector<FaultRequest> requests, std::set<std::string>* reached = nullptr) {
+    arm_faults(std::move(requests), reached);
+  }
+  ~Faults() { disarm_faults(); }
+};
 
 struct TestTensor {
   TensorSpec spec;
