@@ -39,9 +39,8 @@ function(megalith_compile_options target)
 endfunction()
 
 # With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a COLD
-# library, whose speed does not matter, are compiled as one. In the quick tier those of a test program are, too, and with
-# sanitizers those of all libraries. In the full tier AddressSanitizer's build, which has no precompiled headers either,
-# joins none, so that it shows a missing include.
+# library, whose speed does not matter, are compiled as one. In the quick tier those of every library and test program are.
+# In the full tier AddressSanitizer's build, which has no precompiled headers either, joins none: it shows a missing include.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
   megalith_compile_options(precompiled)
@@ -104,7 +103,7 @@ function(megalith_library name)
     megalith_compile_cold(${name})
   endif()
   megalith_precompiled(${name})
-  if((MEGALITH_PRECOMPILED AND ARG_COLD AND NOT MEGALITH_SANITIZE) OR (MEGALITH_SANITIZE AND MEGALITH_TIER STREQUAL "quick"))
+  if((MEGALITH_PRECOMPILED AND ARG_COLD AND NOT MEGALITH_SANITIZE) OR MEGALITH_TIER STREQUAL "quick")
     megalith_join_sources(${name})
   endif()
   if(MEGALITH_CUDA AND cuda_sources)
