@@ -5,7 +5,7 @@
 #   tests/run.sh --full              the full tier: every test in every build that it suits, 50,000 fuzz inputs a target
 #   tests/run.sh --preset cpu-tsan   the full tier's tests of one preset (repeatable)
 #   tests/run.sh --filter PATTERN    only the GoogleTest cases that match, such as '*LowRank*'
-# Environment: JOBS, how many compilers and tests run at once (default: the number of cores).
+# Environment: JOBS, how many compilers run at once (default: the number of cores), and half as many tests more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -82,7 +82,7 @@ run_suite() {
   local only=() status=0
   [ -z "${GTEST_FILTER:-}" ] || only=(-L '^(unit|threads|distributed|style)$' -R '\.[0-9]+$')
   # Programs that start others sleep half of the time. Those with time limits of their own count as two.
-  ctest --test-dir "$suite" -j $((jobs + (jobs + 1) / 2)) --output-on-failure --no-tests=error "${only[@]}" >"$suite/ctest.log" 2>&1 || status=$?
+  ctest --test-dir "$suite" -j $((jobs + jobs / 2)) --output-on-failure --no-tests=error "${only[@]}" >"$suite/ctest.log" 2>&1 || status=$?
   grep -vE '^( *Start |Test project )' "$suite/ctest.log"
   return $status
 }

@@ -18,12 +18,12 @@ json golden(const std::string& family) {
   return json::parse(test::read_file(MEGALITH_SOURCE_DIR "/tests/hf/golden/" + family + "/config.json"));
 }
 ModelConfig parse(const json& text) { return parse_hf_config(text.dump(), "config.json"); }
-json with(const std::string& family, const std::string& key, const json& value) {
+json with_value(const std::string& family, const std::string& key, const json& value) {
   json text = golden(family);
   text[key] = value;
   return text;
 }
-json without(const std::string& family, const std::string& key) {
+json without_key(const std::string& family, const std::string& key) {
   json text = golden(family);
   text.erase(key);
   return text;
@@ -75,7 +75,7 @@ TEST(HfConfigMoe, ReadsThePublishedQwen3) {
 
 TEST(HfConfigMoe, ReadsWhichLayersHaveExperts) {
   const auto layers = [](const json& dense, int step) {
-    json text = with("qwen3_moe", "mlp_only_layers", dense);
+    json text = with_value("qwen3_moe", "mlp_only_layers", dense);
     text["decoder_sparse_step"] = step;
     text["num_hidden_layers"] = 6;
     return parse(text).moe.layer_freq;
@@ -85,11 +85,11 @@ TEST(HfConfigMoe, ReadsWhichLayersHaveExperts) {
   EXPECT_EQ(layers({0, 1, 5}, 1), "[0]*2+[1]*3+[0]");
   EXPECT_EQ(layers(json::array(), 3), "[0]*2+[1]+[0]*2+[1]");  // the last of each three
   EXPECT_EQ(layers({2, 4}, 3), "[0]*5+[1]");
-  EXPECT_EQ(parse(without("qwen3_moe", "mlp_only_layers")).moe.layer_freq, "1");
+  EXPECT_EQ(parse(without_key("qwen3_moe", "mlp_only_layers")).moe.layer_freq, "1");
 }
 
 TEST(HfConfigMoe, ReadsBothNamesAndTheUsualValues) {
-  json text = with("qwen3_moe", "num_experts", 4);  // beside num_local_experts
+  json text = with_value("qwen3_moe", "num_experts", 4);  // beside num_local_experts
   EXPECT_EQ(parse(text).moe.num_experts, 4);
   text.erase("num_local_experts");
   for (const char* key : {"norm_topk_prob", "head_dim", "router_aux_loss_coef"}) text.erase(key);
@@ -98,7 +98,7 @@ TEST(HfConfigMoe, ReadsBothNamesAndTheUsualValues) {
   EXPECT_TRUE(model.moe.router_pre_softmax);
   EXPECT_EQ(model.kv_channels, 8);  // not Qwen3's 128
   EXPECT_EQ(model.moe.balancing_coeff(), 0);
-  EXPECT_FALSE(parse(with("qwen3_moe", "norm_topk_prob", true)).moe.router_pre_softmax);
+  EXPECT_FALSE(parse(with_value("qwen3_moe", "norm_topk_prob", true)).moe.router_pre_softmax);
 }
 
 ModelConfig bf16(ModelConfig model) {
@@ -108,10 +108,10 @@ ModelConfig bf16(ModelConfig model) {
 
 TEST(HfConfigMoe, WhatIsWrittenReadsBack) {
   std::vector<ModelConfig> models = {parse(golden("mixtral")), parse(golden("qwen3_moe"))};
-  models.push_back(parse(with("qwen3_moe", "norm_topk_prob", true)));
-  models.push_back(parse(with("qwen3_moe", "attention_bias", true)));
-  models.push_back(parse(with("mixtral", "router_aux_loss_coef", 0)));
-  models.push_back(parse(with("mixtral", "num_experts_per_tok", 1)));
+  models.push_back(parse(with_value("qwen3_moe", "norm_topk_prob", true)));
+  models.push_back(parse(with_value("qwen3_moe", "attention_bias", true)));
+  models.push_back(parse(with_value("mixtral", "router_aux_loss_coef", 0)));
+  models.push_back(parse(with_value("mixtral", "num_experts_per_tok", 1)));
   for (const ModelConfig& model : models) {
     const std::string text = hf_config_text(model, {.eos = 3});
     SCOPED_TRACE(text);
@@ -144,33 +144,37 @@ TEST(HfConfigMoe, RefusesWhatAModelCannotSay) {
   const auto expect = [](const json& text, const std::string& message) {
     EXPECT_ERROR(ExitCode::kFormat, message, parse(text));
   };
-  expect(with("mixtral", "router_jitter_noise", 0.1),
+  expect(with_value("mixtral", "router_jitter_noise", 0.1),
          "config.json: router_jitter_noise: expected 0: a router without noise, got 0.1; such a model cannot be");
-  expect(with("qwen3_moe", "output_router_logits", true),
+  expect(with_value("qwen3_moe", "output_router_logits", true),
          "config.json: output_router_logits: expected false, got true; set it to false, the model's logits are the "
          "same; training has --moe-aux-loss-coeff");
-  expect(with("mixtral", "sliding_window", 15), "config.json: sliding_window: expected null, or at least the 16 of");
-  expect(with("qwen3_moe", "use_sliding_window", true), "config.json: use_sliding_window: expected false");
-  expect(with("qwen3_moe", "num_experts", 8),
+  expect(with_value("mixtral", "sliding_window", 15),
+         "config.json: sliding_window: expected null, or at least the 16 of");
+  expect(with_value("qwen3_moe", "use_sliding_window", true), "config.json: use_sliding_window: expected false");
+  expect(with_value("qwen3_moe", "num_experts", 8),
          "config.json: num_local_experts: expected the value that num_experts has, got 4 and 8");
-  expect(without("mixtral", "num_local_experts"), "config.json: expected key num_local_experts, got none");
-  expect(without("mixtral", "num_experts_per_tok"), "config.json: expected key num_experts_per_tok, got none");
-  expect(without("qwen3_moe", "moe_intermediate_size"), "config.json: expected key moe_intermediate_size, got none");
-  expect(with("mixtral", "num_experts_per_tok", 5),
+  expect(without_key("mixtral", "num_local_experts"), "config.json: expected key num_local_experts, got none");
+  expect(without_key("mixtral", "num_experts_per_tok"), "config.json: expected key num_experts_per_tok, got none");
+  expect(without_key("qwen3_moe", "moe_intermediate_size"),
+         "config.json: expected key moe_intermediate_size, got none");
+  expect(with_value("mixtral", "num_experts_per_tok", 5),
          "config.json: as flags: --moe-router-topk and --num-experts: expected a --moe-router-topk from 1 to 4");
-  expect(with("mixtral", "router_aux_loss_coef", -1),
+  expect(with_value("mixtral", "router_aux_loss_coef", -1),
          "config.json: router_aux_loss_coef: expected a finite number of at least 0, got -1");
-  expect(with("qwen3_moe", "mlp_only_layers", 0), "config.json: mlp_only_layers: expected an array");
-  expect(with("qwen3_moe", "mlp_only_layers", {2}),
+  expect(with_value("qwen3_moe", "mlp_only_layers", 0), "config.json: mlp_only_layers: expected an array");
+  expect(with_value("qwen3_moe", "mlp_only_layers", {2}),
          "config.json: mlp_only_layers: expected an integer from 0 to 1, got 2");
-  expect(with("qwen3_moe", "mlp_only_layers", {0, 1}), "config.json: as flags: --moe-layer-freq and --num-layers");
-  expect(with("qwen3_moe", "decoder_sparse_step", 3), "config.json: as flags: --moe-layer-freq and --num-layers");
-  expect(with("qwen3_moe", "decoder_sparse_step", 0), "config.json: decoder_sparse_step: expected an integer from 1");
-  expect(with("qwen3_moe", "num_hidden_layers", 268435456), "config.json: as flags: --num-layers");
+  expect(with_value("qwen3_moe", "mlp_only_layers", {0, 1}),
+         "config.json: as flags: --moe-layer-freq and --num-layers");
+  expect(with_value("qwen3_moe", "decoder_sparse_step", 3), "config.json: as flags: --moe-layer-freq and --num-layers");
+  expect(with_value("qwen3_moe", "decoder_sparse_step", 0),
+         "config.json: decoder_sparse_step: expected an integer from 1");
+  expect(with_value("qwen3_moe", "num_hidden_layers", 268435456), "config.json: as flags: --num-layers");
   for (const char* key : {"n_group", "routed_scaling_factor", "scoring_func", "shared_expert_intermediate_size"})
-    expect(with("qwen3_moe", key, 2), "config.json: expected known keys only, got '" + std::string(key) + "'");
+    expect(with_value("qwen3_moe", key, 2), "config.json: expected known keys only, got '" + std::string(key) + "'");
   // Nor do keys of experts mean anything to a dense model.
-  expect(with("qwen3", "num_experts", 2), "config.json: expected known keys only, got 'num_experts'");
+  expect(with_value("qwen3", "num_experts", 2), "config.json: expected known keys only, got 'num_experts'");
 }
 
 TEST(HfConfigMoe, NamesTheFlagsThatNoFamilyHas) {

@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
-using Tokens = std::vector<std::pair<std::string, std::int32_t>>;
+using AddedTokenList = std::vector<std::pair<std::string, std::int32_t>>;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kSanitized = true;
@@ -49,7 +49,7 @@ std::string cut(const AddedTokenFinder& finder, std::string_view text) {
   return all;
 }
 
-std::string cut_plainly(const Tokens& tokens, std::string_view text) {
+std::string cut_plainly(const AddedTokenList& tokens, std::string_view text) {
   std::map<std::string, std::int32_t> ids(tokens.begin(), tokens.end());
   std::string all;
   std::string between;
@@ -78,20 +78,20 @@ std::string cut_plainly(const Tokens& tokens, std::string_view text) {
 TEST(AddedTokens, AreThoseOfAPlainSearch) {
   std::mt19937 random(20261122);
   for (int round = 0; round < 300; ++round) {
-    Tokens tokens;
+    AddedTokenList tokens;
     const std::string_view alphabet = round % 2 == 0 ? "ab" : "ab\xff\x01-";
     for (std::int32_t id = 0; id < 1 + round % 9; ++id)
       tokens.emplace_back(random_text(random, 1 + random() % 6, alphabet), id);
     std::map<std::string, std::int32_t> last;
     for (const auto& [text, id] : tokens) last[text] = id;
     const std::string text = random_text(random, random() % 60, alphabet);
-    ASSERT_EQ(cut(AddedTokenFinder(tokens), text), cut_plainly(Tokens(last.begin(), last.end()), text)) << text;
+    ASSERT_EQ(cut(AddedTokenFinder(tokens), text), cut_plainly(AddedTokenList(last.begin(), last.end()), text)) << text;
   }
 }
 
 // The text is searched a block of 64 KiB at a time.
 TEST(AddedTokens, AreFoundAcrossBlocks) {
-  const Tokens tokens = {{"<|x|>", 0}, {"<|x|><|x|>", 1}, {std::string(1024, '-'), 2}, {"|>b", 3}};
+  const AddedTokenList tokens = {{"<|x|>", 0}, {"<|x|><|x|>", 1}, {std::string(1024, '-'), 2}, {"|>b", 3}};
   const AddedTokenFinder finder(tokens);
   constexpr std::size_t kBlock = std::size_t{1} << 16;
   for (const std::size_t before : {kBlock - 12, kBlock - 5, kBlock - 1, kBlock, 2 * kBlock - 3}) {
@@ -109,7 +109,7 @@ TEST(AddedTokens, AreFoundAcrossBlocks) {
 // A look-up of each length at each place would be 2.6e8 of them; a search that goes on behind each short token for a
 // long one, 1e8 steps of an automaton.
 TEST(AddedTokens, AThousandTakeNoLongerThanOne) {
-  Tokens tokens = {{"a", 0}};
+  AddedTokenList tokens = {{"a", 0}};
   for (std::int32_t length = 1; length < 1000; ++length)
     tokens.emplace_back(std::string(static_cast<std::size_t>(length), 'a') + "b", length);
   const AddedTokenFinder finder(tokens);

@@ -263,6 +263,7 @@ TEST(ArenaLayout, IsThatOfAllPairs) {
         buffers[i].bytes = 1000 + (i * 7919) % 97;
         const std::int64_t longest = std::min<std::int64_t>(crowd.longest, count < 1000 ? 900 : 40);
         const std::int64_t length = 1 + static_cast<std::int64_t>(buffers[i].bytes) % longest;
+        buffers[i].bytes <<= 12;  // so that gaps count
         for (std::int64_t life = 0; life < crowd.lives; ++life) {
           const std::int64_t part = 1000 / crowd.lives, latest = part - std::min(length, part);
           const std::int64_t begin = life * part + static_cast<std::int64_t>(random()) % (latest + 1);
@@ -295,7 +296,7 @@ TEST(ArenaLayout, TakesTimeInProportionToLayers) {
   if (kSanitized) GTEST_SKIP() << "sanitizers add time";
   const auto planning = [](int layers, int in_flight) {
     const StepRecording step(
-        {.layers = layers, .microbatches = 2 * in_flight, .in_flight = in_flight, .tokens = 64, .hidden = 64});
+        {.layers = layers, .microbatches = 2 * in_flight, .in_flight = in_flight, .tokens = 1024, .hidden = 1024});
     const double before = user_seconds();
     step.plan();
     return user_seconds() - before;

@@ -72,7 +72,7 @@ class RandomStep {
     std::int32_t ordinal = 0;
     for (int i = 0; i < 8; ++i) {
       if (sizes.chance(60)) {
-        const auto bytes = static_cast<std::size_t>(1 + sizes.below(2000));
+        const auto bytes = static_cast<std::size_t>(1 + sizes.below(2000)) << 20;  // so that gaps count
         void* address = arena_.allocate(bytes, MemoryCategory::kActivations, "x");
         buffers_.push_back({{{0, segment, 0}, ordinal++, microbatch_}, address, {}});
       }

@@ -10,14 +10,14 @@
 namespace megalith::test {
 namespace {
 
-struct AttentionSizes {
+struct SelfAttentionSizes {
   std::int64_t samples, tokens, heads, kv_heads, dim;
 };
 
 // Tokens just around the tiles of 6 rows, 64 keys and 128 queries; head dims that fill no vector.
-const AttentionSizes kAttentionSizes[] = {{1, 1, 1, 1, 1},    {2, 7, 2, 1, 5},   {1, 63, 1, 1, 8},
-                                          {1, 64, 2, 2, 16},  {1, 65, 1, 1, 33}, {2, 130, 4, 2, 20},
-                                          {1, 200, 1, 1, 64}, {1, 70, 2, 1, 256}};
+const SelfAttentionSizes kAttentionSizes[] = {{1, 1, 1, 1, 1},    {2, 7, 2, 1, 5},   {1, 63, 1, 1, 8},
+                                              {1, 64, 2, 2, 16},  {1, 65, 1, 1, 33}, {2, 130, 4, 2, 20},
+                                              {1, 200, 1, 1, 64}, {1, 70, 2, 1, 256}};
 
 class AttentionTest : public OpTest {
  protected:
@@ -25,18 +25,18 @@ class AttentionTest : public OpTest {
   struct Fused {
     Tensor whole, q, k, v;
   };
-  Fused split(const Tensor& whole, const AttentionSizes& z) {
+  Fused split(const Tensor& whole, const SelfAttentionSizes& z) {
     return {whole, whole.slice(2, 0, z.heads), whole.slice(2, z.heads, z.kv_heads),
             whole.slice(2, z.heads + z.kv_heads, z.kv_heads)};
   }
-  Fused fused_input(const AttentionSizes& z) {
+  Fused fused_input(const SelfAttentionSizes& z) {
     return split(input({z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}), z);
   }
-  Shape out_shape(const AttentionSizes& z) { return {z.samples, z.tokens, z.heads, z.dim}; }
-  Shape lse_shape(const AttentionSizes& z) { return {z.samples, z.heads, z.tokens}; }
-  static float scale_of(const AttentionSizes& z) { return 1 / std::sqrt(static_cast<float>(z.dim)); }
+  Shape out_shape(const SelfAttentionSizes& z) { return {z.samples, z.tokens, z.heads, z.dim}; }
+  Shape lse_shape(const SelfAttentionSizes& z) { return {z.samples, z.heads, z.tokens}; }
+  static float scale_of(const SelfAttentionSizes& z) { return 1 / std::sqrt(static_cast<float>(z.dim)); }
 
-  static reference::AttentionSizes reference_sizes(const AttentionSizes& z) {
+  static reference::AttentionSizes reference_sizes(const SelfAttentionSizes& z) {
     return {.samples = static_cast<std::size_t>(z.samples),
             .queries = static_cast<std::size_t>(z.tokens),
             .keys = static_cast<std::size_t>(z.tokens),
@@ -68,7 +68,7 @@ class AttentionTest : public OpTest {
 MEGALITH_OP_TESTS(AttentionTest);
 
 TEST_P(AttentionTest, Forward) {
-  for (const AttentionSizes& z : kAttentionSizes) {
+  for (const SelfAttentionSizes& z : kAttentionSizes) {
     SCOPED_TRACE(z.tokens);
     const Fused x = fused_input(z);
     const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
@@ -80,7 +80,7 @@ TEST_P(AttentionTest, Forward) {
 }
 
 TEST_P(AttentionTest, Backward) {
-  for (const AttentionSizes& z : kAttentionSizes) {
+  for (const SelfAttentionSizes& z : kAttentionSizes) {
     SCOPED_TRACE(z.tokens);
     const Fused x = fused_input(z);
     const auto exact = reference::attention(values(x.q), values(x.k), values(x.v), reference_sizes(z));
@@ -111,7 +111,7 @@ TEST_P(AttentionTest, Backward) {
 
 // Scores in the hundreds: the largest is subtracted before exp.
 TEST_P(AttentionTest, LargeScoresStayFinite) {
-  const AttentionSizes z{.samples = 1, .tokens = 140, .heads = 1, .kv_heads = 1, .dim = 16};
+  const SelfAttentionSizes z{.samples = 1, .tokens = 140, .heads = 1, .kv_heads = 1, .dim = 16};
   const Tensor q = input(out_shape(z), 10.0), k = input(out_shape(z), 10.0), v = input(out_shape(z));
   const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
   run(AttentionForward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = 1});
@@ -123,7 +123,7 @@ TEST_P(AttentionTest, LargeScoresStayFinite) {
 }
 
 TEST_P(AttentionTest, NanIsNotLost) {
-  const AttentionSizes z{.samples = 1, .tokens = 80, .heads = 1, .kv_heads = 1, .dim = 8};
+  const SelfAttentionSizes z{.samples = 1, .tokens = 80, .heads = 1, .kv_heads = 1, .dim = 8};
   Values given = normal(80 * 8);
   given[70 * 8 + 3] = std::nan("");
   for (const bool in_key : {false, true}) {
@@ -138,7 +138,7 @@ TEST_P(AttentionTest, NanIsNotLost) {
 }
 
 TEST_P(AttentionTest, NoSamplesOrTokens) {
-  for (const AttentionSizes& z : {AttentionSizes{0, 4, 2, 2, 8}, AttentionSizes{2, 0, 2, 2, 8}}) {
+  for (const SelfAttentionSizes& z : {SelfAttentionSizes{0, 4, 2, 2, 8}, SelfAttentionSizes{2, 0, 2, 2, 8}}) {
     const Fused x = fused_input(z);
     run(AttentionForward{
         .q = x.q, .k = x.k, .v = x.v, .out = output(out_shape(z)), .lse = output(lse_shape(z), DType::kFp32)});
@@ -148,7 +148,7 @@ TEST_P(AttentionTest, NoSamplesOrTokens) {
 // Prefill, then one token at a time, gives the bits of one pass over the whole sequence; on cuDNN, which has another
 // kernel for the whole, the numbers.
 TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
-  const AttentionSizes z{.samples = 2, .tokens = 150, .heads = 4, .kv_heads = 2, .dim = 24};
+  const SelfAttentionSizes z{.samples = 2, .tokens = 150, .heads = 4, .kv_heads = 2, .dim = 24};
   const Fused x = fused_input(z);
   const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
   run(AttentionForward{.q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse, .scale = scale_of(z)});
@@ -198,7 +198,7 @@ TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
 }
 
 TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
-  const AttentionSizes z{.samples = 2, .tokens = 1, .heads = 4, .kv_heads = 2, .dim = 24};
+  const SelfAttentionSizes z{.samples = 2, .tokens = 1, .heads = 4, .kv_heads = 2, .dim = 24};
   for (const std::int64_t rotary_dim : {0, 16, 24}) {
     for (const auto& [position, rows] : {std::pair{0, 1}, {70, 90}}) {
       SCOPED_TRACE(testing::Message() << rotary_dim << " of " << z.dim << " at " << position);

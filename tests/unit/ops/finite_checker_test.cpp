@@ -14,7 +14,7 @@
 namespace megalith {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class FiniteCheckerTest : public testing::Test {
  protected:
@@ -43,7 +43,7 @@ TEST_F(FiniteCheckerTest, NamesTheFirst) {
   checker_.set_place("before");
   fill(a(), 2);
   checker_.set_place("here");
-  fill(a().slice(0, 4, 3), -kInf);
+  fill(a().slice(0, 4, 3), -kInfinity);
   checker_.set_place("later");
   fill(b(), std::nan(""));
   EXPECT_EQ(found(), "here: fill wrote -inf to \"unnamed\" (fp32, element 0 of 3, 3 not finite)");
@@ -85,7 +85,7 @@ TEST_F(FiniteCheckerTest, LooksAtTheElementsOfAView) {
   launch(stream_, Copy{.src = left, .dst = Tensor(y.data(), DType::kFp32, {4, 1})});
   EXPECT_EQ(found(), "nothing");
   start();
-  fill(left, kInf);
+  fill(left, kInfinity);
   EXPECT_EQ(found(), ": fill wrote inf to \"a\" (fp32, element 0 of 4, 4 not finite)");
 }
 
@@ -122,10 +122,10 @@ TEST_F(FiniteCheckerTest, LooksAtRowsOfExpertsAlone) {
 }
 
 TEST_F(FiniteCheckerTest, LooksAtNothingUnlessStarted) {
-  fill(a(), kInf);
+  fill(a(), kInfinity);
   start();
   checker_.cancel();
-  fill(a(), kInf);
+  fill(a(), kInfinity);
   EXPECT_EQ(found(), "nothing");
   start();
   EXPECT_EQ(found(), "nothing");

@@ -32,6 +32,8 @@ class Faults {
     arm_faults(std::move(requests), reached);
   }
   ~Faults() { disarm_faults(); }
+  Faults(const Faults&) = delete;
+  Faults& operator=(const Faults&) = delete;
 };
 
 struct TestTensor {

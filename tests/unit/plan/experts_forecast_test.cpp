@@ -22,7 +22,7 @@ using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
 
-constexpr double kHidden = 64, kChoices = 2, kCount = 8, kLayers = 4, kTokens = 32, kBatch = 16;
+constexpr double kHidden = 64, kChoices = 2, kAllExperts = 8, kLayers = 4, kTokens = 32, kBatch = 16;
 
 Words flags(int ep, const Words& more = {}) {
   return test::plan_flags() +
@@ -36,7 +36,8 @@ Forecast forecast(int ep, int ranks, const Words& more = {}, const Rates* rates 
 
 // Tokens that a rank of `ranks` sends to others, with 2 different choices of 8.
 double sent_tokens(double ranks) {
-  const double others = kCount - kCount / ranks, elsewhere = others / kCount * (others - 1) / (kCount - 1);
+  const double others = kAllExperts - kAllExperts / ranks,
+               elsewhere = others / kAllExperts * (others - 1) / (kAllExperts - 1);
   return std::round(kTokens * (ranks - 1) * (1 - elsewhere));
 }
 
@@ -77,7 +78,7 @@ TEST(ExpertsForecast, HoldsAShareOfTheExpertsAndTheRoom) {
   const auto parameters = [&](int ep, const Words& more) {
     return static_cast<double>(memory(ep, more).persistent[static_cast<std::size_t>(MemoryCategory::kParameters)]);
   };
-  const double experts = kLayers * kCount * 3 * 48 * kHidden * 4, whole = parameters(1, {});
+  const double experts = kLayers * kAllExperts * 3 * 48 * kHidden * 4, whole = parameters(1, {});
   EXPECT_NEAR(whole - parameters(2, {}), experts / 2, 0.01 * experts);
   EXPECT_NEAR(whole - parameters(4, {}), experts * 3 / 4, 0.01 * experts);
   EXPECT_NEAR(whole - parameters(2, {"--expert-tensor-parallel-size", "2"}), experts * 3 / 4, 0.01 * experts);

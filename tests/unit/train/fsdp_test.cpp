@@ -94,17 +94,17 @@ TEST_P(FsdpReplicas, WithOneMicrobatchSumsAreTheSameWhenTheyAreMadeInEach) {
   }
 }
 
-struct Case {
+struct FsdpCase {
   std::string name;
   Words flags;
   int ranks = 2;
 };
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const FsdpCase& one, std::ostream* out) { *out << one.name; }
 
 const Words kAll = kWeights + Words{"--fsdp-embedding-and-head", "sharded"};
 
 // Of a model whose ends are sharded: one class of bits over slots, order of gathers, schedules and recomputation.
-class FsdpEach : public testing::TestWithParam<Case> {
+class FsdpEach : public testing::TestWithParam<FsdpCase> {
  protected:
   static const RunResult& want() {
     static const RunResult run = test::train({.flags = kSmallFsdp + kUntied + test::kEvaluations + kAll, .ranks = 2});
@@ -112,23 +112,23 @@ class FsdpEach : public testing::TestWithParam<Case> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpEach,
-                         testing::Values(Case{"one_slot", slots(1, 0)},               //
-                                         Case{"three_slots", slots(3, 1)},            //
-                                         Case{"prefetch_3_of_4", slots(4, 3)},        //
-                                         Case{"gpipe", stages(1, "gpipe")},           //
-                                         Case{"zb_h1", stages(1, "zb-h1")},           //
-                                         Case{"delayed", {"--delay-wgrad-compute"}},  //
-                                         Case{"full", {"--recompute-granularity", "full"}},
-                                         Case{"full_2", slots(2, 0) + Words{"--recompute-granularity", "full",
-                                                                            "--recompute-num-layers", "2"}},
-                                         Case{"selective",
-                                              {"--recompute-granularity", "selective", "--recompute-modules", "mlp",
-                                               "core_attn"}},
-                                         Case{"pp2_1f1b", stages(2, "1f1b"), 4},                //
-                                         Case{"pp2_interleaved", stages(2, "interleaved"), 4},  //
-                                         Case{"pp2_zb_v", stages(2, "zb-v"), 4},                //
-                                         Case{"pp2_dualpipe_v", stages(2, "dualpipe-v"), 4},    //
-                                         Case{"poisoned", {"--check-hazards"}}),
+                         testing::Values(FsdpCase{"one_slot", slots(1, 0)},               //
+                                         FsdpCase{"three_slots", slots(3, 1)},            //
+                                         FsdpCase{"prefetch_3_of_4", slots(4, 3)},        //
+                                         FsdpCase{"gpipe", stages(1, "gpipe")},           //
+                                         FsdpCase{"zb_h1", stages(1, "zb-h1")},           //
+                                         FsdpCase{"delayed", {"--delay-wgrad-compute"}},  //
+                                         FsdpCase{"full", {"--recompute-granularity", "full"}},
+                                         FsdpCase{"full_2", slots(2, 0) + Words{"--recompute-granularity", "full",
+                                                                                "--recompute-num-layers", "2"}},
+                                         FsdpCase{"selective",
+                                                  {"--recompute-granularity", "selective", "--recompute-modules", "mlp",
+                                                   "core_attn"}},
+                                         FsdpCase{"pp2_1f1b", stages(2, "1f1b"), 4},                //
+                                         FsdpCase{"pp2_interleaved", stages(2, "interleaved"), 4},  //
+                                         FsdpCase{"pp2_zb_v", stages(2, "zb-v"), 4},                //
+                                         FsdpCase{"pp2_dualpipe_v", stages(2, "dualpipe-v"), 4},    //
+                                         FsdpCase{"poisoned", {"--check-hazards"}}),
                          [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpEach, HasOneClassOfBits) {
@@ -151,14 +151,15 @@ TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
 }
 
 // With the ends whole: against the same layout with optim_grads, and without hazards.
-class FsdpLayouts : public testing::TestWithParam<Case> {};
+class FsdpLayouts : public testing::TestWithParam<FsdpCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Fsdp, FsdpLayouts,
-    testing::Values(Case{"tied", {}, 2},  //
-                    Case{"tp2_sp_llama", kTensor + test::llama_flags() + Words{"--hidden-size", "32"}, 4},
-                    Case{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + stages(1, "zb-h1"), 4},
-                    Case{"cp2", {"--context-parallel-size", "2"}, 4}, Case{"pp2_tied", stages(2, "1f1b"), 4},  //
-                    Case{"tp2_pp2_bf16", kTensor + stages(2, "dualpipe-v") + Words{"--bf16"}, 8}),
+    testing::Values(FsdpCase{"tied", {}, 2},  //
+                    FsdpCase{"tp2_sp_llama", kTensor + test::llama_flags() + Words{"--hidden-size", "32"}, 4},
+                    FsdpCase{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + stages(1, "zb-h1"), 4},
+                    FsdpCase{"cp2", {"--context-parallel-size", "2"}, 4},
+                    FsdpCase{"pp2_tied", stages(2, "1f1b"), 4},  //
+                    FsdpCase{"tp2_pp2_bf16", kTensor + stages(2, "dualpipe-v") + Words{"--bf16"}, 8}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpLayouts, ShardedWeightsChangeNoBits) {

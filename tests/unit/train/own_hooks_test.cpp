@@ -22,17 +22,17 @@ using test::operator+;
 
 const Words kStages{"--num-layers", "4", "--pipeline-model-parallel-size", "2"};
 
-struct Way {
+struct HookWay {
   std::string name;
   Words flags, graphs;
   int ranks = 1;
 };
 
-class OwnHooks : public testing::TestWithParam<Way> {};
+class OwnHooks : public testing::TestWithParam<HookWay> {};
 
 INSTANTIATE_TEST_SUITE_P(Graphs, OwnHooks,
-                         testing::Values(Way{"none", {}, {}}, Way{"local", {}, test::kGraphs},
-                                         Way{"stages", kStages, test::kGraphs, 2}),
+                         testing::Values(HookWay{"none", {}, {}}, HookWay{"local", {}, test::kGraphs},
+                                         HookWay{"stages", kStages, test::kGraphs, 2}),
                          [](const auto& way) { return way.param.name; });
 
 // On rank 0.

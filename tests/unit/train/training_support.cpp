@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -103,7 +104,9 @@ bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::str
         const std::int64_t from = at + row * columns;
         const std::int64_t first = std::clamp<std::int64_t>(-from, 0, columns);
         const std::int64_t last = std::clamp<std::int64_t>(std::ssize(values) - from, first, columns);
-        float* const into = to.data() + part.global_row_of(row) * whole_columns + part.global_column;
+        const std::int64_t begin = part.global_row_of(row) * whole_columns + part.global_column;
+        float* const into =
+            std::span(to).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(columns)).data();
         for (std::int64_t c = first; c < last; ++c) {
           const float value = values.data()[from + c];
           agrees = agrees && (std::isnan(into[c]) || into[c] == value);

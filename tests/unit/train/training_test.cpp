@@ -19,6 +19,7 @@ using test::expect_same_run;
 using test::operator+;
 
 const std::vector<std::string> kLlama = test::llama_flags();
+
 TEST(Training, TwoRunsAreBitIdentical) {
   expect_same_run(test::train({.flags = test::kDropout, .ranks = 2}),
                   test::train({.flags = test::kDropout, .ranks = 2}));
