@@ -89,7 +89,7 @@ TEST(HfConfigMoe, ReadsWhichLayersHaveExperts) {
 }
 
 TEST(HfConfigMoe, ReadsBothNamesAndTheUsualValues) {
-  json text = with_value("qwen3_moe", "num_experts", 4);  // beside num_local_experts
+  json text = with_value("qwen3_moe", "num_experts", 4);  // in addition to num_local_experts
   EXPECT_EQ(parse(text).moe.num_experts, 4);
   text.erase("num_local_experts");
   for (const char* key : {"norm_topk_prob", "head_dim", "router_aux_loss_coef"}) text.erase(key);

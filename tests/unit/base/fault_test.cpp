@@ -7,18 +7,12 @@
 #include "core/base/files/file.h"
 #include "core/base/files/mapped_file.h"
 #include "core/base/files/output_file.h"
+#include "tests/support/faults.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {
 namespace {
-
-// Armed while it lives.
-class Faults {
- public:
-  explicit Faults(const std::string& text) { arm_faults({parse_fault(text)}); }
-  ~Faults() { disarm_faults(); }
-};
 
 TEST(Fault, Parses) {
   const FaultRequest full = parse_fault("save.shard.write:12:enospc");

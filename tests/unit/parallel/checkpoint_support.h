@@ -6,16 +6,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/base/files/fault.h"
 #include "core/checkpoint/shard.h"
 #include "parallel/checkpoint/background_save.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/comm/single_communicator.h"
+#include "tests/support/faults.h"
 #include "tests/support/test_folder.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/checkpoint/expect_error.h"
@@ -23,18 +22,6 @@
 namespace megalith {
 
 struct Crash {};  // not a std::exception: nothing catches it, nothing cleans up
-
-// Armed as long as it lives.
-class Faults {
- public:
-  explicit Faults(const std::string& text) : Faults(std::vector{parse_fault(text)}) {}
-  explicit Faults(std::vector<FaultRequest> requests, std::set<std::string>* reached = nullptr) {
-    arm_faults(std::move(requests), reached);
-  }
-  ~Faults() { disarm_faults(); }
-  Faults(const Faults&) = delete;
-  Faults& operator=(const Faults&) = delete;
-};
 
 struct TestTensor {
   TensorSpec spec;

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/base/files/fault.h"
+#include "tests/support/faults.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
@@ -38,12 +38,6 @@ std::map<std::string, std::string> tensors_of(const std::string& folder) {
   std::erase_if(content, [](const auto& file) { return !file.first.ends_with(".safetensors"); });
   return content;
 }
-
-class Faults {
- public:
-  explicit Faults(const std::string& text) { arm_faults({parse_fault(text)}); }
-  ~Faults() { disarm_faults(); }
-};
 
 void run_step(Trainer& trainer, std::int64_t iteration) {
   const RunConfig& config = trainer.rank().config;

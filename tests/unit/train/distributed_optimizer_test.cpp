@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, ShardedLayouts, testing::ValuesIn
                          [](const auto& layout) { return layout.param.name; });
 
 TEST_P(ShardedLayouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
-  const Words flags = kSmallZero + GetParam().flags + kClipping + Words{"--eval-interval", "2", "--eval-iters", "1"};
+  const Words flags = kSmallZero + GetParam().flags + kClipping + test::kEvaluations;
   const RunResult plain = test::train({.flags = flags, .ranks = GetParam().ranks});
   const RunResult zero =
       test::train({.flags = flags + kZero + kOverlapBoth + Words{"--check-hazards"}, .ranks = GetParam().ranks});

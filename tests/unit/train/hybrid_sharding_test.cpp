@@ -97,7 +97,7 @@ TEST(HybridSharding, WorksWithOtherParallelism) {
   for (const Words& layout :
        {Words{"--tensor-model-parallel-size", "2"}, Words{"--pipeline-model-parallel-size", "2"}, context}) {
     SCOPED_TRACE(testing::PrintToString(layout));
-    const Words flags = kSmallHybrid + layout + Words{"--eval-interval", "2", "--eval-iters", "1"};
+    const Words flags = kSmallHybrid + layout + test::kEvaluations;
     const RunResult plain = test::train({.flags = flags, .ranks = 8});
     const RunResult run = test::train({.flags = flags + hybrid(2) + kOverlap + Words{"--check-hazards"}, .ranks = 8});
     expect_near(run, plain);
@@ -143,7 +143,6 @@ std::size_t bytes_of(Trainer& trainer, MemoryCategory category) {
 // Instances that share out the update of their shards: the same sums in the same order.
 TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
   const Words ends = {"--untie-embeddings-and-output-weights", "--fsdp-embedding-and-head", "sharded", "--bf16"};
-  const Words evaluations = {"--eval-interval", "2", "--eval-iters", "1"};
   struct Case {
     int instances, ranks;  // ranks of all
     Words flags;
@@ -151,7 +150,7 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
   for (const Case& one : {Case{2, 4, kOverlap}, Case{2, 4, ends}, Case{4, 8, ends}, Case{2, 2, kOverlap},
                           Case{2, 8, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"}}}) {
     SCOPED_TRACE(testing::Message() << one.instances << " instances of " << one.ranks);
-    const Words flags = kSmallHybrid + kInstanceShards + instances(one.instances) + one.flags + evaluations;
+    const Words flags = kSmallHybrid + kInstanceShards + instances(one.instances) + one.flags + test::kEvaluations;
     const RunResult want = test::train({.flags = flags, .ranks = one.ranks});
     const auto check = [&](Trainer& trainer, int) {
       const Rank& rank = trainer.rank();

@@ -19,7 +19,7 @@ using test::RunResult;
 using test::Words;
 using test::operator+;
 
-const Words kEvaluatedSteps = {"--eval-interval", "2", "--eval-iters", "1", "--train-iters", "3"};
+const Words kEvaluatedSteps = test::kEvaluations + Words{"--train-iters", "3"};
 const Words kAllMoved = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
 
 // Each slot that moves once each way in each microbatch.

@@ -169,7 +169,7 @@ TEST(TensorParallelRuns, SequenceParallelismKeepsLess) {
 TEST(TensorParallelRuns, TheLossInChunksIsThatOfTheWhole) {
   for (const TensorLayout& layout : {TensorLayout{2, false}, TensorLayout{2, true}}) {
     for (const Family& family : {kFamilies[0], kFamilies[1]}) {
-      const Words flags = family.flags + layout.flags() + Words{"--eval-interval", "2", "--eval-iters", "1"};
+      const Words flags = family.flags + layout.flags() + test::kEvaluations;
       const RunResult plain = test::train({.flags = flags, .ranks = 2});
       const RunResult chunked =
           test::train({.flags = flags + Words{"--loss-chunk-size", "5", "--check-hazards"}, .ranks = 2});

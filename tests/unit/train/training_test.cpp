@@ -83,7 +83,7 @@ TEST_P(RecomputeRuns, ChangeNoBitAndSaveMemory) {
 }
 
 TEST(Training, MemoryIsWhatWasPlanned) {
-  RunResult result = test::train({.flags = {"--eval-interval", "2", "--eval-iters", "1"}, .ranks = 2});
+  RunResult result = test::train({.flags = test::kEvaluations, .ranks = 2});
   EXPECT_EQ(result.arena_touched, result.arena_planned);
   EXPECT_EQ(result.pool_peak, result.planned_total);
 }
@@ -155,8 +155,7 @@ TEST(Training, MomentsOfAnotherDtypeAreConverted) {
 
 TEST(Training, TheLossInChunksTrainsTheSameModelInLessMemory) {
   for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
-    const std::vector<std::string> flags =
-        model + std::vector<std::string>{"--eval-interval", "2", "--eval-iters", "1"};
+    const std::vector<std::string> flags = model + test::kEvaluations;
     const RunResult plain = test::train({.flags = flags, .ranks = 2});
     const RunResult chunked = test::train(
         {.flags = flags + std::vector<std::string>{"--loss-chunk-size", "5", "--check-hazards"}, .ranks = 2});

@@ -114,7 +114,7 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
                                 {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
                                 {"--moe-pad-expert-input-to-capacity"}};
   for (const Layout& layout : {Layout{}, Layout{.data = 2}}) {
-    const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
+    const Words sharded = test::strategy("optim_grads_params");
     const Words base = layout.data > 1 ? flags + sharded : flags;
     const RunResult plain = train_checked(base, layout);
     for (const Words& way : ways) {

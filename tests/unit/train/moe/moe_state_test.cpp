@@ -37,7 +37,6 @@ struct ExpertLayout {
 std::vector<ExpertLayout> layouts() {
   const Words zero1{"--use-distributed-optimizer"};
   const Words tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
-  const auto sharded = [](const char* what) { return Words{"--data-parallel-sharding-strategy", what}; };
   const Words instances{"--num-distributed-optimizer-instances", "2"};
   return {{.ranks = 2, .ep = 2},
           {.ranks = 4, .ep = 4},
@@ -46,14 +45,14 @@ std::vector<ExpertLayout> layouts() {
           {.ranks = 4, .ep = 2, .etp = 2},
           {.ranks = 4, .ep = 2, .pp = 2},
           {.ranks = 4, .ep = 2, .more = zero1},
-          {.ranks = 4, .etp = 2, .more = sharded("optim_grads")},
+          {.ranks = 4, .etp = 2, .more = test::strategy("optim_grads")},
           {.ranks = 4, .ep = 2, .more = tensor},  // whose dense units have the same replicas
-          {.ranks = 8, .ep = 2, .etp = 2, .more = tensor + sharded("optim_grads_params")},
+          {.ranks = 8, .ep = 2, .etp = 2, .more = tensor + test::strategy("optim_grads_params")},
           {.ranks = 2, .ep = 2, .more = {"--context-parallel-size", "2", "--use-distributed-optimizer"}},
-          {.ranks = 4, .ep = 2, .more = sharded("optim_grads_params") + instances},
+          {.ranks = 4, .ep = 2, .more = test::strategy("optim_grads_params") + instances},
           {.ranks = 8,
            .ep = 2,
-           .more = sharded("optim_grads_params") + instances + Words{"--outer-dp-sharding-strategy", "optim"}},
+           .more = test::strategy("optim_grads_params") + instances + Words{"--outer-dp-sharding-strategy", "optim"}},
           {.ranks = 8,
            .ep = 2,
            .more = tensor + zero1 + Words{"--expert-data-parallel-sharding-strategy", "optim_grads_params"}},

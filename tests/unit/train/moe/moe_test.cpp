@@ -162,7 +162,7 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
 TEST_P(Moe, ReplaysWithTheSameBits) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
-  const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
+  const Words sharded = test::strategy("optim_grads_params");
   const int routers = GetParam() == 0 ? 4 : 3;
   const std::vector<std::pair<Words, int>> cases{{{"attn"}, 8},
                                                  {{"moe_router"}, 2 * routers},
