@@ -1,5 +1,5 @@
 // What an op of the CUDA backend tells the graph that captures it, beyond what it announced; one object a stream
-// (CudaStream::keep).
+// (cuda_stream_state.h).
 #pragma once
 
 #include <algorithm>

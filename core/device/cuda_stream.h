@@ -6,10 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <typeindex>
-#include <utility>
-#include <vector>
 
 struct CUstream_st;      // cudaStream_t points to one,
 struct CUevent_st;       // cudaEvent_t,
@@ -21,6 +17,7 @@ struct cudnnContext;     // cudnnHandle_t
 namespace megalith {
 
 struct CudaFault;
+struct CudaStreamState;
 
 class CudaStream {
  public:
@@ -32,6 +29,10 @@ class CudaStream {
   CUstream_st* handle() const { return stream_; }  // cudaStream_t
   int multiprocessors() const { return multiprocessors_; }
   int device() const { return device_; }
+  // Bytes of shared memory: of a multiprocessor, and dynamic ones of a block alone on it.
+  static constexpr int kSharedMemoryOfBlock = 2048;  // kept by the runtime, and for what kernels declare themselves
+  int shared_memory_of_multiprocessor() const { return shared_memory_of_multiprocessor_; }
+  int dynamic_shared_memory_of_block() const { return dynamic_shared_memory_of_block_; }
 
   // The stream's own library handles; cuDNN's is bound to this stream. Made at first use and kept. That is legal under
   // capture, but a library may then load kernels: run an op once before.
@@ -50,17 +51,7 @@ class CudaStream {
   void only_set_up(bool on) { only_sets_up_ = on; }
   bool only_sets_up() const { return only_sets_up_; }
 
-  // What an op's backend keeps from call to call (plans, tables), one object a type: made at first use, gone with the
-  // stream.
-  template <class T>
-  T& keep() {
-    const std::type_index type = typeid(T);
-    for (const auto& [key, object] : kept_) {
-      if (key == type) return *static_cast<T*>(object.get());
-    }
-    kept_.emplace_back(type, std::make_shared<T>());
-    return *static_cast<T*>(kept_.back().second.get());
-  }
+  CudaStreamState& state() { return *state_; }
 
   // Between device memory, or device and host memory. Pageable host memory makes the host wait; pinned (HostArena) not.
   void copy(void* to, const void* from, std::size_t bytes);
@@ -83,12 +74,14 @@ class CudaStream {
   CUstream_st* stream_ = nullptr;
   int device_ = 0;
   int multiprocessors_ = 0;
+  int shared_memory_of_multiprocessor_ = 0;
+  int dynamic_shared_memory_of_block_ = 0;
   CudaFault* fault_ = nullptr;
   bool starts_early_ = false;
   bool only_sets_up_ = false;
   cublasLtContext* blas_lt_ = nullptr;
   cudnnContext* dnn_ = nullptr;
-  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> kept_;
+  CudaStreamState* state_ = nullptr;  // owned; a smart pointer's header would double what a kernel's source parses
 };
 
 }  // namespace megalith

@@ -8,9 +8,9 @@
 #include "core/base/digest.h"
 #include "core/base/error.h"
 #include "core/device/capture_guard.h"
-#include "core/device/capture_notes.h"
 #include "core/device/cuda_event.h"
 #include "core/device/cuda_graph.h"
+#include "core/device/cuda_stream_state.h"
 #include "core/device/stream.h"
 #include "core/device/trace.h"
 #include "core/instruments/hazard_checker.h"
@@ -65,7 +65,7 @@ int Graph::join(Stream& stream) {
   if (CpuStream* cpu = stream.cpu()) {
     cpu->capture_ = [this, lane](CpuStream::Task task) { take(lane, std::move(task)); };
   }
-  if (CudaStream* cuda = stream.cuda()) cuda->keep<CaptureNotes>() = {.wanted = true};
+  if (CudaStream* cuda = stream.cuda()) cuda->state().capture = {.wanted = true};
   return lane;
 }
 
@@ -92,7 +92,7 @@ void Graph::close_op(Lane& lane) {
   if (op == kNone && enqueued) fail_unannounced(lane);
   if (op != kNone && enqueued) {
     nodes_[op].cuda_nodes = cuda_->end_op(cuda_of(lane));
-    for (const auto& [workspace, bytes] : std::exchange(cuda_of(lane).keep<CaptureNotes>().touched, {}))
+    for (const auto& [workspace, bytes] : std::exchange(cuda_of(lane).state().capture.touched, {}))
       nodes_[op].access.shorten(workspace, bytes);
   }
   if (op == kNone || enqueued) return;
@@ -196,7 +196,7 @@ void Graph::release_streams() {
   for (Lane& lane : lanes_) {
     if (lane.stream == nullptr) continue;
     if (CpuStream* cpu = lane.stream->cpu()) cpu->capture_ = nullptr;
-    if (CudaStream* cuda = lane.stream->cuda()) cuda->keep<CaptureNotes>() = {};
+    if (CudaStream* cuda = lane.stream->cuda()) cuda->state().capture = {};
     lane.stream->capture_ = nullptr;
     lane.stream->capture_lane_ = -1;
     lane.stream = nullptr;

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <vector>
 
-#include "core/device/capture_notes.h"
+#include "core/device/cuda_stream_state.h"
 #include "core/device/graph.h"
 #include "core/device/short_ops.h"
 #include "core/device/stream.h"
@@ -22,7 +22,7 @@ constexpr double kBetweenLanes = 1e-6;
 // A captured chain of ops becomes lanes of ops that run side by side where what they announced allows it: the same
 // bits, since each op computes alone and sums into one place stay in their order.
 void Graph::spread() {
-  if (lanes_.size() != 1 || cuda_of(lanes_[0]).keep<CaptureNotes>().meets_ranks) return;
+  if (lanes_.size() != 1 || cuda_of(lanes_[0]).state().capture.meets_ranks) return;
   if (cuda_of(lanes_[0]).starts_early()) return;
   if (std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.kind != Kind::kOp; })) return;
   AccessOrder order;

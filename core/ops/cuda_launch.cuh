@@ -81,20 +81,6 @@ __device__ inline void start_early() {
   wait_for_previous_grids();
 }
 
-// Bytes of shared memory: of a multiprocessor, and dynamic ones of a block alone on it.
-struct SharedMemory {
-  static constexpr int kOfBlock = 2048;  // kept by the runtime, and for what kernels declare themselves
-  int multiprocessor = 0, block = 0;
-
-  SharedMemory() {
-    int device = 0;
-    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-    block -= kOfBlock - 1024;  // the runtime's part is not in this one
-  }
-};
-
 // Before the first launch with more than 48 KiB: a property of the kernel, the same for every launch.
 template <auto kKernel>
 void allow_shared_memory(int bytes) {

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const CountExpertRows& op, Fields& f) {

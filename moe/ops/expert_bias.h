@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/ops/device_parameters.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "core/ops/fields.h"
 #include "moe/ops/route_rows.h"
 
 namespace megalith {

@@ -1,5 +1,6 @@
 #include "moe/ops/rank_rows.h"
 
+#include "core/ops/fields.h"
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

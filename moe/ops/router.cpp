@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 namespace {

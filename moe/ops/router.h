@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "core/ops/device_parameters.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 #include "moe/ops/route_rows.h"
 
 namespace megalith {

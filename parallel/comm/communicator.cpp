@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/device/capture_notes.h"
+#include "core/device/cuda_stream_state.h"
 
 namespace megalith {
 
@@ -69,7 +69,7 @@ void Communicator::enqueue(Stream& stream, Collective given) {
   const std::int64_t bytes = bytes_of(collective, access, stream);
   if (stream.wants_access()) stream.announce(access);
   if (size_ > 1) {
-    if (CudaStream* const cuda = stream.cuda()) cuda->keep<CaptureNotes>().meets_ranks = true;
+    if (CudaStream* const cuda = stream.cuda()) cuda->state().capture.meets_ranks = true;
     stream.on_each_run([this, bytes, call = call_of(collective)](Stream& runs_on) {
       ++stats_.collectives;
       stats_.bytes += bytes;

@@ -7,17 +7,25 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda/dnn_check.h"
 #include "core/device/cuda_device.h"
+#include "core/device/cuda_stream_state.h"
 
 namespace megalith {
 
 CudaStream::CudaStream() : device_(use_cuda_device()), fault_(cuda_fault()) {
-  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
+  const auto read = [this](int& value, cudaDeviceAttr attribute) {
+    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device_));
+  };
+  read(multiprocessors_, cudaDevAttrMultiProcessorCount);
+  read(shared_memory_of_multiprocessor_, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  read(dynamic_shared_memory_of_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  dynamic_shared_memory_of_block_ -= kSharedMemoryOfBlock - 1024;  // the runtime's part is not in this one
   MEGALITH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  state_ = new CudaStreamState;
 }
 
 CudaStream::~CudaStream() {
   log_cuda(cudaStreamSynchronize(stream_), "a stream ended with an error nobody waited for");
-  kept_.clear();  // before the handles that made it
+  delete state_;  // before the handles that made it
   if (dnn_ != nullptr) cudnnDestroy(dnn_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
   log_cuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/ops/attention/rope.h"
+#include "core/ops/fields.h"
 
 namespace megalith {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "core/ops/attention/rope_frequency.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

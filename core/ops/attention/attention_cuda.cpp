@@ -11,11 +11,23 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/check.h"
+#include "core/device/cuda_stream_state.h"
 #include "core/ops/attention/attention_graph_cuda.cuh"
 #include "core/ops/attention/attention_rows_cuda.h"
 #include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
+
+struct AttentionPlans {
+  // An engine chosen for one problem; works for any addresses and on any handle of its device.
+  struct Plan {
+    AttentionGraph graph;  // nowhere is it said that a plan outlives what it was made from
+    std::vector<DnnDescriptor> engines;
+    DnnDescriptor descriptor;
+    std::int64_t workspace_bytes;
+  };
+  std::map<AttentionProblem, Plan> of;
+};
 
 namespace {
 
@@ -24,13 +36,7 @@ constexpr std::int64_t kDimMultiple = 8;  // bf16 elements in that
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kOne = 1;
 
-// An engine chosen for one problem; works for any addresses and on any handle of its device.
-struct Plan {
-  AttentionGraph graph;  // nowhere is it said that a plan outlives what it was made from
-  std::vector<DnnDescriptor> engines;
-  DnnDescriptor descriptor;
-  std::int64_t workspace_bytes;
-};
+using Plan = AttentionPlans::Plan;
 
 // Of the heuristics' first engine that can be finalized. May compile kernels for half a second.
 Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_properties) {
@@ -55,13 +61,15 @@ Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_prop
         .remedy = fmt::format("cuDNN is {}; try a newer one, or a head dim of 64 or 128", cudnnGetVersion())});
 }
 
-struct StreamPlans {
-  std::map<AttentionProblem, Plan> plans;
-};
+std::map<AttentionProblem, Plan>& plans_of(CudaStream& stream) {
+  std::shared_ptr<AttentionPlans>& plans = stream.state().attention_plans;
+  if (plans == nullptr) plans = std::make_shared<AttentionPlans>();
+  return plans->of;
+}
 
 // Made at the first call; fails if that happens under capture, since it takes long and loads kernels.
 const Plan& plan_for(CudaStream& stream, const AttentionProblem& problem) {
-  std::map<AttentionProblem, Plan>& plans = stream.keep<StreamPlans>().plans;
+  std::map<AttentionProblem, Plan>& plans = plans_of(stream);
   if (const auto it = plans.find(problem); it != plans.end()) return it->second;
   check_attention_library();
   if (is_capturing(stream.handle())) {
@@ -132,9 +140,7 @@ struct Call {
     at(uid) = x.data;
   }
 
-  bool needs_no_run(CudaStream& stream) const {
-    return stream.only_sets_up() && stream.keep<StreamPlans>().plans.contains(problem);
-  }
+  bool needs_no_run(CudaStream& stream) const { return stream.only_sets_up() && plans_of(stream).contains(problem); }
   // Enqueues; neither allocates device memory nor waits, so it is legal under capture.
   void run(CudaStream& stream, void* workspace, std::size_t bytes) const {
     const Plan& plan = plan_for(stream, problem);

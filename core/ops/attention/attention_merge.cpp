@@ -1,5 +1,7 @@
 #include "core/ops/attention/attention_merge.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const AttentionMerge& op, Fields& f) {

@@ -3,7 +3,7 @@
 // B samples, S tokens per sample, N query heads, D head dim.
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <algorithm>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void check_rotation(std::int64_t rotary_dim, float theta, const RopeScaling& s, std::int64_t head_dim, Fields& f) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/ops/attention/rope_frequency.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 #include "core/ops/sequence_part.h"
 
 namespace megalith {

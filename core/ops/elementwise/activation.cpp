@@ -1,5 +1,7 @@
 #include "core/ops/elementwise/activation.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const GeluForward& op, Fields& f) {

@@ -5,7 +5,7 @@
 // T: tokens, F: FFN size.
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -2,7 +2,7 @@
 // first <= r < rows, byte for byte. The host does not know the number; a copy engine would take them all.
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {

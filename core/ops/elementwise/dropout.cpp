@@ -1,5 +1,7 @@
 #include "core/ops/elementwise/dropout.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const Dropout& op, Fields& f) {

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "core/ops/device_parameters.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 #include "core/ops/sequence_part.h"
 
 namespace megalith {

@@ -1,5 +1,7 @@
 #include "core/ops/elementwise/elementwise.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const Add& op, Fields& f) {

@@ -1,7 +1,7 @@
 // Elementwise ops without parameters. Memory-bound; one pass; deterministic.
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

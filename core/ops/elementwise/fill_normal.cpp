@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const FillNormal& op, Fields& f) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/base/rng.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 std::int64_t pieces_of(const Tensor& x) {

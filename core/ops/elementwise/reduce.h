@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -1,5 +1,7 @@
 #include "core/ops/gemm/gemm.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const Gemm& op, Fields& f) {

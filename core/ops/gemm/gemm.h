@@ -8,7 +8,7 @@
 // their own (core/ops/gemm/gemm_few_rows_cuda.h).
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,9 @@ class GemmAlgorithms {
   const GemmAlgorithm* find(const GemmSignature& signature);
   // The first answer, as long as nothing was measured.
   const GemmAlgorithm& add_first(const GemmSignature& signature, const GemmAlgorithm& algorithm);
+  // What the library has no algorithm for.
+  bool is_unanswered(const GemmSignature& signature) const { return unanswered_.contains(signature); }
+  void add_unanswered(const GemmSignature& signature) { unanswered_.insert(signature); }
   void add_measured(const GemmSignature& signature, const GemmAlgorithm& algorithm);
   // Seen and not measured, in an order that is the same on every rank. Empty under kFirst.
   std::vector<GemmSignature> pending() const;
@@ -80,6 +84,7 @@ class GemmAlgorithms {
   std::string environment_;
   std::uint64_t version_ = 0;
   std::map<GemmSignature, Entry> entries_;
+  std::set<GemmSignature> unanswered_;
   std::map<std::string, GemmAlgorithm> loaded_;  // by key; for signatures not seen yet, too
 };
 

@@ -7,16 +7,13 @@
 
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_event.h"
+#include "core/device/cuda_stream_state.h"
 #include "core/ops/elementwise/fill_normal.h"
 #include "core/ops/gemm/gemm_problem_cuda.cuh"
 
 namespace megalith {
 
 namespace {
-
-struct StreamTable {
-  std::shared_ptr<GemmAlgorithms> table;
-};
 
 constexpr int kAnswers = 24;           // asked for; the library has 6 to 20 of them
 constexpr int kFinalists = 5;          // that are measured again, in turns
@@ -140,13 +137,13 @@ std::shared_ptr<GemmAlgorithms> make_gemm_algorithms(CudaStream& stream, GemmCho
 
 void use_gemm_algorithms(CudaStream& stream, std::shared_ptr<GemmAlgorithms> table) {
   require(table != nullptr, "use_gemm_algorithms without a table");
-  stream.keep<StreamTable>().table = std::move(table);
+  stream.state().gemm_algorithms = std::move(table);
 }
 
 GemmAlgorithms& gemm_algorithms(CudaStream& stream) {
-  StreamTable& kept = stream.keep<StreamTable>();
-  if (kept.table == nullptr) kept.table = make_gemm_algorithms(stream, GemmChoice::kFirst);
-  return *kept.table;
+  std::shared_ptr<GemmAlgorithms>& table = stream.state().gemm_algorithms;
+  if (table == nullptr) table = make_gemm_algorithms(stream, GemmChoice::kFirst);
+  return *table;
 }
 
 GemmTuning tune(CudaStream& stream, GemmAlgorithms& table, const GemmScratch& scratch) {

@@ -4,10 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <span>
 
-#include "core/device/capture_notes.h"
+#include "core/device/cuda_stream_state.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/gemm/gemm_algorithms_cuda.h"
 #include "core/ops/gemm/gemm_apart.h"
@@ -95,7 +94,7 @@ void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgor
   std::copy(algorithm.begin(), algorithm.end(), native.data);
   std::size_t workspace = kGemmWorkspaceBytes;
   // Most algorithms need none, so that in a graph the next GEMM, whose workspace lies there too, may run beside.
-  if (CaptureNotes& notes = stream.keep<CaptureNotes>(); notes.wanted) {
+  if (CaptureNotes& notes = stream.state().capture; notes.wanted) {
     cublasLtMatmulHeuristicResult_t needs{};
     MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoCheck(stream.blas_lt(), &product_, &b_, &a_, &c_, &c_, &native, &needs));
     workspace = needs.workspaceSize;
@@ -127,20 +126,14 @@ std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
 
 namespace {
 
-// Signatures that cuBLASLt has no algorithm for.
-struct Unanswered {
-  std::set<GemmSignature> signatures;
-};
-
 // Null if there is none.
 const GemmAlgorithm* algorithm_for(CudaStream& stream, GemmProblem& problem, const GemmSignature& signature) {
   GemmAlgorithms& table = gemm_algorithms(stream);
   if (const GemmAlgorithm* known = table.find(signature); known != nullptr) return known;
-  std::set<GemmSignature>& unanswered = stream.keep<Unanswered>().signatures;
-  if (unanswered.contains(signature)) return nullptr;
+  if (table.is_unanswered(signature)) return nullptr;
   const std::vector<GemmAlgorithm> answers = problem.answers(stream, kFirstAnswers);
   if (!answers.empty()) return &table.add_first(signature, answers.front());
-  unanswered.insert(signature);
+  table.add_unanswered(signature);
   return nullptr;
 }
 

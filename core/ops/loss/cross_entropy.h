@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "core/ops/device_parameters.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

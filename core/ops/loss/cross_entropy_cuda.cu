@@ -248,7 +248,8 @@ void run(CudaStream& stream, const CrossEntropy& op) {
                   .columns = static_cast<int>(columns),
                   .shared_packs = 0};
   if (rows == 0) return;
-  const auto& memory = stream.keep<SharedMemory>();
+  const int memory = stream.shared_memory_of_multiprocessor(),
+            memory_of_block = stream.dynamic_shared_memory_of_block();
   const int packs = static_cast<int>(ceil_divide(columns * static_cast<std::int64_t>(size_of(op.logits.dtype)), 16));
   Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
     using T = decltype(type);
@@ -257,17 +258,16 @@ void run(CudaStream& stream, const CrossEntropy& op) {
       return static_cast<unsigned>(std::min<std::int64_t>(rows, std::int64_t{blocks} * stream.multiprocessors()));
     };
     const int threads = std::clamp(packs / 128 * 32, 32, kBeside), all = static_cast<int>(ceil_divide(packs, threads));
-    const int blocks =
-        std::min(kThreads / threads, memory.multiprocessor / (all * threads * 16 + SharedMemory::kOfBlock));
+    const int blocks = std::min(kThreads / threads, memory / (all * threads * 16 + CudaStream::kSharedMemoryOfBlock));
     if (blocks > 1) {
       const Launch launch{.blocks = grid(blocks), .threads = static_cast<unsigned>(threads), .shared_packs = all};
-      return launch_rows<T, kVector, kBeside, 0>(stream, a, launch, memory.block);
+      return launch_rows<T, kVector, kBeside, 0>(stream, a, launch, memory_of_block);
     }
-    const int most = memory.block / (kThreads * 16), needed = static_cast<int>(ceil_divide(packs, kThreads));
+    const int most = memory_of_block / (kThreads * 16), needed = static_cast<int>(ceil_divide(packs, kThreads));
     const Launch launch{.blocks = grid(1), .threads = kThreads, .shared_packs = std::min(most, needed)};
-    if (needed <= most) return launch_rows<T, kVector, kThreads, 0>(stream, a, launch, memory.block);
-    if (needed <= most + 2) return launch_rows<T, kVector, kThreads, 2>(stream, a, launch, memory.block);
-    launch_rows<T, kVector, kThreads, 5>(stream, a, launch, memory.block);
+    if (needed <= most) return launch_rows<T, kVector, kThreads, 0>(stream, a, launch, memory_of_block);
+    if (needed <= most + 2) return launch_rows<T, kVector, kThreads, 2>(stream, a, launch, memory_of_block);
+    launch_rows<T, kVector, kThreads, 5>(stream, a, launch, memory_of_block);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "core/ops/loss/vocab_cross_entropy.h"
 
 #include "core/ops/data_faults.h"
+#include "core/ops/fields.h"
 
 namespace megalith {
 

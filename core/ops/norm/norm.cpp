@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 namespace {

@@ -242,7 +242,7 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
     visit_backward_tiling(packs, [&](auto tiling) {
       using Tiling = decltype(tiling);
       constexpr int kShared = static_cast<int>(Tiling::kShared);
-      if (kShared > stream.keep<SharedMemory>().block) return launch_long();  // the widest, before Hopper
+      if (kShared > stream.dynamic_shared_memory_of_block()) return launch_long();  // the widest, before Hopper
       constexpr auto kKernel = norm_backward_kernel<Op, T, Tiling, is_vector()>;
       allow_shared_memory<kKernel>(kShared);
       a.group = Tiling::group(packs);

@@ -119,7 +119,7 @@ bool launch_few(CudaStream& stream, unsigned blocks, const BackwardArguments<T>&
   constexpr auto kKernel = norm_backward_few_kernel<Op, T, kPacks, kVector>;
   constexpr int kSums = kIsLayerNorm<Op> ? 2 : 1;
   constexpr int kMostShared = static_cast<int>(sizeof(float)) * kFewThreads * kPacks * kPack<T> * kSums;
-  if (kMostShared > stream.keep<SharedMemory>().block) return false;
+  if (kMostShared > stream.dynamic_shared_memory_of_block()) return false;
   allow_shared_memory<kKernel>(kMostShared);
   const std::size_t shared = groups == 1 ? 0 : sizeof(float) * static_cast<std::size_t>(groups * kSums * a.length);
   launch_kernel(stream, {blocks, static_cast<unsigned>(groups * a.group), shared}, kKernel, a);

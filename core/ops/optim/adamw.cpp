@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const AdamW& op, Fields& f) {

@@ -1,5 +1,7 @@
 #include "core/ops/optim/count_nan.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 void fields(const CountNan& op, Fields& f) {

@@ -1,7 +1,7 @@
 // How many elements are no numbers: for hooks and tests that look for where NaN begin. Memory-bound; one pass; exact.
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/ops/device_parameters.h"
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

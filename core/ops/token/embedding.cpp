@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/ops/data_faults.h"
+#include "core/ops/fields.h"
 
 namespace megalith {
 

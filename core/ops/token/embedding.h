@@ -10,7 +10,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 #include "core/ops/sequence_part.h"
 
 namespace megalith {

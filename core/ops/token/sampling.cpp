@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 // Of one row at a time: weight and index of each candidate.

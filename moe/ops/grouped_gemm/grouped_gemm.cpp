@@ -1,5 +1,7 @@
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 
+#include "core/ops/fields.h"
+
 namespace megalith {
 
 namespace {

@@ -7,7 +7,7 @@
 //   R: capacity of routed rows, T: tokens, E: experts, F: FFN size of an expert
 #pragma once
 
-#include "core/ops/op.h"
+#include "core/ops/op_declaration.h"
 
 namespace megalith {
 

@@ -5,6 +5,11 @@
 
 namespace megalith::cuda {
 
+const TensorMaps& TensorMaps::of_device() {
+  static const TensorMaps maps;
+  return maps;
+}
+
 TensorMaps::TensorMaps() {
   int device = 0, major = 0;
   MEGALITH_CUDA_CHECK(cudaGetDevice(&device));

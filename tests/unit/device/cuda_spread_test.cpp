@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/device/capture_notes.h"
+#include "core/device/cuda_stream_state.h"
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
 #include "tests/unit/device/cuda_test.h"
@@ -62,13 +62,13 @@ TEST_F(CudaSpreadTest, ThePartOfAWorkspaceThatAnOpLeavesAloneHoldsNoOtherOpBack)
   Graph graph("workspace");
   graph.begin_capture(*compute_);
   captured("first", {whole, writes(*x)}, [&](Stream& s) {
-    s.cuda()->keep<CaptureNotes>().touches(at.workspace, 0);
+    s.cuda()->state().capture.touches(at.workspace, 0);
     spin(s, at.gate, 1);
   });
   // A GPU need not run nodes side by side where no node follows another.
   captured("behind", {reads(*x), writes(*y)}, [&](Stream& s) { copy_by_kernel(s, y, x); });
   captured("second", {whole}, [&](Stream& s) {
-    s.cuda()->keep<CaptureNotes>().touches(at.workspace, sizeof(int));
+    s.cuda()->state().capture.touches(at.workspace, sizeof(int));
     signal(s, at.gate, 1);
   });
   graph.end_capture();
@@ -101,7 +101,7 @@ TEST_F(CudaSpreadTest, AGraphThatMeetsOtherRanksStaysAChain) {
   Graph graph("chain");
   graph.begin_capture(*compute_);
   captured("gather", {writes(*x)}, [&](Stream& s) {
-    s.cuda()->keep<CaptureNotes>().meets_ranks = true;
+    s.cuda()->state().capture.meets_ranks = true;
     add(s, order, 1);
     add(s, x, 1);
   });

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/instruments/hazard_checker.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "core/ops/op.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/error_of.h"
 #include "tests/thread_ranks/thread_communicator.h"

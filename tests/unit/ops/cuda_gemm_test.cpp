@@ -7,6 +7,7 @@
 
 #include "core/device/cuda_device.h"
 #include "core/ops/gemm/gemm_algorithms_cuda.h"
+#include "core/ops/op.h"
 #include "tests/reference/activation.h"
 #include "tests/unit/ops/cuda_memory.h"
 

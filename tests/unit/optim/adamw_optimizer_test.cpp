@@ -12,6 +12,7 @@
 #include "core/device/copy.h"
 #include "core/instruments/timeline.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "core/ops/op.h"
 #include "tests/support/download.h"
 
 namespace megalith {
