@@ -39,7 +39,8 @@ function(megalith_compile_options target)
 endfunction()
 
 # With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a COLD
-# library, whose speed does not matter, are compiled as one. In the quick tier those of every library and test program are.
+# library, whose speed does not matter, are compiled as one. In the quick tier those of every library are, and all of a
+# test program.
 # In the full tier AddressSanitizer's build, which has no precompiled headers either, joins none: it shows a missing include.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
@@ -57,6 +58,7 @@ endfunction()
 function(megalith_join_tests name)
   if(MEGALITH_TIER STREQUAL "quick")
     megalith_join_sources(${name})
+    set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)  # all
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>)  # of another source's names
   endif()
 endfunction()

@@ -25,7 +25,7 @@ using testing::HasSubstr;
 
 using Ramp = std::vector<std::int64_t>;
 
-TrainingOptions run_of(std::int64_t samples, std::int64_t batch, const Ramp& ramp = {}) {
+TrainingOptions run_of_samples(std::int64_t samples, std::int64_t batch, const Ramp& ramp = {}) {
   TrainingOptions train;
   train.train_samples = samples;
   train.global_batch_size = batch;
@@ -86,7 +86,7 @@ const std::vector<std::pair<Ramp, std::int64_t>> kRamps{
 
 TEST(BatchRamp, HasMegatronsBatchAfterAnySamples) {
   for (const auto& [ramp, to] : kRamps) {
-    const TrainingOptions train = run_of(1 << 20, to, ramp);
+    const TrainingOptions train = run_of_samples(1 << 20, to, ramp);
     MegatronRamp megatron(ramp, to);
     std::int64_t last = 0;
     for (std::int64_t consumed = 0; consumed < ramp[2] + 3 * to; ++consumed) {
@@ -99,7 +99,7 @@ TEST(BatchRamp, HasMegatronsBatchAfterAnySamples) {
     EXPECT_EQ(batch_after(train, 0), ramp[0]);
     EXPECT_EQ(last, to);
   }
-  EXPECT_EQ(batch_after(run_of(100, 10), 55), 10);
+  EXPECT_EQ(batch_after(run_of_samples(100, 10), 55), 10);
 }
 
 struct Phase {
@@ -115,7 +115,7 @@ struct Compared {
 // From step to step as a run does, with a batch of Megatron's size. `megatron` has begun where `done` stands.
 void compare_phase(const LrSchedule& schedule, const Phase& phase, MegatronScheduler megatron, RunProgress& done,
                    Compared& compared) {
-  const TrainingOptions train = run_of(1 << 20, phase.batch, phase.ramp);
+  const TrainingOptions train = run_of_samples(1 << 20, phase.batch, phase.ramp);
   for (std::int64_t i = 0; i < phase.steps; ++i, ++compared.rates) {
     // Where the compiler fuses a product and a sum, one rounding fewer.
     ASSERT_DOUBLE_EQ(learning_rate(schedule, done), megatron.get_lr()) << done.samples;
@@ -202,7 +202,7 @@ RunEnd end_step_by_step(const TrainingOptions& train, RunProgress at) {
 TEST(BatchRamp, ARunTakesWholeBatchesAndEnds) {
   for (const auto& [ramp, to] : kRamps) {
     for (const std::int64_t samples : {1, 7, 50, 63, 64, 65, 99, 100, 101, 999, 1000, 5000, 12345}) {
-      const TrainingOptions train = run_of(samples, to, ramp), constant = run_of(samples, to);
+      const TrainingOptions train = run_of_samples(samples, to, ramp), constant = run_of_samples(samples, to);
       // Megatron-LM's length.
       EXPECT_EQ(end_of_run(constant, {}).at, (RunProgress{.steps = samples / to, .samples = samples / to * to}));
       EXPECT_EQ(end_of_run(constant, {}).left_over, samples % to);
@@ -217,26 +217,26 @@ TEST(BatchRamp, ARunTakesWholeBatchesAndEnds) {
 
 // Batches of 4 to step 5, then of 10 and, from sample 70 on, of 2.
 TEST(BatchRamp, AChangeOfBatchReadsNeitherMoreNorLess) {
-  EXPECT_EQ(end_of_run(run_of(80, 4), {}).at.steps, 20);
-  EXPECT_EQ(end_of_run(run_of(80, 10), {.steps = 5, .samples = 20}),
+  EXPECT_EQ(end_of_run(run_of_samples(80, 4), {}).at.steps, 20);
+  EXPECT_EQ(end_of_run(run_of_samples(80, 10), {.steps = 5, .samples = 20}),
             (RunEnd{.at = {.steps = 11, .samples = 80}, .left_over = 0}));
-  EXPECT_EQ(end_of_run(run_of(80, 2), {.steps = 10, .samples = 70}),
+  EXPECT_EQ(end_of_run(run_of_samples(80, 2), {.steps = 10, .samples = 70}),
             (RunEnd{.at = {.steps = 15, .samples = 80}, .left_over = 0}));
-  EXPECT_EQ(end_of_run(run_of(80, 9), {.steps = 10, .samples = 70}),
+  EXPECT_EQ(end_of_run(run_of_samples(80, 9), {.steps = 10, .samples = 70}),
             (RunEnd{.at = {.steps = 11, .samples = 79}, .left_over = 1}));
 }
 
 // Found without a walk over the steps.
 TEST(BatchRamp, LongRunsEndAtOnce) {
   constexpr std::int64_t kMany = 1'000'000'000'000;
-  EXPECT_EQ(end_of_run(run_of(kMany, 1), {}).at.steps, kMany);
-  EXPECT_EQ(end_of_run(run_of(kMany, 65'537, {1, 1, kMany}), {}).at.samples + 65'536 >= kMany, true);
-  EXPECT_EQ(end_of_run(run_of(kMany, 3, {1, 1, kMany}), {}).at,
+  EXPECT_EQ(end_of_run(run_of_samples(kMany, 1), {}).at.steps, kMany);
+  EXPECT_EQ(end_of_run(run_of_samples(kMany, 65'537, {1, 1, kMany}), {}).at.samples + 65'536 >= kMany, true);
+  EXPECT_EQ(end_of_run(run_of_samples(kMany, 3, {1, 1, kMany}), {}).at,
             (RunProgress{.steps = kMany / 2 + kMany / 4, .samples = kMany}));
 }
 
 TEST(BatchRamp, StepsEndARunByItersAndTheirSamplesAreChecked) {
-  TrainingOptions train = run_of(0, 4);
+  TrainingOptions train = run_of_samples(0, 4);
   train.train_iters = 40;
   EXPECT_EQ(end_of_run(train, {.steps = 20, .samples = 30}), (RunEnd{.at = {.steps = 40, .samples = 110}}));
   EXPECT_EQ(end_of_run(train, {.steps = 50, .samples = 30}), (RunEnd{.at = {.steps = 50, .samples = 30}}));

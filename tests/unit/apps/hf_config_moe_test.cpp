@@ -14,17 +14,17 @@ namespace {
 
 using nlohmann::json;
 
-json golden(const std::string& family) {
+json golden_json(const std::string& family) {
   return json::parse(test::read_file(MEGALITH_SOURCE_DIR "/tests/hf/golden/" + family + "/config.json"));
 }
 ModelConfig parse(const json& text) { return parse_hf_config(text.dump(), "config.json"); }
 json with_value(const std::string& family, const std::string& key, const json& value) {
-  json text = golden(family);
+  json text = golden_json(family);
   text[key] = value;
   return text;
 }
 json without_key(const std::string& family, const std::string& key) {
-  json text = golden(family);
+  json text = golden_json(family);
   text.erase(key);
   return text;
 }
@@ -101,13 +101,13 @@ TEST(HfConfigMoe, ReadsBothNamesAndTheUsualValues) {
   EXPECT_FALSE(parse(with_value("qwen3_moe", "norm_topk_prob", true)).moe.router_pre_softmax);
 }
 
-ModelConfig bf16(ModelConfig model) {
+ModelConfig in_bf16(ModelConfig model) {
   model.params_dtype = DType::kBf16;
   return model;
 }
 
 TEST(HfConfigMoe, WhatIsWrittenReadsBack) {
-  std::vector<ModelConfig> models = {parse(golden("mixtral")), parse(golden("qwen3_moe"))};
+  std::vector<ModelConfig> models = {parse(golden_json("mixtral")), parse(golden_json("qwen3_moe"))};
   models.push_back(parse(with_value("qwen3_moe", "norm_topk_prob", true)));
   models.push_back(parse(with_value("qwen3_moe", "attention_bias", true)));
   models.push_back(parse(with_value("mixtral", "router_aux_loss_coef", 0)));
@@ -129,7 +129,7 @@ TEST(HfConfigMoe, WhatIsWrittenReadsBack) {
   }
   // Whatever transformers itself has in its file.
   for (const std::string family : {"mixtral", "qwen3_moe"}) {
-    const json theirs = golden(family), written = json::parse(hf_config_text(bf16(parse(theirs)), {.eos = 0}));
+    const json theirs = golden_json(family), written = json::parse(hf_config_text(in_bf16(parse(theirs)), {.eos = 0}));
     for (const auto& [key, value] : theirs.items()) {
       if (value.is_null() || key == "bos_token_id" || key == "transformers_version") continue;
       ASSERT_TRUE(written.contains(key)) << key;
@@ -183,7 +183,7 @@ TEST(HfConfigMoe, NamesTheFlagsThatNoFamilyHas) {
                  "--to hf: expected with experts a Mixtral or Qwen3-MoE, got " + got + "; transformers has no such",
                  hf_family(model));
   };
-  const ModelConfig mixtral = parse(golden("mixtral"));
+  const ModelConfig mixtral = parse(golden_json("mixtral"));
   ModelConfig model = mixtral;  // as DeepSeek-V3 routes
   model.moe.router_score_function = MoeScoreFunction::kSigmoid;
   model.moe.router_enable_expert_bias = true;

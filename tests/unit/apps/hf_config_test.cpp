@@ -18,7 +18,7 @@ using nlohmann::json;
 std::string golden_text(const std::string& family) {
   return test::read_file(MEGALITH_SOURCE_DIR "/tests/hf/golden/" + family + "/config.json");
 }
-ModelConfig golden(const std::string& family) { return parse_hf_config(golden_text(family), "config.json"); }
+ModelConfig golden_model(const std::string& family) { return parse_hf_config(golden_text(family), "config.json"); }
 
 std::string with(const std::string& family, const std::string& key, const json& value) {
   json text = json::parse(golden_text(family));
@@ -57,7 +57,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
 }
 
 TEST(HfConfig, ReadsGpt2) {
-  const ModelConfig model = golden("gpt2");
+  const ModelConfig model = golden_model("gpt2");
   EXPECT_EQ(model.num_layers, 2);
   EXPECT_EQ(model.hidden_size, 32);
   EXPECT_EQ(model.num_attention_heads, 4);
@@ -91,7 +91,7 @@ TEST(HfConfig, ReadsThePublishedGpt2) {
 }
 
 TEST(HfConfig, ReadsLlamaAndQwen) {
-  const ModelConfig llama = golden("llama"), qwen2 = golden("qwen2"), qwen3 = golden("qwen3");
+  const ModelConfig llama = golden_model("llama"), qwen2 = golden_model("qwen2"), qwen3 = golden_model("qwen3");
   for (const ModelConfig& model : {llama, qwen2, qwen3}) {
     EXPECT_EQ(model.num_query_groups, 2);
     EXPECT_EQ(model.normalization, Normalization::kRmsNorm);
@@ -115,7 +115,7 @@ TEST(HfConfig, ReadsLlamaAndQwen) {
 }
 
 TEST(HfConfig, ReadsTheScaledRopeAndTheAttentionBiasOfALlama) {
-  const ModelConfig model = golden("llama31");
+  const ModelConfig model = golden_model("llama31");
   EXPECT_TRUE(model.use_rope_scaling);
   EXPECT_EQ(
       model.rope_scaling,
@@ -123,7 +123,7 @@ TEST(HfConfig, ReadsTheScaledRopeAndTheAttentionBiasOfALlama) {
   EXPECT_EQ(model.rotary_base, 500000.0);
   EXPECT_TRUE(model.add_qkv_bias && model.add_attn_proj_bias && !model.add_bias_linear);
   EXPECT_EQ(hf_family(model), HfFamily::kLlama);
-  EXPECT_FALSE(golden("llama").use_rope_scaling);
+  EXPECT_FALSE(golden_model("llama").use_rope_scaling);
 }
 
 // As Llama 3.1 8B was published.
@@ -148,11 +148,11 @@ TEST(HfConfig, TakesTheScalingFromEitherObject) {
   const json scaling = json::parse(golden_text("llama31")).at("rope_parameters");
   json old = json::parse(without("llama31", "rope_parameters"));
   old["rope_scaling"] = scaling;
-  expect_same(parse_hf_config(old.dump(), "config.json"), golden("llama31"));
+  expect_same(parse_hf_config(old.dump(), "config.json"), golden_model("llama31"));
   old["rope_scaling"]["type"] = old["rope_scaling"]["rope_type"];
   old["rope_scaling"].erase("rope_type");
-  expect_same(parse_hf_config(old.dump(), "config.json"), golden("llama31"));
-  expect_same(parse_hf_config(with("llama31", "rope_scaling", scaling), "config.json"), golden("llama31"));
+  expect_same(parse_hf_config(old.dump(), "config.json"), golden_model("llama31"));
+  expect_same(parse_hf_config(with("llama31", "rope_scaling", scaling), "config.json"), golden_model("llama31"));
   old["rope_scaling"].erase("original_max_position_embeddings");
   EXPECT_EQ(parse_hf_config(old.dump(), "config.json").rope_scaling.original_max_position_embeddings, 1024);
   json other = scaling;
@@ -165,7 +165,7 @@ TEST(HfConfig, TakesTheScalingFromEitherObject) {
 }
 
 TEST(HfConfig, ReadsAMistralWithoutAWindow) {
-  const ModelConfig mistral = golden("mistral");
+  const ModelConfig mistral = golden_model("mistral");
   EXPECT_EQ(hf_family(mistral), HfFamily::kMistral);
   EXPECT_FALSE(mistral.add_bias_linear || mistral.has_qkv_bias() || mistral.qk_layernorm);
   expect_same(parse_hf_config(with("mistral", "sliding_window", 16), "config.json"), mistral);  // of 16 positions
@@ -227,17 +227,17 @@ TEST(HfConfig, ReadsTheKeysOfTransformers4) {
 
 // Keys of published files that transformers does not read: of Qwen2.5, and of gpt2-medium and gpt2-xl.
 TEST(HfConfig, ReadsThePublishedKeysWithoutMeaning) {
-  expect_same(parse_hf_config(with("qwen2", "use_mrope", false), "config.json"), golden("qwen2"));
+  expect_same(parse_hf_config(with("qwen2", "use_mrope", false), "config.json"), golden_model("qwen2"));
   EXPECT_ERROR(ExitCode::kFormat, "config.json: use_mrope: expected false",
                parse_hf_config(with("qwen2", "use_mrope", true), "config.json"));
   json text = json::parse(golden_text("gpt2"));
   text.update({{"n_special", 0}, {"predict_special_tokens", true}, {"output_past", true}});
-  expect_same(parse_hf_config(text.dump(), "config.json"), golden("gpt2"));
+  expect_same(parse_hf_config(text.dump(), "config.json"), golden_model("gpt2"));
 }
 
 TEST(HfConfig, WhatIsWrittenReadsBack) {
-  std::vector<ModelConfig> models = {golden("gpt2"),  golden("llama"),   golden("qwen2"),
-                                     golden("qwen3"), golden("llama31"), golden("mistral")};
+  std::vector<ModelConfig> models = {golden_model("gpt2"),  golden_model("llama"),   golden_model("qwen2"),
+                                     golden_model("qwen3"), golden_model("llama31"), golden_model("mistral")};
   models.push_back(models[0]);
   models.back().untie_embeddings_and_output_weights = true;
   models.back().activation_func = ActivationFunction::kGelu;
@@ -329,7 +329,7 @@ TEST(HfConfig, KeysThatCannotChangeArithmeticAreListed) {
   text["temperature"] = 0.6;
   text["logit_scale"] = nullptr;
   HfKeys keys;
-  expect_same(parse_hf_config(text.dump(), "config.json", &keys), golden("qwen3"));
+  expect_same(parse_hf_config(text.dump(), "config.json", &keys), golden_model("qwen3"));
   EXPECT_EQ(keys.passed_over, (std::vector<std::string>{"'logit_scale'", "'temperature'", "'unsloth_version'"}));
   text["logit_scale"] = 2;
   HfKeys others{.ignored = {"another"}};
@@ -340,7 +340,7 @@ TEST(HfConfig, KeysThatCannotChangeArithmeticAreListed) {
   EXPECT_ERROR(ExitCode::kUsage, place + "'hidden_size', which says what the model is; leave it out",
                parse_hf_config(text.dump(), "config.json", &others));
   others.ignored = {"logit_scale"};
-  expect_same(parse_hf_config(text.dump(), "config.json", &others), golden("qwen3"));
+  expect_same(parse_hf_config(text.dump(), "config.json", &others), golden_model("qwen3"));
   EXPECT_EQ(others.passed_over, keys.passed_over);
 }
 
@@ -361,25 +361,25 @@ TEST(HfConfig, RefusesHostileText) {
 }
 
 TEST(HfConfig, NamesTheFlagsThatNoFamilyHas) {
-  ModelConfig model = golden("gpt2");
+  ModelConfig model = golden_model("gpt2");
   model.swiglu = true;
   model.qk_layernorm = true;
   EXPECT_ERROR(ExitCode::kUsage,
                "--to hf: expected with learned positions a GPT-2, got --swiglu, --qk-layernorm; transformers has",
                hf_family(model));
-  model = golden("llama");
+  model = golden_model("llama");
   model.normalization = Normalization::kLayerNorm;
   model.rotary_percent = 0.5;
   EXPECT_ERROR(ExitCode::kUsage, "got --rotary-percent, --normalization LayerNorm", hf_family(model));
-  model = golden("qwen3");
+  model = golden_model("qwen3");
   model.add_qkv_bias = true;
   EXPECT_ERROR(ExitCode::kUsage, "got --qk-layernorm with --add-qkv-bias alone;", hf_family(model));
   model.add_bias_linear = true;
   EXPECT_ERROR(ExitCode::kUsage, "got --qk-layernorm with biases of the MLP;", hf_family(model));
-  model = golden("llama");
+  model = golden_model("llama");
   model.add_attn_proj_bias = true;
   EXPECT_ERROR(ExitCode::kUsage, "got --add-attn-proj-bias without --add-qkv-bias;", hf_family(model));
-  model = golden("mistral");
+  model = golden_model("mistral");
   model.add_qkv_bias = model.qk_layernorm = true;
   EXPECT_ERROR(ExitCode::kUsage,
                "--hf-model-type mistral: expected a Mistral, got --qk-layernorm, biases; leave --hf-model-type out",

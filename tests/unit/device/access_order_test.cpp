@@ -1,4 +1,5 @@
 #include "core/instruments/access_order.h"
+#include "tests/support/tier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,6 +61,7 @@ bool conflict(const std::vector<AccessRange>& a, const std::vector<AccessRange>&
 
 // The list follows from its definition: the conflicts that no path over other conflicts covers.
 TEST(AccessOrderTest, RandomListsFollowTheDefinition) {
+  if (test::skips_one_thread()) GTEST_SKIP() << test::kRunsElsewhere;
   std::mt19937 engine(7);
   const auto below = [&engine](int n) { return static_cast<int>(engine() % static_cast<unsigned>(n)); };
   for (int round = 0; round < 300; ++round) {

@@ -253,6 +253,7 @@ std::vector<LayoutBuffer> by_definition(std::vector<LayoutBuffer> buffers) {
 // Few buffers and many, with few and many others alive, with one life each and with several, are placed in different
 // ways.
 TEST(ArenaLayout, IsThatOfAllPairs) {
+  if (test::skips_one_thread()) GTEST_SKIP() << test::kRunsElsewhere;
   for (const std::size_t count : {150, 2'100 / test::one_of(2)}) {
     for (const Crowd& crowd : {Crowd{1, 4}, Crowd{1, 900}, Crowd{3, 2}, Crowd{3, 300}}) {
       SCOPED_TRACE(testing::Message() << count << " of " << crowd.lives << " lives of up to " << crowd.longest);

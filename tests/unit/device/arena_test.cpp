@@ -17,7 +17,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr auto kActivations = MemoryCategory::kActivations;
-constexpr auto kWorkspace = MemoryCategory::kWorkspace;
 
 // A step written down by hand.
 class ArenaPlanTest : public testing::Test {
@@ -68,7 +67,7 @@ TEST_F(ArenaPlanTest, OpsBesideKeepABufferAndNoWorkspace) {
   for (int column : {0, 0, 1}) {  // the same buffers in two microbatches, and those of another
     recording_.begin_scope({.column = column});
     buffers.push_back(allocate(1000));
-    buffers.push_back(allocate(1000, "workspace", kWorkspace));
+    buffers.push_back(allocate(1000, "workspace", MemoryCategory::kWorkspace));
   }
   for (void* buffer : buffers) op(compute_, {buffer});
   const auto shares = [&](std::int64_t ops) {
@@ -159,7 +158,7 @@ TEST_F(ArenaPlanTest, EveryMicrobatchOfAColumnGetsTheSameAddresses) {
     for (std::int32_t column = 0; column < 2; ++column) {
       recording_.begin_scope({.column = column, .segment = 1, .verb = 0});
       void* stash = allocate(1024, "fc1");
-      void* scratch = allocate(2048, "scratch", kWorkspace);
+      void* scratch = allocate(2048, "scratch", MemoryCategory::kWorkspace);
       op(compute_, {stash, scratch});
       op(compute_, {stash});
     }
@@ -216,18 +215,18 @@ TEST_F(ArenaPlanTest, AnAccessBeyondItsBufferIsAnError) {
 
 TEST_F(ArenaPlanTest, ForecastsWhoOwnsTheMemoryAtThePeak) {
   recording_.begin_scope({});
-  void* early = allocate(5000, "early", kWorkspace);
+  void* early = allocate(5000, "early", MemoryCategory::kWorkspace);
   op(compute_, {early});
-  void* kept = allocate(4096, "unnamed", kWorkspace);
+  void* kept = allocate(4096, "unnamed", MemoryCategory::kWorkspace);
   recording_.classify(static_cast<std::byte*>(kept) + 100, kActivations, "fc1");
-  void* scratch = allocate(2048, "scratch", kWorkspace);
+  void* scratch = allocate(2048, "scratch", MemoryCategory::kWorkspace);
   op(compute_, {kept, scratch});
   op(compute_, {kept});
   recording_.classify(&timeline_, kActivations, "not an arena address");
   const ArenaPlan p = plan();
   EXPECT_EQ(p.live_bytes, 6144u);
   EXPECT_EQ(p.live_by_category[static_cast<std::size_t>(kActivations)], 4096u);
-  EXPECT_EQ(p.live_by_category[static_cast<std::size_t>(kWorkspace)], 2048u);
+  EXPECT_EQ(p.live_by_category[static_cast<std::size_t>(MemoryCategory::kWorkspace)], 2048u);
   EXPECT_EQ(p.live_activations, (std::map<std::string, std::size_t>{{"fc1", 4096}}));
   EXPECT_EQ(slot(p, 1).owner, "fc1");
   EXPECT_EQ(slot(p, 1).category, kActivations);
@@ -365,7 +364,7 @@ TEST(Arena, UnplannedBuffersComeFromThePoolUntilReset) {
   {
     Arena arena(pool, Arena::Mode::kUnplanned);
     void* a = arena.allocate(100, kActivations, "a");
-    void* b = arena.allocate(100, kWorkspace, "b");
+    void* b = arena.allocate(100, MemoryCategory::kWorkspace, "b");
     EXPECT_NE(a, b);
     EXPECT_EQ(pool.allocated_bytes(), 512u);
     arena.reset();

@@ -21,13 +21,11 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto kWorkspace = MemoryCategory::kWorkspace;
-
 TEST(MemoryPool, GivesAlignedMemoryOfAnySize) {
   MemoryPool pool(DeviceType::kCpu);
   std::set<void*> addresses;
   for (std::size_t bytes : {0, 1, 255, 256, 257, 4095, (2 << 20) - 1, (2 << 20) + 1, 5 << 20}) {
-    void* address = pool.allocate(bytes, kWorkspace, "x");
+    void* address = pool.allocate(bytes, MemoryCategory::kWorkspace, "x");
     ASSERT_NE(address, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % 256, 0u) << bytes;
     EXPECT_TRUE(addresses.insert(address).second);
@@ -37,13 +35,13 @@ TEST(MemoryPool, GivesAlignedMemoryOfAnySize) {
 
 TEST(MemoryPool, GivesAFreedBlockOutAgainInsteadOfAskingTheSystem) {
   MemoryPool pool(DeviceType::kCpu);
-  void* first = pool.allocate(8192, kWorkspace, "a");
+  void* first = pool.allocate(8192, MemoryCategory::kWorkspace, "a");
   pool.free(first);
   EXPECT_EQ(pool.system_allocations(), 1);
   EXPECT_EQ(pool.allocate(8000, MemoryCategory::kGradients, "b"), first);
   EXPECT_EQ(pool.system_allocations(), 1);
   pool.free(first);
-  EXPECT_NE(pool.allocate(4096, kWorkspace, "too small to take a block twice its size"), first);
+  EXPECT_NE(pool.allocate(4096, MemoryCategory::kWorkspace, "too small to take a block twice its size"), first);
   EXPECT_EQ(pool.system_allocations(), 2);
 }
 
@@ -74,7 +72,7 @@ TEST(MemoryPool, StatisticsSurviveARandomHistory) {
   for (int i = 0; i < 5000; ++i) {
     if (live.empty() || random() % 2 == 0) {
       const std::size_t bytes = random() % 5000;
-      void* address = pool.allocate(bytes, kWorkspace, "x");
+      void* address = pool.allocate(bytes, MemoryCategory::kWorkspace, "x");
       const auto* begin = static_cast<std::byte*>(address);
       for (const auto& [other, size] : live) {
         const auto* other_begin = static_cast<std::byte*>(other);
@@ -117,26 +115,26 @@ TEST(MemoryPool, TheLimitIsExitCode6WithTheTenLargestOwnersInOrder) {
 
 TEST(MemoryPool, GivesCachedBlocksBackBeforeItRefuses) {
   MemoryPool pool(DeviceType::kCpu, 8 << 20);
-  void* big = pool.allocate(6 << 20, kWorkspace, "big");
+  void* big = pool.allocate(6 << 20, MemoryCategory::kWorkspace, "big");
   pool.free(big);
-  pool.allocate(7 << 20, kWorkspace, "bigger");
+  pool.allocate(7 << 20, MemoryCategory::kWorkspace, "bigger");
   EXPECT_EQ(pool.reserved_bytes(), std::size_t{7} << 20);
-  EXPECT_EQ(exit_code_of([&] { pool.allocate(2 << 20, kWorkspace, "more"); }), ExitCode::kOutOfMemory);
-  pool.allocate(1 << 20, kWorkspace, "the rest");
+  EXPECT_EQ(exit_code_of([&] { pool.allocate(2 << 20, MemoryCategory::kWorkspace, "more"); }), ExitCode::kOutOfMemory);
+  pool.allocate(1 << 20, MemoryCategory::kWorkspace, "the rest");
   EXPECT_EQ(pool.reserved_bytes(), std::size_t{8} << 20);
 }
 
 TEST(MemoryPool, ANegativeSizeIsOutOfMemoryNotASmallBlock) {
   MemoryPool pool(DeviceType::kCpu);
   for (std::int64_t bytes : {std::int64_t{-1}, std::int64_t{-200}, std::numeric_limits<std::int64_t>::min()}) {
-    EXPECT_EQ(exit_code_of([&] { pool.allocate(static_cast<std::size_t>(bytes), kWorkspace, "x"); }),
+    EXPECT_EQ(exit_code_of([&] { pool.allocate(static_cast<std::size_t>(bytes), MemoryCategory::kWorkspace, "x"); }),
               ExitCode::kOutOfMemory);
   }
 }
 
 TEST(MemoryPool, FreeingWhatWasNotGivenOutIsAnError) {
   MemoryPool pool(DeviceType::kCpu);
-  void* address = pool.allocate(10, kWorkspace, "x");
+  void* address = pool.allocate(10, MemoryCategory::kWorkspace, "x");
   pool.free(address);
   EXPECT_EQ(exit_code_of([&] { pool.free(address); }), ExitCode::kInternal);
   EXPECT_EQ(exit_code_of([&] { pool.free(nullptr); }), ExitCode::kInternal);
@@ -147,7 +145,7 @@ TEST(MemoryPool, APlanNeverGivesAnAddressTwiceAndHasNoLimit) {
   std::vector<std::pair<std::uintptr_t, std::size_t>> given;
   for (std::size_t i = 0; i < 500; ++i) {
     const std::size_t bytes = i * i * 1000;
-    const auto address = reinterpret_cast<std::uintptr_t>(pool.allocate(bytes, kWorkspace, "x"));
+    const auto address = reinterpret_cast<std::uintptr_t>(pool.allocate(bytes, MemoryCategory::kWorkspace, "x"));
     if (!given.empty()) {
       ASSERT_GE(address, given.back().first + std::max<std::size_t>(given.back().second, 1));
     }

@@ -134,14 +134,14 @@ struct GemmProblem {
   }
 };
 
-std::string name_of_case(const GemmCase& x) {
+std::string name_of_gemm(const GemmCase& x) {
   return "m" + std::to_string(x.m) + " n" + std::to_string(x.n) + " k" + std::to_string(x.k);
 }
 
 TEST_F(CudaGemm, AgreesWithFp64RepeatsAndReplays) {
   CudaStream stream;
   for (const GemmCase& x : kCases) {
-    SCOPED_TRACE(name_of_case(x));
+    SCOPED_TRACE(name_of_gemm(x));
     GemmProblem p(stream, x);
     p.multiply();
     p.expect_right();
@@ -197,7 +197,7 @@ TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
   EXPECT_EQ(copy->load(table->entries(), "a checkpoint"), static_cast<std::int64_t>(seen));
   use_gemm_algorithms(restored, copy);
   for (GemmProblem& p : problems) {
-    SCOPED_TRACE(name_of_case(p.sizes));
+    SCOPED_TRACE(name_of_gemm(p.sizes));
     GemmProblem q(restored, p.sizes);
     p.reset();
     p.multiply();

@@ -49,7 +49,7 @@ double max_ulp_error(simd::F32x8 (*function)(simd::F32x8), double (*reference)(d
 }
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kFloatNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(SimdMath, Exp) {
   EXPECT_LT(max_ulp_error(simd::exp, std::exp, {{-87.3f, -1e-30f}, {1e-30f, 88.72f}}), 1.0);
@@ -70,7 +70,7 @@ TEST(SimdMath, Exp) {
   EXPECT_EQ(apply(simd::exp, 88.73f), kInfinite);
   EXPECT_EQ(apply(simd::exp, 1e30f), kInfinite);
   EXPECT_EQ(apply(simd::exp, kInfinite), kInfinite);
-  EXPECT_TRUE(std::isnan(apply(simd::exp, kNan)));
+  EXPECT_TRUE(std::isnan(apply(simd::exp, kFloatNan)));
 }
 
 TEST(SimdMath, Log) {
@@ -79,7 +79,7 @@ TEST(SimdMath, Log) {
   EXPECT_EQ(apply(simd::log, 0), -kInfinite);
   EXPECT_EQ(apply(simd::log, kInfinite), kInfinite);
   EXPECT_TRUE(std::isnan(apply(simd::log, -1)));
-  EXPECT_TRUE(std::isnan(apply(simd::log, kNan)));
+  EXPECT_TRUE(std::isnan(apply(simd::log, kFloatNan)));
   EXPECT_EQ(simd::log(8.0f), apply(simd::log, 8.0f));
 }
 
@@ -88,7 +88,7 @@ TEST(SimdMath, Tanh) {
   EXPECT_EQ(apply(simd::tanh, kInfinite), 1);
   EXPECT_EQ(apply(simd::tanh, -1e30f), -1);
   EXPECT_TRUE(std::signbit(apply(simd::tanh, -0.0f)));
-  EXPECT_TRUE(std::isnan(apply(simd::tanh, kNan)));
+  EXPECT_TRUE(std::isnan(apply(simd::tanh, kFloatNan)));
 }
 
 TEST(SimdMath, Logistic) {
@@ -104,7 +104,7 @@ TEST(SimdMath, Logistic) {
     EXPECT_EQ(apply(function, -kInfinite), 0);
     EXPECT_EQ(apply(function, 0), 0.5f);
     EXPECT_EQ(apply(function, kInfinite), 1);
-    EXPECT_TRUE(std::isnan(apply(function, kNan)));
+    EXPECT_TRUE(std::isnan(apply(function, kFloatNan)));
   }
   EXPECT_EQ(apply(complement, -kInfinite), 1);
   EXPECT_EQ(apply(complement, kInfinite), 0);

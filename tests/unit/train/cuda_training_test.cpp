@@ -18,7 +18,7 @@ using test::operator+;
 using Words = std::vector<std::string>;
 
 const Words kShape = {"--hidden-size", "128", "--num-attention-heads", "2", "--seq-length", "64"};
-const Words kLlama = test::llama_flags() + Words{"--num-query-groups", "1"};
+const Words kGroupedLlama = test::llama_flags() + Words{"--num-query-groups", "1"};
 const Words kDeterministic = {"--deterministic-mode"};
 const std::vector<Words> kDtypes = {{}, {"--bf16"}};
 
@@ -44,7 +44,7 @@ double l2_distance(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST_F(CudaTraining, Fp32LossesAreThoseOfTheCpu) {
-  for (const Words& model : {test::kDropout, kLlama}) {
+  for (const Words& model : {test::kDropout, kGroupedLlama}) {
     const Words flags = model + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
     const RunResult want = test::train({.flags = cpu(flags)});
     const RunResult got = test::train({.flags = cuda(flags)});
@@ -55,7 +55,7 @@ TEST_F(CudaTraining, Fp32LossesAreThoseOfTheCpu) {
 }
 
 TEST_F(CudaTraining, Bf16LossesAreAsCloseToFp32AsTheCpus) {
-  for (const Words& model : {Words{}, kLlama}) {
+  for (const Words& model : {Words{}, kGroupedLlama}) {
     const Words flags = model + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
     const RunResult want = test::train({.flags = cpu(flags)});
     const RunResult own = test::train({.flags = cpu(flags + Words{"--bf16"})});
@@ -70,7 +70,7 @@ TEST_F(CudaTraining, Bf16LossesAreAsCloseToFp32AsTheCpus) {
 
 TEST_F(CudaTraining, TwoDeterministicRunsAreBitIdentical) {
   for (const Words& dtype : kDtypes) {
-    const Words flags = cuda(kLlama + test::kDropout + dtype + kDeterministic);
+    const Words flags = cuda(kGroupedLlama + test::kDropout + dtype + kDeterministic);
     const RunResult first = test::train({.flags = flags}), second = test::train({.flags = flags});
     expect_same_run(first, second);
     EXPECT_TRUE(first.state == second.state);
@@ -99,7 +99,7 @@ std::size_t saved_algorithms(const std::string& folder) {
 }
 
 TEST_F(CudaTraining, ADeterministicRunResumesBitForBit) {
-  expect_resume(cuda(kLlama + test::kDropout + Words{"--bf16"} + kDeterministic));
+  expect_resume(cuda(kGroupedLlama + test::kDropout + Words{"--bf16"} + kDeterministic));
   EXPECT_EQ(saved_algorithms(scratch_.path("kept")), 0u);
 }
 
@@ -110,7 +110,7 @@ TEST_F(CudaTraining, AnFp32RunResumesBitForBitWithTheAlgorithmsOfItsCheckpoint) 
 
 TEST_F(CudaTraining, RecomputationChangesNoBitAndSavesMemory) {
   for (const Words& dtype : kDtypes) {
-    for (const Words& model : {Words{}, kLlama}) {
+    for (const Words& model : {Words{}, kGroupedLlama}) {
       const Words flags =
           cuda(model + test::kDropout + dtype + kDeterministic + Words{"--num-layers", "4", "--train-iters", "2"});
       const RunResult plain = test::train({.flags = flags});

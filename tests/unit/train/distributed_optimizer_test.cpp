@@ -38,8 +38,6 @@ bool same_bits(const test::Tensors& a, const test::Tensors& b) {
   return true;
 }
 
-double number(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
-
 // The same losses, norms, squares, weights, main parameters and moments, bit for bit.
 void expect_same_numbers(const RunResult& got, const RunResult& want) {
   EXPECT_FALSE(want.losses.empty());
@@ -48,7 +46,7 @@ void expect_same_numbers(const RunResult& got, const RunResult& want) {
   EXPECT_TRUE(same_bits(got.gradients, want.gradients));
   EXPECT_EQ(got.grad_norms, want.grad_norms);
   EXPECT_EQ(got.squares, want.squares);
-  for (const std::string& norm : want.grad_norms) EXPECT_GT(number(norm), 0.1) << "nothing is clipped";
+  for (const std::string& norm : want.grad_norms) EXPECT_GT(test::number_of_hex(norm), 0.1) << "nothing is clipped";
   EXPECT_TRUE(got.copies_agree);
   EXPECT_TRUE(got.memory_as_planned);
 }
@@ -119,25 +117,22 @@ struct ZeroLayout {
 void PrintTo(const ZeroLayout& layout, std::ostream* out) { *out << layout.name; }
 
 Words tensor(int size) { return {"--tensor-model-parallel-size", std::to_string(size)}; }
-Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
-Words schedule(const std::string& name) { return {"--pipeline-schedule", name}; }
 
 std::vector<ZeroLayout> zero_layouts() {
   const Words sequence = {"--sequence-parallel"};
-  const Words chunks = {"--num-virtual-stages-per-pipeline-rank", "2"};
   const Words layers = {"--num-layers", "4"};
   return {
       {"tp2_dp2", tensor(2), 4},
       {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + test::llama_flags() + kBf16 + kWide, 4},
       // Keys and values of two groups on four ranks: two hold the same, with a part of the gradient each.
       {"tp4_sp_dp2_llama", tensor(4) + sequence + test::llama_flags() + kWide, 8},
-      {"pp2_dp2_gpipe", stages(2) + schedule("gpipe"), 4},
-      {"pp2_dp3_1f1b_bf16", stages(2) + schedule("1f1b") + kBf16, 6},
-      {"pp2_dp2_interleaved", layers + stages(2) + schedule("interleaved") + chunks, 4},
-      {"pp2_dp2_zb_h1", stages(2) + schedule("zb-h1"), 4},
-      {"pp2_dp2_zb_v", layers + stages(2) + schedule("zb-v"), 4},
-      {"pp2_dp2_dualpipe_v_bf16", layers + stages(2) + schedule("dualpipe-v") + kBf16, 4},
-      {"tp2_sp_pp2_dp2", tensor(2) + sequence + stages(2), 8},
+      {"pp2_dp2_gpipe", test::stages(2) + test::schedule("gpipe"), 4},
+      {"pp2_dp3_1f1b_bf16", test::stages(2) + test::schedule("1f1b") + kBf16, 6},
+      {"pp2_dp2_interleaved", layers + test::stages(2) + test::schedule("interleaved"), 4},
+      {"pp2_dp2_zb_h1", test::stages(2) + test::schedule("zb-h1"), 4},
+      {"pp2_dp2_zb_v", layers + test::stages(2) + test::schedule("zb-v"), 4},
+      {"pp2_dp2_dualpipe_v_bf16", layers + test::stages(2) + test::schedule("dualpipe-v") + kBf16, 4},
+      {"tp2_sp_pp2_dp2", tensor(2) + sequence + test::stages(2), 8},
       {"recompute_dp2", {"--recompute-granularity", "full", "--loss-chunk-size", "3"}, 2},
       {"untied_dp3", {"--untie-embeddings-and-output-weights", "--qk-layernorm"}, 3},
   };
@@ -205,7 +200,7 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
 TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
   const std::vector<ZeroLayout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
                                          {"tp2_dp2", tensor(2) + test::llama_flags() + kWide + kOverlapBoth, 4},
-                                         {"pp2_dp2", stages(2) + kBf16, 4}};
+                                         {"pp2_dp2", test::stages(2) + kBf16, 4}};
   for (const ZeroLayout& layout : cases) {
     SCOPED_TRACE(layout.name);
     const TestFolder scratch;
@@ -227,7 +222,7 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
                                      {"zero_dp3", kZero, 3},
                                      {"zero_tp2_dp3", kZero + tensor(2), 6},
                                      {"zero_dp4", kZero + kOverlapBoth, 4},
-                                     {"zero_pp2_dp2", kZero + stages(2), 4}};
+                                     {"zero_pp2_dp2", kZero + test::stages(2), 4}};
   for (const Words& dtype : {kBf16, Words{}}) {
     if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
     // 257 words and a multiple of 100: with tensor parallelism there are rows that are nobody's.

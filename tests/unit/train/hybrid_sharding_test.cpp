@@ -27,12 +27,11 @@ Words hybrid(int instances) {
   return {"--use-distributed-optimizer", "--num-distributed-optimizer-instances", std::to_string(instances)};
 }
 
-double number(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
-
 void expect_near(const RunResult& got, const RunResult& want) {
   test::expect_losses_near(got, want, 1e-6);
   for (std::size_t i = 0; i < want.loss_values.size(); ++i)
-    EXPECT_NEAR(number(got.grad_norms[i]) / number(want.grad_norms[i]), 1, 1e-5) << "step " << i + 1;
+    EXPECT_NEAR(test::number_of_hex(got.grad_norms[i]) / test::number_of_hex(want.grad_norms[i]), 1, 1e-5)
+        << "step " << i + 1;
   for (const auto& [name, values] : want.gradients) {
     const std::vector<float>& others = got.gradients.at(name);
     float most = 0, difference = 0;

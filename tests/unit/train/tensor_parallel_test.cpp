@@ -37,7 +37,7 @@ struct TensorLayout {
     return sequence ? words + Words{"--sequence-parallel"} : words;
   }
 };
-const std::vector<TensorLayout> kLayouts = {{2, false}, {2, true}, {4, false}, {4, true}, {2, true, 2}};
+const std::vector<TensorLayout> kTensorLayouts = {{2, false}, {2, true}, {4, false}, {4, true}, {2, true, 2}};
 
 class TensorParallel : public testing::TestWithParam<std::tuple<Family, TensorLayout>> {
  protected:
@@ -55,7 +55,7 @@ std::string name_of_case(const testing::TestParamInfo<std::tuple<Family, TensorL
          (layout.data > 1 ? "_dp" + std::to_string(layout.data) : "");
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallel,
-                         testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(kLayouts)), name_of_case);
+                         testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(kTensorLayouts)), name_of_case);
 
 TEST_P(TensorParallel, LossesAndNormsOfTwentyStepsAreThoseOfOneRank) {
   const Words flags = test::kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};

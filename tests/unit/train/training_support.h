@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -29,6 +30,12 @@ inline const Words kDropout = {"--hidden-dropout", "0.1"};
 inline const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
 inline const Words kGraphs = {"--cuda-graph-impl", "local"};
 inline const Words kGraphsOfAttentionAndMlp = kGraphs + Words{"--cuda-graph-modules", "attn", "mlp"};
+inline Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
+inline Words schedule(const std::string& name) {  // interleaved: of two chunks
+  const Words flags{"--pipeline-schedule", name};
+  return name == "interleaved" ? flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"} : flags;
+}
+inline double number_of_hex(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
 inline Words strategy(const std::string& name) { return {"--data-parallel-sharding-strategy", name}; }
 
 // That what the flags name really happened.

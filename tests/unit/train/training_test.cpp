@@ -107,7 +107,7 @@ TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
   }
 }
 
-const std::vector<std::string> kNarrow = test::words(
+const std::vector<std::string> kNarrowModel = test::words(
     "--bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --adam-beta2 0.95 --lr "
     "1e-2");
 
@@ -116,7 +116,7 @@ TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
   const TestFolder scratch;
   for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
     const std::string folder = scratch.path(model.empty() ? "gpt" : "llama");
-    const std::vector<std::string> flags = model + kNarrow;
+    const std::vector<std::string> flags = model + kNarrowModel;
     const RunResult unbroken = test::train({.flags = flags, .ranks = 2});
     const RunResult wide = test::train({.flags = model + wide_flags, .ranks = 2});
     EXPECT_EQ(unbroken.losses[0], wide.losses[0]);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tests/support/tier.h"
 #include "tests/unit/ops/magnitude.h"
 #include "tests/unit/ops/moe/routed_rows.h"
 
@@ -271,6 +272,7 @@ TEST_P(GroupedGemmWgradTest, WholePacks) {
 TEST_P(GroupedGemmWgradTest, SeveralTiles) {
   compare(kLargeRoutings[0], 72, 136);
   compare(kLargeRoutings[1], 67, 133);
+  if (device() == DeviceType::kCpu && one_of(2) > 1) return;  // it has no tiles
   compare({{0, 300, 307}, 310}, 24, 16);
   compare(kLargeRoutings[0], 136, 264);
 }
