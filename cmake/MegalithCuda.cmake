@@ -31,7 +31,7 @@ endif()
 
 add_library(megalith_cuda INTERFACE)
 target_include_directories(megalith_cuda SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR})
-target_link_libraries(megalith_cuda INTERFACE CUDA::cudart CUDA::cublasLt ${CUDNN_LIBRARY})
+target_link_libraries(megalith_cuda INTERFACE CUDA::cudart ${CUDNN_LIBRARY} ${CMAKE_DL_LIBS})  # cuBLASLt: core/device/cuda/blas_library.cpp
 add_library(megalith_nccl INTERFACE)
 target_include_directories(megalith_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
 target_link_libraries(megalith_nccl INTERFACE ${NCCL_LIBRARY})

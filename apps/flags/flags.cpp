@@ -271,13 +271,10 @@ bool set_value(const Binding& binding, const RawValue& value) {
 }
 
 struct FlagParser::Table {
-  Table(App app, OwnOptions own) : state(std::move(own)), command_line(app, state.table) {}
-
   State state;
-  CommandLine command_line;
 };
 
-FlagParser::FlagParser(App app, OwnOptions own) : app_(app), table_(std::make_unique<Table>(app, std::move(own))) {}
+FlagParser::FlagParser(App app, OwnOptions own) : app_(app), table_(new Table{.state = State(std::move(own))}) {}
 FlagParser::~FlagParser() = default;
 
 Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
@@ -300,7 +297,7 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
 Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   State& state = table_->state;
   state.clear();
-  state.given = table_->command_line.read(arguments);
+  state.given = read_command_line(app_, state.table, arguments);
   for (const RawValue& value : state.given) {
     if (flag_of(state, value)->group == FlagGroup::kProgram) apply(state, value);
   }

@@ -86,37 +86,37 @@ std::vector<std::string> without_earlier_lists(App app, const FlagTable& table, 
   return out;
 }
 
-}  // namespace
-
-struct CommandLine::Parser {
-  App app;
-  const FlagTable& table;
-  CLI::App parser{};
-  std::vector<std::pair<const Flag*, CLI::Option*>> declared{};
-};
-
-CommandLine::CommandLine(App app, const FlagTable& table) : parser_(new Parser{.app = app, .table = table}) {
-  CLI::App& parser = parser_->parser;
-  parser.set_help_flag();
-  parser.allow_extras();
-  for (const Flag& flag : table) {
-    if (!takes(flag, app)) continue;
-    std::string name = flag.traits.positional ? std::string(flag.name) : "--" + std::string(flag.name);
-    if (flag.name == "help") name += ",-h";
-    if (!flag.traits.synonym.empty()) name += ",--" + std::string(flag.traits.synonym);
-    const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = is_list_kind(flag.binding.kind);
-    CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
-    option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
-    if (is_whole_list(flag)) option->expected(-1);
-    parser_->declared.emplace_back(&flag, option);
-  }
+// Whether a word gives the flag, or may: CLI11 gives words without a flag to the positional ones.
+bool may_be_given(const Flag& flag, const std::vector<std::string>& words) {
+  if (flag.traits.positional || flag.name == "help") return true;
+  return std::ranges::any_of(words, [&](const std::string& word) {
+    return word.starts_with("--") && is_named(flag, std::string_view(word).substr(2, word.find('=') - 2));
+  });
 }
 
-CommandLine::~CommandLine() = default;
+// Declares a flag to CLI11.
+CLI::Option* declare(CLI::App& parser, const Flag& flag) {
+  std::string name = flag.traits.positional ? std::string(flag.name) : "--" + std::string(flag.name);
+  if (flag.name == "help") name += ",-h";
+  if (!flag.traits.synonym.empty()) name += ",--" + std::string(flag.traits.synonym);
+  const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = is_list_kind(flag.binding.kind);
+  CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
+  option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+  if (is_whole_list(flag)) option->expected(-1);
+  return option;
+}
 
-std::vector<RawValue> CommandLine::read(const std::vector<std::string>& arguments) {
-  auto& [app, table, parser, declared] = *parser_;
+}  // namespace
+
+std::vector<RawValue> read_command_line(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
   const std::vector<std::string> words = without_earlier_lists(app, table, prepared(app, table, arguments));
+  CLI::App parser;
+  parser.set_help_flag();
+  parser.allow_extras();
+  std::vector<std::pair<const Flag*, const CLI::Option*>> declared;  // not all, which takes the square of their number
+  for (const Flag& flag : table) {
+    if (takes(flag, app) && may_be_given(flag, words)) declared.emplace_back(&flag, declare(parser, flag));
+  }
   try {
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ArgumentMismatch& error) {

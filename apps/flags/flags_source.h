@@ -36,21 +36,9 @@ bool set_value(const Binding& binding, const RawValue& value);
 std::vector<RawValue> read_config_file(const std::string& path);
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file);
 
-// Reads command lines of a program; its parser, which takes long to build, serves for any number of them.
-class CommandLine {
- public:
-  CommandLine(App app, const FlagTable& table);  // which outlives it
-  ~CommandLine();
-  CommandLine(const CommandLine&) = delete;
-  CommandLine& operator=(const CommandLine&) = delete;
-
-  // Fails with kUsage for a flag that is unknown or lacks its value.
-  std::vector<RawValue> read(const std::vector<std::string>& arguments);
-
- private:
-  struct Parser;
-  std::unique_ptr<Parser> parser_;
-};
+// Values of a program's command line, in the table's order. Fails with kUsage for a flag that is unknown or lacks its
+// value.
+std::vector<RawValue> read_command_line(App app, const FlagTable& table, const std::vector<std::string>& arguments);
 
 // "did you mean NAME?" for a likely misspelling among `names`, otherwise `fallback`.
 std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback);

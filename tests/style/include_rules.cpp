@@ -133,10 +133,11 @@ std::optional<std::string> check_system_include(std::string_view path, std::stri
   }
   if (is_cuda_header(target)) {
     if (nccl_file || path.starts_with("core/device/cuda/") || name.ends_with("_cuda.cu") ||
-        name.ends_with("_cuda.cpp") || name.ends_with(".cuh")) {
+        name.ends_with("_cuda.cpp") || name.ends_with(".cuh") || (test && name.starts_with("cuda_"))) {
       return std::nullopt;
     }
-    return "CUDA appears only in core/device/cuda/, *_cuda.cu, *_cuda.cpp, *.cuh and parallel/comm/nccl/nccl_*";
+    return "CUDA appears only in core/device/cuda/, *_cuda.cu, *_cuda.cpp, *.cuh, parallel/comm/nccl/nccl_* and tests' "
+           "cuda_*";
   }
   if (starts_with_any(target, {"Eigen/", "unsupported/Eigen/"})) {
     if (test) return std::nullopt;

@@ -56,6 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"parallel/comm/mpi/mpi_a.cpp", "<nccl.h>"},
                     Case{"core/device/cuda_stream.h", "<cuda_runtime.h>"},
                     Case{"core/ops/gemm/gemm_cpu.cpp", "<cublasLt.h>"},
+                    Case{"tests/unit/device/stream_test.cpp", "<cuda_runtime.h>"},
                     Case{"core/ops/gemm/gemm_cpu.cpp", "<Eigen/Core>"}, Case{"core/layers/linear.cpp", "<Eigen/Dense>"},
                     Case{"core/ops/gemm/gemm.cpp", "<gtest/gtest.h>"}, Case{"apps/flags/flags.h", "<CLI/CLI.hpp>"},
                     Case{"apps/flags/flags.h", "<toml++/toml.h>"}, Case{"core/data/a.h", "<nlohmann/json.hpp>"}));
@@ -73,6 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"parallel/comm/mpi/mpi_a.cpp", "<mpi.h>"}, Case{"parallel/comm/mpi/mpi_exchange.h", "<mpi.h>"},
                     Case{"parallel/comm/nccl/nccl_a.cpp", "<nccl.h>"},
                     Case{"core/device/cuda/check.h", "<cuda_runtime.h>"}, Case{"core/ops/gemm_cuda.cu", "<cublasLt.h>"},
+                    Case{"tests/unit/device/cuda_blas_library_test.cpp", "<cublasLt.h>"},
                     Case{"tests/reference/a.cpp", "<Eigen/Core>"}, Case{"core/data/a.h", "<nlohmann/json_fwd.hpp>"},
                     Case{"apps/flags/flags.cpp", "<CLI/CLI.hpp>"}, Case{"core/base/a.h", "<string>"}));
 

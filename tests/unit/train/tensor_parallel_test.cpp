@@ -55,7 +55,8 @@ std::string name_of_case(const testing::TestParamInfo<std::tuple<Family, TensorL
          (layout.data > 1 ? "_dp" + std::to_string(layout.data) : "");
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallel,
-                         testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(kTensorLayouts)), name_of_case);
+                         testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(kTensorLayouts)),
+                         name_of_case);
 
 TEST_P(TensorParallel, LossesAndNormsOfTwentyStepsAreThoseOfOneRank) {
   const Words flags = test::kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
