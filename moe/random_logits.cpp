@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/ops/elementwise/fill_normal.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 

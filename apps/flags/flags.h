@@ -40,7 +40,7 @@ struct Parsed {
 // before any file is read. `own`: those of apps/own.cpp; without them their flags are unknown.
 Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank = 0, OwnOptions own = {});
 
-// The same for many command lines, without building the parser anew. parse_text reads a configuration file's text in
+// The same for many command lines, which share one table of flags. parse_text reads a configuration file's text in
 // place of a command line.
 class FlagParser {
  public:

@@ -86,12 +86,18 @@ std::vector<std::string> without_earlier_lists(App app, const FlagTable& table, 
   return out;
 }
 
-// Whether a word gives the flag, or may: CLI11 gives words without a flag to the positional ones.
+// NAME of --NAME and --NAME=VALUE, also behind -h: CLI11 reads -h-NAME as -h --NAME. Empty for other words.
+std::string_view name_in(std::string_view word) {
+  const std::size_t dash = word.starts_with('-') ? word.find_first_not_of('h', 1) : std::string_view::npos;
+  if (dash == std::string_view::npos || word[dash] != '-') return {};
+  word.remove_prefix(dash + 1);
+  return word.substr(0, word.find('='));
+}
+
+// CLI11 gives words without a flag to the positional ones.
 bool may_be_given(const Flag& flag, const std::vector<std::string>& words) {
   if (flag.traits.positional || flag.name == "help") return true;
-  return std::ranges::any_of(words, [&](const std::string& word) {
-    return word.starts_with("--") && is_named(flag, std::string_view(word).substr(2, word.find('=') - 2));
-  });
+  return std::ranges::any_of(words, [&](const std::string& word) { return is_named(flag, name_in(word)); });
 }
 
 // Declares a flag to CLI11.

@@ -9,12 +9,16 @@ namespace megalith {
 
 class GemmAlgorithms;   // core/ops/gemm
 struct AttentionPlans;  // core/ops/attention
+namespace cuda {
+class TensorMaps;  // moe/ops/grouped_gemm
+}
 
 struct CudaStreamState {
   CaptureNotes capture;
   // Kept from call to call, made at first use, gone before the stream's library handles.
   std::shared_ptr<GemmAlgorithms> gemm_algorithms;
   std::shared_ptr<AttentionPlans> attention_plans;
+  std::shared_ptr<const cuda::TensorMaps> tensor_maps;
 };
 
 }  // namespace megalith

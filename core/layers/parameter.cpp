@@ -8,6 +8,7 @@
 #include "core/base/rng.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/elementwise/fill_normal.h"
+#include "core/ops/op.h"
 #include "core/ops/optim/grad_norm.h"
 
 namespace megalith {

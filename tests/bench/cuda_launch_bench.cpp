@@ -15,6 +15,7 @@
 #include "core/instruments/hazard_checker.h"
 #include "core/memory/memory_pool.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 namespace {

@@ -17,6 +17,7 @@
 #include "core/device/cuda_memory.h"
 #include "core/ops/elementwise/fill_normal.h"
 #include "core/ops/gemm/gemm_algorithms_cuda.h"
+#include "core/ops/op.h"
 
 namespace megalith::bench {
 

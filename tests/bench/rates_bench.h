@@ -11,6 +11,7 @@
 #include "core/memory/memory_pool.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/elementwise/fill_normal.h"
+#include "core/ops/op.h"
 
 namespace megalith {
 

@@ -9,6 +9,7 @@
 #include "core/device/stream.h"
 #include "core/instruments/timeline.h"
 #include "core/memory/arena.h"
+#include "core/ops/op.h"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"

@@ -16,16 +16,21 @@ void* open_library() {
   if (void* const library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   const std::string why = ::dlerror();
   if (void* const library = ::dlopen(MEGALITH_CUBLASLT, RTLD_NOW | RTLD_LOCAL)) return library;
-  fail({.subject = name,
+  fail({.code = ExitCode::kUsage,
+        .subject = name,
         .expected = "a library of the CUDA Toolkit that can be loaded",
-        .got = why,
+        .got = fmt::format("{}; {}", why, ::dlerror()),
         .remedy = "add its folder to LD_LIBRARY_PATH"});
+}
+
+void* library() {
+  static void* const opened = open_library();
+  return opened;
 }
 
 template <class Function>
 Function find(const char* name) {
-  static void* const library = open_library();
-  void* const function = ::dlsym(library, name);
+  void* const function = ::dlsym(library(), name);
   if (function == nullptr) fail({.subject = "cuBLASLt", .expected = name, .got = ::dlerror()});
   return reinterpret_cast<Function>(function);
 }

@@ -42,6 +42,7 @@ cublasLtContext* CudaStream::blas_lt() {
 cudnnContext* CudaStream::dnn() {
   if (dnn_ == nullptr) {
     const AllowUnderCapture allow;
+    blas_lt();  // loads cuBLASLt, which cuDNN might not find in the toolkit's folder
     MEGALITH_CUDNN_CHECK(cudnnCreate(&dnn_));
     MEGALITH_CUDNN_CHECK(cudnnSetStream(dnn_, stream_));
   }

@@ -97,7 +97,7 @@ void launch_wgrad(CudaStream& stream, const WgradArguments& arguments) {
 }  // namespace
 
 bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
-  const TensorMaps& maps = TensorMaps::of_device();
+  const TensorMaps& maps = tensor_maps(stream);
   const Operands operands{op.a, op.index, op.offsets, op.b, op.b2, op.c.size(0), op.transpose_b};
   if (!takes(maps, operands) || !suits(op.c)) return false;
   MGroupedArguments p = arguments_of(stream, maps, operands);
@@ -112,7 +112,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemm& op) {
 }
 
 bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
-  const TensorMaps& maps = TensorMaps::of_device();
+  const TensorMaps& maps = tensor_maps(stream);
   const Operands operands{op.a, op.index, op.offsets, op.gate, op.up, op.y.size(0), true};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.y)) return false;
   MGroupedArguments p = arguments_of(stream, maps, operands);
@@ -128,7 +128,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwiglu& op) {
 }
 
 bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
-  const TensorMaps& maps = TensorMaps::of_device();
+  const TensorMaps& maps = tensor_maps(stream);
   const Tensor no_pair;
   const Operands operands{op.dy, op.index, op.offsets, op.b, no_pair, op.y.size(0), false};
   if (!takes(maps, operands) || !suits(op.h) || !suits(op.dh) || !suits(op.y)) return false;
@@ -147,7 +147,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmSwigluBackward& op) {
 }
 
 bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
-  const TensorMaps& maps = TensorMaps::of_device();
+  const TensorMaps& maps = tensor_maps(stream);
   const std::int64_t experts = op.offsets.size(0) - 1;
   if (!suits(maps, op.offsets, kBlockK) || !suits(op.a) || !suits(op.b) || op.c.numel() == 0) return false;
   const std::int64_t m = op.c.size(0) / experts, n = op.c.size(1);

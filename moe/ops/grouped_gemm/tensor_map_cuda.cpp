@@ -1,13 +1,15 @@
 #include <cuda_runtime_api.h>
 
 #include "core/device/cuda/driver.h"
+#include "core/device/cuda_stream_state.h"
 #include "moe/ops/grouped_gemm/tensor_map_cuda.cuh"
 
 namespace megalith::cuda {
 
-const TensorMaps& TensorMaps::of_device() {
-  static const TensorMaps maps;
-  return maps;
+const TensorMaps& tensor_maps(CudaStream& stream) {
+  std::shared_ptr<const TensorMaps>& maps = stream.state().tensor_maps;
+  if (maps == nullptr) maps = std::make_shared<const TensorMaps>();
+  return *maps;
 }
 
 TensorMaps::TensorMaps() {

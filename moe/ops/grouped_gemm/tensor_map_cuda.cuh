@@ -5,15 +5,16 @@
 
 #include <cstdint>
 
+#include "core/device/cuda_stream.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith::cuda {
 
-// Makes TMA descriptors. All boxes have rows of 128 bytes, with the 128-byte swizzle in shared
+// Makes TMA descriptors; kept by a stream. All boxes have rows of 128 bytes, with the 128-byte swizzle in shared
 // memory. Addresses and strides are multiples of 16 bytes.
 class TensorMaps {
  public:
-  static const TensorMaps& of_device();                // the process's
+  TensorMaps();
   bool present() const { return encode_ != nullptr; }  // the device is a Hopper
 
   // Boxes of 64 columns and `box_rows` rows of a bf16 [rows, columns], whose rows may be strided.
@@ -22,8 +23,6 @@ class TensorMaps {
   CUtensorMap matrices(const Tensor& c, std::int64_t count) const;
 
  private:
-  TensorMaps();
-
   struct Extent {
     unsigned dims;
     cuuint64_t sizes[3];
@@ -34,5 +33,7 @@ class TensorMaps {
 
   decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;  // the driver's
 };
+
+const TensorMaps& tensor_maps(CudaStream& stream);
 
 }  // namespace megalith::cuda

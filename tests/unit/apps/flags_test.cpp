@@ -342,6 +342,7 @@ TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
   for (const App app : kApps) {
     const std::string help = parse_flags(app, {"--help"}).print;
     EXPECT_EQ(help, parse_flags(app, {"-h", "--help"}).print);
+    EXPECT_EQ(help, parse_flags(app, {"-h-version"}).print);
     for (const Flag& flag : make_table(options, requests)) {
       if (flag.traits.positional) continue;
       EXPECT_EQ(help.find("\n  --" + std::string(flag.name) + " ") != std::string::npos, takes(flag, app)) << flag.name;

@@ -20,6 +20,7 @@
 #include "core/memory/memory_pool.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/norm/norm.h"
+#include "core/ops/op.h"
 #include "parallel/checkpoint/checkpoint.h"
 #include "parallel/checkpoint/manifest.h"
 #include "parallel/comm/plan_communicator.h"

@@ -13,7 +13,7 @@ TEST(CudaBlasLibrary, AnswersUnderItsOwnNames) {
   EXPECT_NE(std::string(cublasLtGetStatusString(CUBLAS_STATUS_ALLOC_FAILED)), "");
 }
 
-// Arguments arrive in their places: an attribute that is set is read back by the library itself.
+// The library judges what arrives: sizes and attributes that it takes, and such that it does not.
 TEST(CudaBlasLibrary, HandsArgumentsOn) {
   cublasLtMatrixLayoutOpaque_t matrix;
   ASSERT_EQ(cublasLtMatrixLayoutInit(&matrix, CUDA_R_16BF, 64, 32, 72), CUBLAS_STATUS_SUCCESS);

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <string_view>
 
 #include "core/device/cuda_device.h"
 #include "core/ops/attention/attention.h"
+#include "core/ops/op.h"
 #include "tests/reference/attention.h"
 #include "tests/unit/ops/cuda_memory.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/ops/elementwise/elementwise.h"
+#include "core/ops/op.h"
 #include "core/tensor/bf16.h"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 
