@@ -10,11 +10,10 @@ namespace megalith {
 
 namespace {
 
-// NCCL may add the replicas in another order for the first stage than for the last, whose copies of a tied embedding
-// must stay alike. The last stage then takes what the first has: gradients, or weights where each updates shards.
-bool copies_tied(const Rank& rank) {
-  return rank.groups.embedding && rank.streams.compute.device() == DeviceType::kCuda && rank.groups.replicas.size() > 2;
-}
+// The replicas of the first stage may be added in another order than those of the last, whose copies of a tied
+// embedding must stay the same. The last stage then takes what the first has: gradients, or weights where each updates
+// shards.
+bool copies_tied(const Rank& rank) { return rank.groups.embedding && !rank.groups.replicas.sums_in_rank_order(); }
 
 }  // namespace
 

@@ -79,6 +79,9 @@ class Communicator {
   // so.
   virtual bool rehearse_captures(bool /*on*/) { return false; }
 
+  // Whether another group of this size gives the same addends the same bits.
+  virtual bool sums_in_rank_order() const { return true; }
+
   // Null where the ranks cannot read each other's memory.
   virtual MemorySharing* memory_sharing() { return nullptr; }
 

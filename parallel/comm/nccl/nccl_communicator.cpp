@@ -61,6 +61,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     return std::make_unique<NcclCommunicator>(name, host_->split(color, key, name), process_, watcher_);
   }
   void abort(const std::string& message) override { process_->abort(message); }
+  bool sums_in_rank_order() const override { return size() <= 2; }
   MemorySharing* memory_sharing() override { return this; }
   bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
   void unshare_memory() override;
