@@ -35,6 +35,7 @@ using test::Cell;
 using test::Layout;
 using test::numbers;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 
@@ -105,7 +106,8 @@ using Case = test::Combination<kNumFactors>;
 
 const std::vector<Words> kModuleSets = {{"layer"}, {"attn"}, {"mlp"}, {"attn", "mlp"}};
 const Words kRecomputed = {"none", "selective", "full"};
-const std::vector<int> kSharings = {0, 1, 2, 3, 5};  // as Layout has them
+const std::vector<Sharing> kSharings = {Sharing::kNone, Sharing::kOverlapped, Sharing::kOptimizer, Sharing::kUnits,
+                                        Sharing::kGradients};
 
 // Each two values of two factors once.
 std::vector<Cell> cells() {
@@ -116,7 +118,7 @@ std::vector<Cell> cells() {
   std::erase_if(cases, [&](const Case& c) {
     const bool one_segment = at(kRecomputed, c, kRecompute) == "full" && c[kModules] != 0;  // a layer is one then
     const Layout& layout = at(all, c, kLayout);
-    return one_segment || (at(kSharings, c, kSharing) > 0 && layout.data * layout.context == 1);
+    return one_segment || (at(kSharings, c, kSharing) != Sharing::kNone && layout.data * layout.context == 1);
   });
   std::vector<Cell> chosen;
   for (const Case& c : test::pairwise<kNumFactors>(cases)) {

@@ -31,20 +31,24 @@ constexpr int kDenseFamilies = 3;
 bool has_experts(const Draw& draw) { return draw.at("family") >= kDenseFamilies; }
 bool has_shared_expert(const Draw& draw) { return has_experts(draw) && draw.at("family") < kDenseFamilies + 2; }
 
-// As Layout has them. Sums of each microbatch over the replicas have an order, and those of instances another.
+// Sums of each microbatch over the replicas have an order, and those of instances another.
 Values of_sharings() {
   Values values;
-  for (int sharing = 0; sharing <= 7; ++sharing) {
-    const int same = sharing == 3 || sharing == 5 ? 3 : sharing == 6 ? 6 : 0;
+  for (int i = 0; i < kNumSharings; ++i) {
+    const Layout layout{.sharing = static_cast<Sharing>(i)};
+    const bool each = layout.sums_each_microbatch(), in_instances = layout.sharing == Sharing::kUnitsOfTwoInstances;
     const Words none = Layout{}.flags();
-    Words flags = Layout{.sharing = sharing}.flags();
+    Words flags = layout.flags();
     flags.erase(flags.begin(), flags.begin() + static_cast<std::ptrdiff_t>(none.size()));
-    values.push_back({flags, same});
+    values.push_back({flags, in_instances ? 6 : each ? 3 : 0});
   }
   return values;
 }
-bool gathers_units(const Draw& draw) { return Layout{.sharing = draw.at("sharing")}.gathers_units(); }
-bool reduces_each_microbatch(const Draw& draw) { return draw.at("sharing") == 3 || draw.at("sharing") == 6; }
+Sharing sharing_of(const Draw& draw) { return static_cast<Sharing>(draw.at("sharing")); }
+bool gathers_units(const Draw& draw) { return Layout{.sharing = sharing_of(draw)}.gathers_units(); }
+bool reduces_each_microbatch(const Draw& draw) {
+  return sharing_of(draw) == Sharing::kUnits || sharing_of(draw) == Sharing::kUnitsOfTwoInstances;
+}
 
 Values of_offloads() {
   Values values = {{}};

@@ -21,6 +21,7 @@ using test::expect_same_run;
 using test::Layout;
 using test::numbers;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 using ::testing::HasSubstr;
@@ -136,7 +137,9 @@ const std::vector<Layout> kLayouts = {{.tensor = 2},
                                       {.pipeline = 2},
                                       {.tensor = 2, .sequence = true},  // this one and the next of the full tier
                                       {.tensor = 2, .sequence = true, .pipeline = 2}};
-const std::vector<int> kSharings = {0, 1, 2, 3, 5, 6};  // as Layout has them; the last one of the full tier
+const std::vector<Sharing> kSharings = {
+    Sharing::kNone,  Sharing::kOverlapped, Sharing::kOptimizer,
+    Sharing::kUnits, Sharing::kGradients,  Sharing::kUnitsOfTwoInstances};  // the last one of the full tier
 
 Cell cell_of(const Case& c) {
   const bool is_quick = test::one_of(2) > 1;
@@ -149,7 +152,8 @@ Cell cell_of(const Case& c) {
   Layout& layout = cell.layout;
   layout.schedule = at(test::schedules(), c, kSchedule);
   layout.sharing = at(kSharings, c, kSharing);
-  if (layout.sharing > 0) layout.data = (layout.sharing == 6 ? 4 : 2) / layout.context;  // two instances of two ranks
+  if (layout.sharing != Sharing::kNone)
+    layout.data = (layout.sharing == Sharing::kUnitsOfTwoInstances ? 4 : 2) / layout.context;  // each of two ranks
   return cell;
 }
 
@@ -182,7 +186,7 @@ TEST(Graphs, EveryCombination) {
   int number = 0;
   for (const std::string& schedule : test::schedules()) {
     for (const char* const recompute : {"none", "selective"}) {
-      for (const int sharing : {1, 2, 3}) {
+      for (const Sharing sharing : {Sharing::kOverlapped, Sharing::kOptimizer, Sharing::kUnits}) {
         for (const Words& modules : {kAttention, kMlp, kBoth, kLayer}) {
           if (number++ % test::one_of(23) != 0) continue;
           cells.push_back({.modules = modules,
@@ -200,7 +204,9 @@ TEST(Graphs, DelayedWeightGradients) {
   const Words delayed{"--delay-wgrad-compute"};
   expect_as_eager({
       {.modules = kLayer, .layout = {}, .more = delayed},
-      {.modules = kBoth, .layout = {.data = 2, .schedule = "interleaved", .sharing = 1}, .more = delayed},
+      {.modules = kBoth,
+       .layout = {.data = 2, .schedule = "interleaved", .sharing = Sharing::kOverlapped},
+       .more = delayed},
       {.modules = kLayer, .layout = {.tensor = 2, .sequence = true, .overlap = true}, .more = delayed},
   });
 }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string_view>
+
 namespace megalith::test {
 
 const std::vector<Family>& families() {
@@ -19,11 +22,43 @@ const Words& schedules() {
   return all;
 }
 
+namespace {
+
+struct SharingRow {
+  std::string_view name;
+  std::string_view flags;
+};
+// In the order of Sharing.
+constexpr std::array<SharingRow, kNumSharings> kSharings = {{
+    {" ", ""},
+    {" overlapped ", "--overlap-grad-reduce"},
+    {" sharded ", "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather"},
+    {" units ", "--overlap-grad-reduce --data-parallel-sharding-strategy optim_grads_params --overlap-param-gather"},
+    {" units summed last ",
+     "--overlap-grad-reduce --data-parallel-sharding-strategy optim_grads_params --overlap-param-gather "
+     "--fsdp-reduce-grads last"},
+    {" gradients ", "--overlap-grad-reduce --data-parallel-sharding-strategy optim_grads"},
+    {" units of two instances ",
+     "--overlap-grad-reduce --data-parallel-sharding-strategy optim_grads_params --overlap-param-gather "
+     "--num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim"},
+    {" experts' units ",
+     "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather "
+     "--expert-data-parallel-sharding-strategy optim_grads_params --fsdp-reduce-grads last"},
+}};
+const SharingRow& row_of(Sharing sharing) { return kSharings.at(static_cast<std::size_t>(sharing)); }
+
+}  // namespace
+
 int Layout::chunks() const { return is_v() || schedule == "interleaved" ? 2 : 1; }
 
 bool Layout::gathers_units() const {
   const bool replicates_experts = tensor * data * context > expert * expert_tensor;
-  return sharing == 3 || sharing == 4 || sharing == 6 || (sharing == 7 && replicates_experts);
+  return sharing == Sharing::kUnits || sharing == Sharing::kUnitsSummedLast ||
+         sharing == Sharing::kUnitsOfTwoInstances || (sharing == Sharing::kExpertUnits && replicates_experts);
+}
+
+bool Layout::sums_each_microbatch() const {
+  return sharing == Sharing::kUnits || sharing == Sharing::kGradients || sharing == Sharing::kUnitsOfTwoInstances;
 }
 
 Words Layout::flags() const {
@@ -41,17 +76,7 @@ Words Layout::flags() const {
   if (expert > 1) flags = flags + Words{"--expert-model-parallel-size", std::to_string(expert)};
   if (expert_tensor > 1) flags = flags + Words{"--expert-tensor-parallel-size", std::to_string(expert_tensor)};
   if (overlap) flags = flags + Words{"--tp-comm-overlap"};
-  if (sharing >= 1) flags = flags + Words{"--overlap-grad-reduce"};
-  if (sharing == 2) flags = flags + Words{"--use-distributed-optimizer", "--overlap-param-gather"};
-  if (sharing == 3 || sharing == 4 || sharing == 6)
-    flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads_params", "--overlap-param-gather"};
-  if (sharing == 5) flags = flags + Words{"--data-parallel-sharding-strategy", "optim_grads"};
-  if (sharing == 6) flags = flags + words("--num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy optim");
-  if (sharing == 7)
-    flags = flags + words(
-                        "--use-distributed-optimizer --overlap-param-gather --expert-data-parallel-sharding-strategy "
-                        "optim_grads_params --fsdp-reduce-grads last");
-  if (sharing == 4) flags = flags + Words{"--fsdp-reduce-grads", "last"};
+  flags = flags + words(std::string(row_of(sharing).flags));
   if (schedule == "interleaved") flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
   return flags;
 }
@@ -64,15 +89,7 @@ std::string Layout::name() const {
          " pp" + std::to_string(pipeline) + " dp" + std::to_string(data) +
          (context > 1 ? " cp" + std::to_string(context) + " " + communication : "") +
          (expert > 1 ? " ep" + std::to_string(expert) : "") +
-         (expert_tensor > 1 ? " etp" + std::to_string(expert_tensor) : "") +
-         (sharing == 7   ? " experts' units "
-          : sharing == 6 ? " units of two instances "
-          : sharing == 5 ? " gradients "
-          : sharing == 4 ? " units summed last "
-          : sharing == 3 ? " units "
-          : sharing == 2 ? " sharded "
-          : sharing == 1 ? " overlapped "
-                         : " ") +
+         (expert_tensor > 1 ? " etp" + std::to_string(expert_tensor) : "") + std::string(row_of(sharing).name) +
          schedule;
 }
 
@@ -105,12 +122,13 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     // An exchange or more each way.
     EXPECT_GE(did.context_calls, layout.context > 1 ? 2 * steps * microbatches * sizes.layers / layout.pipeline : 0);
     const bool has_replicas = layout.data * layout.context > 1;
-    if (layout.sharing <= 2) {
-      EXPECT_GE(did.buckets_reduced, has_replicas ? (layout.sharing > 0 ? 2 : 1) * steps : 0);
-      EXPECT_EQ(did.ranges_scattered > 0, layout.sharing == 2);
-      EXPECT_GE(did.buckets_gathered, layout.sharing == 2 ? 2 * steps : 0);
+    if (layout.sharing <= Sharing::kOptimizer) {
+      const bool shards = layout.sharing == Sharing::kOptimizer;
+      EXPECT_GE(did.buckets_reduced, has_replicas ? (layout.sharing > Sharing::kNone ? 2 : 1) * steps : 0);
+      EXPECT_EQ(did.ranges_scattered > 0, shards);
+      EXPECT_GE(did.buckets_gathered, shards ? 2 * steps : 0);
     }
-    const bool each = layout.sharing == 3 || layout.sharing == 5 || layout.sharing == 6;  // sums in each microbatch
+    const bool each = layout.sums_each_microbatch();
     const std::int64_t units = steps * microbatches * sizes.layers / layout.pipeline;
     EXPECT_GE(did.units_reduced, each ? units : 0);
     EXPECT_EQ(did.units_reduced > 0, each);

@@ -20,6 +20,20 @@ const std::vector<Family>& families();
 
 const Words& schedules();  // all names
 
+// What replicas share out.
+enum class Sharing {
+  kNone,
+  kOverlapped,  // nothing, and sums overlap backward
+  // As kOverlapped, and:
+  kOptimizer,        // the optimizer's state, whose parameters are gathered
+  kUnits,            // parameters and gradients
+  kUnitsSummedLast,  // parameters; gradients are summed once
+  kGradients,
+  kUnitsOfTwoInstances,  // parameters and gradients within each of two instances, and the update between them
+  kExpertUnits,          // as kOptimizer, and of experts as kUnitsSummedLast
+};
+constexpr int kNumSharings = 8;
+
 struct Layout {
   int tensor = 1;
   bool sequence = false;
@@ -27,11 +41,7 @@ struct Layout {
   int pipeline = 1;
   int data = 1;
   std::string schedule = "1f1b";
-  // Of the replicas: 1 overlaps their sums with backward, 2 also shards the optimizer's state and gathers the
-  // parameters, 3 shards parameters and gradients, 4 parameters alone, whose gradients are summed once, 5 gradients
-  // alone, 6 all, in two instances that also share out the update, 7 parameters of experts alone, whose gradients are
-  // summed once, beside what 2 does of the others.
-  int sharing = 0;
+  Sharing sharing = Sharing::kNone;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism
   int expert = 1;                     // of tensor x context x data, as the next
@@ -40,6 +50,7 @@ struct Layout {
   int ranks() const { return tensor * pipeline * data * context; }
   int chunks() const;  // of a stage
   bool gathers_units() const;
+  bool sums_each_microbatch() const;
   bool is_v() const { return schedule == "zb-v" || schedule == "dualpipe-v"; }
   Words flags() const;
   std::string name() const;

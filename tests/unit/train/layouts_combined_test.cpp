@@ -16,16 +16,17 @@ namespace {
 
 using test::Layout;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 
 TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
   int number = 0;
   for (Layout layout :
-       {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = 2},
+       {Layout{.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = Sharing::kOptimizer},
         Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .overlap = true, .pipeline = 4},
         Layout{.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .context = 2},
-        Layout{.pipeline = 2, .sharing = 2, .context = 2, .communication = "a2a"}}) {
+        Layout{.pipeline = 2, .sharing = Sharing::kOptimizer, .context = 2, .communication = "a2a"}}) {
     const Words flags = test::sizes_for(layout) + test::families()[1].flags +
                         Words{"--hidden-dropout", "0.1", "--train-iters", "2", "--check-hazards",
                               "--eval-interval",  "2",   "--eval-iters",  "1"};
@@ -134,10 +135,10 @@ INSTANTIATE_TEST_SUITE_P(Models, CombinedCheckpoints,
 TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
   const std::vector<Layout> layouts = {
       {},
-      {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = 2},
+      {.tensor = 2, .sequence = true, .pipeline = 2, .data = 2, .sharing = Sharing::kOptimizer},
       {.tensor = 2, .pipeline = 2, .schedule = "interleaved"},
       {.tensor = 4, .sequence = true, .pipeline = 2, .schedule = "zb-v"},
-      {.pipeline = 4, .data = 2, .schedule = "zb-h1", .sharing = 1},
+      {.pipeline = 4, .data = 2, .schedule = "zb-h1", .sharing = Sharing::kOverlapped},
       {.tensor = 2, .sequence = true, .pipeline = 4, .schedule = "interleaved"},
       {.tensor = 2, .sequence = true, .data = 2, .context = 2},
   };

@@ -55,7 +55,7 @@ Layout layout_of(const Case& c) {
           .pipeline = c[kPipeline],
           .data = c[kData],
           .schedule = test::schedules()[static_cast<std::size_t>(c[kSchedule])],
-          .sharing = c[kSharing],
+          .sharing = static_cast<test::Sharing>(c[kSharing]),
           .context = c[kContext] == 0 ? 1 : 2,
           .communication = kCommunications[static_cast<std::size_t>(c[kContext])]};
 }

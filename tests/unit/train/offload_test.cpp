@@ -51,10 +51,11 @@ INSTANTIATE_TEST_SUITE_P(
                     OffloadCase{"tp2_sp_overlap", {.tensor = 2, .sequence = true, .overlap = true}},                  //
                     OffloadCase{"tp2_pp2_zb_h1",
                                 {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-h1"}},
-                    OffloadCase{"cp2", {.context = 2}},                     //
-                    OffloadCase{"dp2_sharded", {.data = 2, .sharing = 2}},  //
-                    OffloadCase{"dp2_units", {.data = 2, .sharing = 3}},    //
-                    OffloadCase{"pp2_units_zb_v", {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3}}),
+                    OffloadCase{"cp2", {.context = 2}},                                             //
+                    OffloadCase{"dp2_sharded", {.data = 2, .sharing = test::Sharing::kOptimizer}},  //
+                    OffloadCase{"dp2_units", {.data = 2, .sharing = test::Sharing::kUnits}},        //
+                    OffloadCase{"pp2_units_zb_v",
+                                {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = test::Sharing::kUnits}}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(Offload, HasTheBitsOfKeeping) {

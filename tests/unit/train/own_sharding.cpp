@@ -164,7 +164,7 @@ std::vector<OwnCase> few_own_cases() { return named(pairwise<3>(all_cases())); }
 Cell own_cell(const OwnCase& of, int steps) {
   Cell cell{
       .modules = of.modules,
-      .layout = {.pipeline = 2, .data = 2, .schedule = of.schedule, .sharing = 3, .expert = 2},
+      .layout = {.pipeline = 2, .data = 2, .schedule = of.schedule, .sharing = Sharing::kUnits, .expert = 2},
       .more = llama_flags() + words("--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 --moe-router-topk 2 "
                                     "--moe-layer-freq 2 --moe-aux-loss-coeff 0.1 --fsdp-embedding-and-head sharded"),
       .steps = steps,
@@ -172,7 +172,7 @@ Cell own_cell(const OwnCase& of, int steps) {
   if (!of.offloads.empty()) cell.more = cell.more + offload(of.offloads);
   // Some of its microbatches delay weight gradients and others do not, so that no hook at the ends of a layer's graphs
   // stands before the gradients of all.
-  if (of.schedule == "dualpipe-v" && of.modules == Words{"layer"}) cell.layout.sharing = 4;
+  if (of.schedule == "dualpipe-v" && of.modules == Words{"layer"}) cell.layout.sharing = Sharing::kUnitsSummedLast;
   return cell;
 }
 

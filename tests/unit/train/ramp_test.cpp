@@ -21,6 +21,7 @@ namespace {
 
 using test::Layout;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 using test::words;
@@ -170,13 +171,15 @@ std::vector<Cell> cells() {
       {.name = "plain"},
       {.name = "graphs and activations on the host", .flags = kMoves, .microbatches = 2, .graphs = true},
       {.name = "units, graphs, activations on the host",
-       .layout = {.data = 2, .sharing = 3},
+       .layout = {.data = 2, .sharing = Sharing::kUnits},
        .flags = kMoves + words("--fsdp-prefetch 2 --fsdp-unit-slots 3"),
        .graphs = true},
-      {.name = "units in two instances", .layout = {.data = 4, .sharing = 6}, .microbatches = 2},
-      {.name = "a sharded optimizer", .layout = {.data = 2, .sharing = 2}, .graphs = true},
+      {.name = "units in two instances",
+       .layout = {.data = 4, .sharing = Sharing::kUnitsOfTwoInstances},
+       .microbatches = 2},
+      {.name = "a sharded optimizer", .layout = {.data = 2, .sharing = Sharing::kOptimizer}, .graphs = true},
       {.name = "recomputed layers",
-       .layout = {.data = 2, .sharing = 4},
+       .layout = {.data = 2, .sharing = Sharing::kUnitsSummedLast},
        .flags = words("--recompute-granularity full --recompute-method uniform"),
        .graphs = true},
       {.name = "split rows", .layout = {.tensor = 2, .sequence = true, .overlap = true, .context = 2}, .graphs = true},
@@ -190,14 +193,14 @@ std::vector<Cell> cells() {
                      .graphs = true});
   }
   cells.push_back({.name = "units in a pipeline",
-                   .layout = {.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = 3},
+                   .layout = {.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = Sharing::kUnits},
                    .flags = kMoves,
                    .microbatches = 2,
                    .graphs = true});
   const Words experts =
       test::llama_flags() + words("--seq-length 128 --ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2");
   cells.push_back({.name = "experts whose room is regrown",
-                   .layout = {.data = 2, .sharing = 3, .expert = 2},
+                   .layout = {.data = 2, .sharing = Sharing::kUnits, .expert = 2},
                    .flags = experts,
                    .microbatches = 2,
                    .room = "0.5",
@@ -257,7 +260,7 @@ TEST(Ramp, TheLargestStageHasItsMemoryBeforeTheFirstStep) {
 
 // An evaluation takes --global-batch-size at each stage, as in Megatron-LM.
 TEST(Ramp, EvaluationsTakeTheWholeBatch) {
-  const Cell cell{.name = "data", .layout = {.data = 2, .sharing = 3}, .graphs = true};
+  const Cell cell{.name = "data", .layout = {.data = 2, .sharing = Sharing::kUnits}, .graphs = true};
   const Words evaluates = words("--eval-iters 2 --eval-interval 3");
   const RunResult ramp = test::train({.flags = cell.ramp() + evaluates + Words{"--exit-interval", "3"}, .ranks = 2});
   ASSERT_EQ(ramp.validation_losses.size(), 1U);

@@ -8,6 +8,7 @@ namespace {
 
 using test::Layout;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 
@@ -20,14 +21,14 @@ INSTANTIATE_TEST_SUITE_P(
     Layouts, Threads,
     testing::Values(
         // Tensor-parallel pieces beside GEMMs, gradients reduced beside backward, parameters gathered beside forward.
-        Layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 2},
+        Layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = Sharing::kOptimizer},
         // Messages between stages beside replicas' gradients.
-        Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = 1},
+        Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = Sharing::kOverlapped},
         // A stage that hands over to itself beside tensor-parallel sums.
         Layout{.tensor = 2, .pipeline = 2, .schedule = "zb-v"},
         // Keys and values around the ring beside tensor-parallel pieces, and heads for tokens beside messages.
         Layout{.tensor = 2, .sequence = true, .overlap = true, .context = 2},
-        Layout{.pipeline = 2, .sharing = 2, .context = 2, .communication = "a2a"}),
+        Layout{.pipeline = 2, .sharing = Sharing::kOptimizer, .context = 2, .communication = "a2a"}),
     [](const auto& layout) {
       std::string name = layout.param.name();
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
@@ -50,7 +51,7 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
                             "1",
                             "--async-save",
                             kGraphs,
-                            layout.sharing > 0 ? "local" : "none"};
+                            layout.sharing != Sharing::kNone ? "local" : "none"};
   const RunResult run = test::train({.flags = flags, .ranks = layout.ranks()});
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
@@ -60,7 +61,7 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
 
 // Gathers and sums of two groups of ranks on the same streams, beside tensor-parallel pieces.
 TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
-  const Layout layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = 3};
+  const Layout layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = Sharing::kUnits};
   const RunResult run = test::train(
       {.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + Words{"--train-iters", "2"},
        .ranks = layout.ranks()});
@@ -73,7 +74,7 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
 // Rows to the ranks of their experts and back beside the shared expert, in graphs, beside gathers of dense units and
 // copies of as many rows as are in use.
 TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
-  const Layout layout{.data = 2, .sharing = 3, .expert = 2};
+  const Layout layout{.data = 2, .sharing = Sharing::kUnits, .expert = 2};
   const Words more = test::words(
                          "--train-iters 3 --moe-shared-expert-overlap --fine-grained-activation-offloading "
                          "--min-offload-bytes 0 --offload-modules fused_group_mlp") +
@@ -92,7 +93,7 @@ TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
 
 // Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
 TEST(ThreadsOfOffload, ShareNothingWithoutOrder) {
-  const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = 3};
+  const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = Sharing::kUnits};
   const Words kinds = test::words(
       "--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules attn_norm core_attn act "
       "fc2");

@@ -21,6 +21,7 @@ using test::Cell;
 using test::Layout;
 using test::numbers;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 
@@ -37,7 +38,10 @@ const std::vector<Words> kRecomputed = {
     {"--recompute-granularity", "selective", "--recompute-modules", "moe"},
     {"--recompute-granularity", "full"}};
 const std::vector<Words> kFusions = {{}, {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}};
-const std::vector<int> kSharings = {0, 2, 3, 4, 5, 6, 7};  // as Layout has them
+const std::vector<Sharing> kSharings = {
+    Sharing::kNone,      Sharing::kOptimizer,           Sharing::kUnits,      Sharing::kUnitsSummedLast,
+    Sharing::kGradients, Sharing::kUnitsOfTwoInstances, Sharing::kExpertUnits};
+constexpr int kUnitsAlone = 2;  // of these
 const std::vector<Words> kSlotCounts = {{},
                                         {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
                                         {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"},
@@ -68,13 +72,14 @@ bool is_legal(const Case& c) {
   if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
   if (c[kWay] != 0 && at(kLayouts, c, kLayout).expert == 1) return false;
   const Layout layout = layout_of(c);
-  if (c[kSlots] == 3 && (layout.sharing == 4 || layout.sharing == 7)) return false;  // gradients are whole there
+  if (c[kSlots] == 3 && (layout.sharing == Sharing::kUnitsSummedLast || layout.sharing == Sharing::kExpertUnits))
+    return false;  // gradients are whole there
   return c[kSlots] == 0 || layout.gathers_units();
 }
 // Two instances of more than one rank, with a copy of the experts in each.
 bool has_ranks(const Case& c) {
   const Layout layout = layout_of(c);
-  return layout.sharing != 6 || (layout.data == 4 && layout.expert < 4);
+  return layout.sharing != Sharing::kUnitsOfTwoInstances || (layout.data == 4 && layout.expert < 4);
 }
 
 std::vector<Case> chosen_cases() {
@@ -112,9 +117,10 @@ Case plain(const Case& c) {
   plain[kFamily] = c[kFamily];
   plain[kLayout] = c[kLayout];
   plain[kSchedule] = 1;
-  const int sharing = at(kSharings, c, kSharing);
+  const Layout layout = layout_of(c);
   plain[kWay] = c[kWay] == kGroups ? kGroups : 0;
-  plain[kSharing] = sharing == 3 || sharing == 5 ? 2 : sharing == 6 ? c[kSharing] : 0;
+  const bool in_instances = layout.sharing == Sharing::kUnitsOfTwoInstances;
+  plain[kSharing] = in_instances ? c[kSharing] : layout.sums_each_microbatch() ? kUnitsAlone : 0;
   return plain;
 }
 

@@ -18,6 +18,7 @@ using test::Cell;
 using test::Layout;
 using test::numbers;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 
@@ -67,7 +68,7 @@ const std::vector<Way>& ways() {
   return all;
 }
 const std::vector<Words> kModuleSets = {{}, {"layer"}, {"attn"}};  // in graphs; the first one eager
-const std::vector<int> kSharings = {0, 2, 3};                      // as Layout has them
+const std::vector<Sharing> kSharings = {Sharing::kNone, Sharing::kOptimizer, Sharing::kUnits};
 const std::vector<Layout> kLayouts = {{.data = 2}, {.pipeline = 2, .data = 2}};
 
 bool is_legal(const Case& c) {
@@ -107,7 +108,7 @@ Case plain(const Case& c) {
   plain[kModel] = c[kModel] == kFused ? kUnfused : c[kModel];
   plain[kLayout] = c[kLayout];
   plain[kSchedule] = 1;
-  plain[kSharing] = at(kSharings, c, kSharing) == 3 ? c[kSharing] : 0;
+  plain[kSharing] = at(kSharings, c, kSharing) == Sharing::kUnits ? c[kSharing] : 0;
   return plain;
 }
 

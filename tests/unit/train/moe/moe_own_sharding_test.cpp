@@ -63,12 +63,12 @@ void expect_own(const OwnCase& of, const Own& own, const RunResult& want) {
   test::expect_same_state(own.run, want);
   EXPECT_EQ(own.unit_actions, 0);
   EXPECT_GT(own.gathers, 0);
-  EXPECT_EQ(own.reductions > 0, test::own_cell(of, kShardedSteps).layout.sharing == 3);
+  EXPECT_EQ(own.reductions > 0, test::own_cell(of, kShardedSteps).layout.sharing == test::Sharing::kUnits);
   EXPECT_EQ(test::expect_moved(own.run, kShardedSteps * kShardedMicrobatches) > 0, !of.offloads.empty());
 }
 
 TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
-  std::map<int, RunResult> built_in;  // by the way of sharing
+  std::map<test::Sharing, RunResult> built_in;  // by the way of sharing
   for (const OwnCase& of : test::one_of(2) > 1 ? test::few_own_cases() : test::own_cases()) {
     Cell cell = test::own_cell(of, kShardedSteps);
     cell.more = cell.more + Words{"--bf16", "--check-hazards"};

@@ -9,6 +9,7 @@ namespace {
 
 using test::Layout;
 using test::MoeResult;
+using test::Sharing;
 using test::train;
 using test::Words;
 using test::operator+;
@@ -59,7 +60,8 @@ TEST_P(MoeRanks, DispatchersHaveTheSameBits) {
 TEST_P(MoeRanks, DelayedWeightGradientsHaveTheSameBits) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
-  for (const Layout& layout : {Layout{.data = 2, .expert = 2}, Layout{.data = 4, .sharing = 3, .expert = 2}}) {
+  for (const Layout& layout :
+       {Layout{.data = 2, .expert = 2}, Layout{.data = 4, .sharing = Sharing::kUnits, .expert = 2}}) {
     const MoeResult plain = train(flags, layout);
     for (const Words& way :
          {Words{}, graphs + Words{"layer"}, graphs + Words{"attn", "moe_router", "moe_preprocess"}}) {
@@ -75,7 +77,7 @@ TEST_P(MoeRanks, DelayedWeightGradientsHaveTheSameBits) {
 TEST_P(MoeRanks, ResumesWithExpertsOnOtherRanks) {
   const TestFolder folder;
   const Words flags = model() + Words{"--hidden-dropout", "0.1"};
-  const Layout split{.data = 2, .sharing = 2, .expert = 2};
+  const Layout split{.data = 2, .sharing = Sharing::kOptimizer, .expert = 2};
   const MoeResult whole = train(flags, split);
   train(flags + Words{"--exit-interval", "4", "--save", folder.path("kept")}, split);
   const Words rest = flags + Words{"--load", folder.path("kept")};
@@ -83,8 +85,8 @@ TEST_P(MoeRanks, ResumesWithExpertsOnOtherRanks) {
   EXPECT_EQ(again.run.losses.back(), whole.run.losses.back());
   EXPECT_EQ(again.biases, whole.biases);
   EXPECT_EQ(again.run.weights, whole.run.weights);
-  for (const Layout& layout :
-       {Layout{.data = 2}, Layout{.data = 4, .expert = 4}, Layout{.data = 2, .sharing = 2, .expert_tensor = 2}}) {
+  for (const Layout& layout : {Layout{.data = 2}, Layout{.data = 4, .expert = 4},
+                               Layout{.data = 2, .sharing = Sharing::kOptimizer, .expert_tensor = 2}}) {
     SCOPED_TRACE(layout.name());
     const MoeResult elsewhere = train(rest, layout);
     ASSERT_EQ(elsewhere.run.losses.size(), 2u);

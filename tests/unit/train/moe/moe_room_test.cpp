@@ -20,6 +20,7 @@ namespace {
 using test::Layout;
 using test::RunRequest;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 using ::testing::Each;
@@ -107,14 +108,14 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
   };
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe"};
   const Words moves = test::offload({"attn_norm", "fused_group_mlp"});
-  for (const Way& way :
-       {Way{{.data = 2, .expert = 2}, {}, second}, Way{{.data = 2, .sharing = 2, .expert = 2}, {}, second},
-        Way{{.data = 2, .sharing = 3, .expert = 2}, moves, second},
-        Way{{.tensor = 2, .sequence = true, .expert = 2}, {}, second},
-        Way{{.pipeline = 2, .data = 2, .expert = 2}, {}, second},
-        Way{{.data = 4, .expert = 2, .expert_tensor = 2}, {}, both},
-        Way{{.data = 2, .expert = 2}, graphs + moves, second, true},
-        Way{{.data = 2, .expert = 2}, {"--moe-token-dispatcher-type", "allgather"}, second}}) {
+  for (const Way& way : {Way{{.data = 2, .expert = 2}, {}, second},
+                         Way{{.data = 2, .sharing = Sharing::kOptimizer, .expert = 2}, {}, second},
+                         Way{{.data = 2, .sharing = Sharing::kUnits, .expert = 2}, moves, second},
+                         Way{{.tensor = 2, .sequence = true, .expert = 2}, {}, second},
+                         Way{{.pipeline = 2, .data = 2, .expert = 2}, {}, second},
+                         Way{{.data = 4, .expert = 2, .expert_tensor = 2}, {}, both},
+                         Way{{.data = 2, .expert = 2}, graphs + moves, second, true},
+                         Way{{.data = 2, .expert = 2}, {"--moe-token-dispatcher-type", "allgather"}, second}}) {
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
     const Outcome want = run_in_room(model("4") + way.flags, way.layout),
                   got = run_in_room(model("1") + way.flags, way.layout);

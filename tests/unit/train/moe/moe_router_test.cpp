@@ -14,6 +14,7 @@ namespace {
 
 using test::Layout;
 using test::RunResult;
+using test::Sharing;
 using test::Words;
 using test::operator+;
 
@@ -77,12 +78,13 @@ TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
 
 TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
   const RunResult want = train_checked(model() + kWhole + Words{"--micro-batch-size", "4"});
-  for (const Layout& layout : {Layout{.data = 2, .sharing = 2},
-                               {.pipeline = 2, .data = 2},
-                               {.data = 2, .expert = 2},
-                               {.data = 2, .expert_tensor = 2},
-                               {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .expert_tensor = 2},
-                               {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2}}) {
+  for (const Layout& layout :
+       {Layout{.data = 2, .sharing = Sharing::kOptimizer},
+        {.pipeline = 2, .data = 2},
+        {.data = 2, .expert = 2},
+        {.data = 2, .expert_tensor = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .expert = 2, .expert_tensor = 2},
+        {.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kOverlapped, .context = 2}}) {
     SCOPED_TRACE(layout.name());
     expect_near(train_checked(model() + kWhole, layout), want);
   }

@@ -20,6 +20,7 @@ namespace {
 using test::Layout;
 using test::MoeResult;
 using test::RunResult;
+using test::Sharing;
 using test::train;
 using test::Words;
 using test::operator+;
@@ -58,30 +59,35 @@ void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of
 std::vector<Layout> expert_layouts() {
   return {{.tensor = 2, .sequence = true},
           {.pipeline = 2},
-          {.data = 2, .sharing = 2},
+          {.data = 2, .sharing = Sharing::kOptimizer},
           {.context = 2},
           {.tensor = 4, .sequence = true},
           {.pipeline = 4},
-          {.data = 4, .sharing = 2},
+          {.data = 4, .sharing = Sharing::kOptimizer},
           {.context = 4},
           {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-v"},
-          {.tensor = 2, .sequence = true, .data = 2, .sharing = 1, .context = 2, .communication = "all_gather"},
+          {.tensor = 2,
+           .sequence = true,
+           .data = 2,
+           .sharing = Sharing::kOverlapped,
+           .context = 2,
+           .communication = "all_gather"},
           {.data = 2, .expert = 2},
-          {.data = 4, .sharing = 2, .expert = 2},
+          {.data = 4, .sharing = Sharing::kOptimizer, .expert = 2},
           {.data = 2, .expert_tensor = 2},
           {.data = 4, .expert = 4},
           {.tensor = 2, .sequence = true, .data = 2, .expert = 2},
           {.pipeline = 2, .data = 2, .schedule = "zb-h1", .expert = 2},
           {.context = 2, .expert = 2},
-          {.data = 4, .sharing = 3, .expert = 2},
+          {.data = 4, .sharing = Sharing::kUnits, .expert = 2},
           {.data = 4, .expert = 2, .expert_tensor = 2},
-          {.tensor = 2, .sequence = true, .sharing = 1, .context = 2, .expert = 4},
+          {.tensor = 2, .sequence = true, .sharing = Sharing::kOverlapped, .context = 2, .expert = 4},
           {.tensor = 2,
            .sequence = true,
            .pipeline = 2,
            .data = 2,
            .schedule = "interleaved",
-           .sharing = 7,
+           .sharing = Sharing::kExpertUnits,
            .context = 2,
            .expert = 4}};
 }
@@ -147,8 +153,9 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
     ways.push_back(selective + Words{"shared_experts", "moe_act"} + graphs + Words{"mlp", "moe"});
     ways.push_back(selective + Words{"moe", "mlp", "mlp_act"} + graphs + Words{"layer"});
   }
-  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = 2},
-                               Layout{.data = 2, .sharing = 2, .expert = 2}}) {
+  for (const Layout& layout :
+       {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kOptimizer},
+        Layout{.data = 2, .sharing = Sharing::kOptimizer, .expert = 2}}) {
     const MoeResult plain = train(flags, layout);
     for (std::size_t w = layout.expert - 1; w < ways.size(); w += layout.ranks() == 1 ? 1 : 3) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(ways[w]));
@@ -277,7 +284,7 @@ TEST_P(Moe, ResumesBitForBit) {
 TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
   const TestFolder folder;
   const Words flags = model() + Words{"--bf16"};
-  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = 3};
+  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kUnits};
   const RunResult saved =
       test::train({.flags = flags + sharded.flags() + Words{"--exit-interval", "2", "--save", folder.path("kept")},
                    .ranks = sharded.ranks()});
