@@ -2,8 +2,9 @@
 # those that match SOURCES; less main.cpp and those that match the expressions of EXCLUDE) and links to the left only. Where CUDA is
 # chosen, and nowhere else: with MEGALITH_CUDA the library holds the folder's *.cu, *_cuda.cpp, nccl_*.cpp and cuda/*,
 # which alone, but for test programs that link megalith_cuda, see the headers of CUDA and of the targets in CUDA; without
-# it, no_cuda/* defines the same symbols. All other sources are compiled the same way in both builds. COLD: what no step waits for, such as flags and log
-# lines, is compiled fast rather than to be fast. Inline functions that hot and cold libraries share may come from either.
+# it, no_cuda/* defines the same symbols. All other sources are compiled the same way in both builds. COLD: what no step
+# waits for, such as flags and log lines, is compiled fast rather than to be fast. Inline functions that hot and cold
+# libraries share may come from either.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
 # Places in messages are the repository's, also where ccache makes a source's path relative to the build folder.

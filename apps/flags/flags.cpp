@@ -270,15 +270,15 @@ bool set_value(const Binding& binding, const RawValue& value) {
   return has_type(value, binding.kind) && binding.set(value.items);
 }
 
-struct FlagParser::Table {
-  State state;
+struct FlagParser::Table : State {
+  using State::State;
 };
 
-FlagParser::FlagParser(App app, OwnOptions own) : app_(app), table_(new Table{.state = State(std::move(own))}) {}
+FlagParser::FlagParser(App app, OwnOptions own) : app_(app), table_(std::make_unique<Table>(std::move(own))) {}
 FlagParser::~FlagParser() = default;
 
 Options FlagParser::parse_text(std::string_view toml, const std::string& file) {
-  State& state = table_->state;
+  State& state = *table_;
   state.clear();
   apply_files(state, app_, {read_config_text(toml, file)});
   complete(state, app_);
@@ -295,7 +295,7 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
 }
 
 Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
-  State& state = table_->state;
+  State& state = *table_;
   state.clear();
   state.given = read_command_line(app_, state.table, arguments);
   for (const RawValue& value : state.given) {
@@ -321,7 +321,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
 }
 
 Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) {
-  State& state = table_->state;
+  State& state = *table_;
   std::string replaced;
   if (checkpoint != nullptr) {
     try {

@@ -86,7 +86,7 @@ std::vector<std::string> without_earlier_lists(App app, const FlagTable& table, 
   return out;
 }
 
-// NAME of --NAME and --NAME=VALUE, also behind -h: CLI11 reads -h-NAME as -h --NAME. Empty for other words.
+// NAME of --NAME and --NAME=VALUE, also after -h: CLI11 reads -h-NAME as -h --NAME. Empty for other words.
 std::string_view name_in(std::string_view word) {
   const std::size_t dash = word.starts_with('-') ? word.find_first_not_of('h', 1) : std::string_view::npos;
   if (dash == std::string_view::npos || word[dash] != '-') return {};
@@ -95,9 +95,9 @@ std::string_view name_in(std::string_view word) {
 }
 
 // CLI11 gives words without a flag to the positional ones.
-bool may_be_given(const Flag& flag, const std::vector<std::string>& words) {
+bool may_be_given(const Flag& flag, const std::vector<std::string_view>& names) {
   if (flag.traits.positional || flag.name == "help") return true;
-  return std::ranges::any_of(words, [&](const std::string& word) { return is_named(flag, name_in(word)); });
+  return std::ranges::any_of(names, [&](std::string_view name) { return is_named(flag, name); });
 }
 
 // Declares a flag to CLI11.
@@ -116,12 +116,16 @@ CLI::Option* declare(CLI::App& parser, const Flag& flag) {
 
 std::vector<RawValue> read_command_line(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
   const std::vector<std::string> words = without_earlier_lists(app, table, prepared(app, table, arguments));
+  std::vector<std::string_view> names;
+  for (const std::string& word : words) {
+    if (const std::string_view name = name_in(word); !name.empty()) names.push_back(name);
+  }
   CLI::App parser;
   parser.set_help_flag();
   parser.allow_extras();
   std::vector<std::pair<const Flag*, const CLI::Option*>> declared;  // not all, which takes the square of their number
   for (const Flag& flag : table) {
-    if (takes(flag, app) && may_be_given(flag, words)) declared.emplace_back(&flag, declare(parser, flag));
+    if (takes(flag, app) && may_be_given(flag, names)) declared.emplace_back(&flag, declare(parser, flag));
   }
   try {
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
