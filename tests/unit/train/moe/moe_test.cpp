@@ -33,13 +33,14 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
     squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
   return std::sqrt(squares);
 }
-double number(const std::string& hex) { return std::strtod(hex.c_str(), nullptr); }
 double norm(const std::vector<float>& a) { return difference(a, std::vector<float>(a.size())); }
 
 void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of_gradients) {
   test::expect_losses_near(got.run, want.run);
   for (std::size_t i = 0; i < want.run.loss_values.size(); ++i)
-    EXPECT_NEAR(number(got.run.grad_norms[i]) / number(want.run.grad_norms[i]), 1, of_gradients) << "step " << i + 1;
+    EXPECT_NEAR(test::number_of_hex(got.run.grad_norms[i]) / test::number_of_hex(want.run.grad_norms[i]), 1,
+                of_gradients)
+        << "step " << i + 1;
   for (const auto& [name, gradient] : want.run.gradients) {
     ASSERT_TRUE(got.run.gradients.contains(name)) << name;
     EXPECT_GT(norm(gradient), 0) << name;
