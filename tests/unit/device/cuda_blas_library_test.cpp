@@ -1,4 +1,4 @@
-// cuBLASLt behind its names, as core/device/cuda/blas_library.cpp loads it; needs no GPU.
+// cuBLASLt as core/device/cuda/blas_library.cpp loads it; needs no GPU.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
