@@ -25,7 +25,7 @@ struct AllReduce {
   static constexpr const char* kName = "all_reduce";
   Communicator& group;
   Tensor buffer;                 // [n] fp32 | bf16 | fp64 | int32 | int64, read and written
-  ReduceOp op = ReduceOp::kSum;  // kMax of floats propagates NaN
+  ReduceOp op = ReduceOp::kSum;  // kMax where one is NaN: unspecified
   std::string label = {};
 };
 

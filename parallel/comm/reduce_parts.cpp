@@ -39,9 +39,8 @@ void reduce(ReduceOp op, std::span<const void* const> parts, void* out, std::int
         parts, out, n, [&](T x) { return static_cast<A>(load(x)); }, [](A a, A b) { return static_cast<A>(a + b); },
         [&](A a) { return store(static_cast<M>(a)); });
   } else {
-    // A NaN compares unequal to itself; once accumulated it is never smaller than another value.
     reduce_blocks<T, M>(
-        parts, out, n, load, [](M a, M b) { return b > a || b != b ? b : a; }, store);
+        parts, out, n, load, [](M a, M b) { return std::max(a, b); }, store);
   }
 }
 

@@ -170,28 +170,6 @@ void check_all_reduce(Communicator& world, const CollectiveForm& form) {
     all_reduce_case<float>(world, rig, 5'000'011);
     all_reduce_case<bf16>(world, rig, 5'000'011);
   }
-  // Each rank is NaN in one place, by turns of either sign, and all are negative in the last.
-  const auto nan_case = [&]<class T>(T nan, T first, T last) {
-    auto x = rig.empty<T>(world.size() + 1);
-    for (T& v : x.values) v = first;
-    x.values[static_cast<std::size_t>(world.rank())] = nan;
-    x.values.back() = last;
-    rig.run([&] { launch(rig.stream(), AllReduce{.group = world, .buffer = x.tensor(), .op = ReduceOp::kMax}); }, x);
-    return x.values;
-  };
-  const double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), world.rank() % 2 == 0 ? 1.0 : -1.0);
-  const double mine = -1.0 - world.rank();
-  const auto doubles = nan_case(nan, 0.5, mine);
-  const auto floats = nan_case(static_cast<float>(nan), 0.5f, static_cast<float>(mine));
-  const auto halves = nan_case(to_bf16(static_cast<float>(nan)), to_bf16(0.5f), to_bf16(static_cast<float>(mine)));
-  for (std::size_t i = 0; i + 1 < floats.size(); ++i) {
-    EXPECT_TRUE(std::isnan(doubles[i])) << i;
-    EXPECT_TRUE(std::isnan(floats[i])) << i;
-    EXPECT_TRUE(std::isnan(to_float(halves[i]))) << i;
-  }
-  EXPECT_EQ(doubles.back(), -1.0);
-  EXPECT_EQ(floats.back(), -1.0f);
-  EXPECT_EQ(to_float(halves.back()), -1.0f);
 }
 
 void check_reduce_scatter(Communicator& world, const CollectiveForm& form) {

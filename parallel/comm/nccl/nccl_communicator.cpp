@@ -18,7 +18,6 @@
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/mpi/mpi_process.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
-#include "parallel/comm/nccl/nccl_max.h"
 #include "parallel/comm/nccl/nccl_peer_memory.h"
 #include "parallel/comm/nccl/nccl_pull.h"
 #include "parallel/comm/nccl/nccl_watcher.h"
@@ -28,8 +27,6 @@ namespace megalith {
 
 namespace {
 
-// Integers that maxima of bf16 are taken over, at a time.
-constexpr std::int64_t kStagedKeys = 1 << 18;
 // Of the GPU: where less is free, what NCCL fails with is taken for a lack of it.
 constexpr std::size_t kScarce = std::size_t{256} << 20;
 
@@ -93,29 +90,12 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     }
   }
 
-  // keys are taken in place, those of bf16 in the staging buffer.
-  void max_of_floats(CudaStream& stream, const Tensor& part) const {
-    const Tensor keys(part.dtype == DType::kBf16 ? staging_ : part.data, key_dtype(part.dtype), part.shape);
-    keys_from_floats(stream, part, keys);
-    check(ncclAllReduce(keys.data, keys.data, static_cast<std::size_t>(keys.numel()), nccl_type(keys.dtype), ncclMax,
-                        comm(), stream.handle()),
-          "all_reduce");
-    floats_from_keys(stream, keys, part);
-  }
-
   void exchange(CudaStream& stream, const AllReduce& op) const {
     const Tensor& buffer = op.buffer;
-    const bool floats = buffer.dtype != DType::kInt32 && buffer.dtype != DType::kInt64;
-    if (op.op == ReduceOp::kMax && floats) {
-      const std::int64_t chunk = buffer.dtype == DType::kBf16 ? kStagedKeys : buffer.numel();
-      for (std::int64_t begin = 0; begin < buffer.numel(); begin += chunk) {
-        max_of_floats(stream, buffer.slice(0, begin, std::min(chunk, buffer.numel() - begin)));
-      }
-    } else if (buffer.numel() > 0) {
-      check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.numel()), nccl_type(buffer.dtype),
-                          op.op == ReduceOp::kSum ? ncclSum : ncclMax, comm(), stream.handle()),
-            op.kName);
-    }
+    if (buffer.numel() == 0) return;
+    check(ncclAllReduce(buffer.data, buffer.data, static_cast<std::size_t>(buffer.numel()), nccl_type(buffer.dtype),
+                        op.op == ReduceOp::kSum ? ncclSum : ncclMax, comm(), stream.handle()),
+          op.kName);
   }
 
   void exchange(CudaStream& stream, const ReduceScatter& op) const {
@@ -221,7 +201,6 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   bool rehearses_ = false;
   const bool mixing_is_off_ = nccl_mixing_is_off();  // of NCCL's graph mixing: it reads the variable once too
   WriteValue write_value_ = nullptr;
-  void* staging_ = nullptr;  // kStagedKeys of int32
   PullMeeting::State* pulls_ = nullptr;
   std::uint64_t ids_ = 0;   // of calls that were enqueued or captured
   std::uint64_t base_ = 0;  // what the streams have written last, or will
@@ -248,9 +227,8 @@ void NcclCommunicator::start() {
     watched_->peers += (watched_->peers.empty() ? "" : ", ") + std::to_string(world_ranks[static_cast<std::size_t>(r)]);
   }
   watched_->progress = static_cast<WatchedGroup::Progress*>(cuda_allocate_host(sizeof(WatchedGroup::Progress)));
-  staging_ = cuda_allocate(static_cast<std::size_t>(kStagedKeys) * sizeof(std::int32_t));
   pulls_ = static_cast<PullMeeting::State*>(cuda_allocate(sizeof(*pulls_)));
-  if (watched_->progress == nullptr || staging_ == nullptr || pulls_ == nullptr) {
+  if (watched_->progress == nullptr || pulls_ == nullptr) {
     fail({.code = ExitCode::kOutOfMemory, .subject = "buffers of group " + name()});
   }
   *watched_->progress = {};
@@ -316,7 +294,6 @@ NcclCommunicator::~NcclCommunicator() {
   peer_memory_.reset();
   for (ncclComm* comm : {watched_->graph_comm.load(), watched_->comm.load()})
     if (comm != nullptr) static_cast<void>(ncclCommDestroy(comm));
-  cuda_free(staging_);
   cuda_free(pulls_);
   cuda_free_host(watched_->progress);
 }

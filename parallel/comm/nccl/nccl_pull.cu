@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/device/cuda/bulk_copy.cuh"
 #include "core/device/cuda/check.h"
+#include "core/ops/cuda_launch.cuh"
 #include "parallel/comm/nccl/nccl_pull.h"
 #include "parallel/comm/nccl/pull_meeting.cuh"
 #include "parallel/comm/nccl/row_moves.cuh"
@@ -342,9 +343,7 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
   find_units<Way::kPull>(moves);
   const Ring ring = ring_of(moves);
   if (ring.slots == 0) return launch<Way::kPull>(stream, moves, kPullBlocks);
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(pull_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  MEGALITH_CUDA_CHECK(allowed);
+  cuda::allow_shared_memory<pull_rows_kernel>(kSharedBytes);
   const int warps = kRingWarps + (ring.tensors < moves.tensors ? kLaneWarps : 0);
   pull_rows_kernel<<<blocks_for(moves, kRingWarps, kPullBlocks), warps * 32, kSharedBytes, stream.handle()>>>(moves,
                                                                                                               ring);

@@ -292,17 +292,6 @@ TEST(ReduceParts, SumsInRankOrderAndRoundsBf16Once) {
   EXPECT_EQ(sum, 0.0f);
 }
 
-TEST(ReduceParts, MaximumKeepsNanWhereverItComes) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (std::size_t place = 0; place < 3; ++place) {
-    std::array<float, 3> x{1, 5, 2};
-    x[place] = nan;
-    float out = 0;
-    reduce_parts(ReduceOp::kMax, DType::kFp32, std::vector<const void*>{&x[0], &x[1], &x[2]}, &out, 1);
-    EXPECT_TRUE(std::isnan(out)) << place;
-  }
-}
-
 TEST(ReduceParts, IntegerSumsWrapAround) {
   const std::int32_t x = std::numeric_limits<std::int32_t>::max();
   const std::int32_t one = 1;
