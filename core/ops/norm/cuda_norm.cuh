@@ -1,6 +1,7 @@
 // What the norms' forward and backward kernels share. Rows longer than kMaxRowPacks packs are left to slower kernels.
 #pragma once
 
+#include "core/device/cuda/named_barrier.cuh"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
@@ -9,6 +10,8 @@
 namespace megalith::cuda {
 
 inline constexpr int kMaxGroup = 512;  // threads of a row
+// Named barriers of a block's groups of more than a warp, at most eight. 0 is that of the whole block.
+inline constexpr int kFirstGroupBarrier = 1;
 inline constexpr std::int64_t kMaxRowPacks = 4 * kMaxGroup;
 
 template <class Op>

@@ -25,7 +25,7 @@ struct GroupSums {
     if (group > 32) {
       const int warps = group / 32, first = warp / warps * warps;
       if (lane % kSpread == 0) shared[turn][warp][lane / kSpread] = sum;
-      asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
+      named_barrier_sync(kFirstGroupBarrier + first / warps, group);
       sum = 0;
       for (int w = lane / kCount; w < warps; w += kSpread) sum += shared[turn][first + w][lane % kCount];
 #pragma unroll

@@ -57,7 +57,7 @@ struct GroupSum {
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = group / 32;
     if (threadIdx.x % 32 == 0) shared[turn][warp] = x;
     const int first = warp / warps * warps;
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + first / warps), "r"(group) : "memory");
+    named_barrier_sync(kFirstGroupBarrier + first / warps, group);
     x = shared[turn][first];
     for (int w = 1; w < warps; ++w) x += shared[turn][first + w];
     turn ^= 1;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/device/cuda/bulk_copy.cuh"
+#include "core/device/cuda/named_barrier.cuh"
 
 namespace megalith::cuda {
 
@@ -69,11 +70,6 @@ __device__ inline void setmaxnreg_dec() {
 template <int kRegisters>
 __device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-// Named barrier: `threads` threads wait for each other at one of the block's 16 hardware barriers. 0 is __syncthreads.
-__device__ inline void named_barrier_sync(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // stmatrix: four 8 x 8 bf16 matrices from a warp's registers to shared memory. Lane i passes the address of row i % 8
