@@ -132,11 +132,14 @@ void ShardedUnits::unshard(int index) {
   streams_.gather.wait(updated_);
   streams_.gather.wait(slot.free);
   const UnitGroups& groups = groups_of(of);
-  launch(streams_.gather, AllGather{.group = groups.gather,
-                                    .in = of.weight_shard,
-                                    .out = slot.place(of),
-                                    .by_copies = groups.copies,
-                                    .label = "weights of " + of.name});
+  const std::string label = "weights of " + of.name;
+  if (groups.copies) {
+    launch(streams_.gather,
+           SharedAllGather{.group = groups.gather, .in = of.weight_shard, .out = slot.place(of), .label = label});
+  } else {
+    launch(streams_.gather,
+           AllGather{.group = groups.gather, .in = of.weight_shard, .out = slot.place(of), .label = label});
+  }
   streams_.gather.record(slot.ready);
   ++gathers_;
 }
@@ -180,34 +183,47 @@ void ShardedUnits::bind_gradients(int index) {
   unit(index).begin_gradients(streams_.compute);
 }
 
+// In fp32, whatever the gradients' dtype.
+void ShardedUnits::sum_copies(const ParameterUnit& of, const Tensor& whole, bool is_first) {
+  const UnitGroups& groups = groups_of(of);
+  const std::int64_t round = std::int64_t{8} * (groups.reduce.size() - 1);
+  launch(streams_.reduce, SharedReduceScatter{.group = groups.reduce,
+                                              .in = whole,
+                                              .out = of.grad_shard,
+                                              .copies = sum_room_.slice(0, 0, sum_room_.numel() / round * round),
+                                              .accumulate = !is_first,
+                                              .label = "gradients of " + of.name});
+}
+
+// In the gradients' dtype; what comes of it is widened.
+void ShardedUnits::sum_parts(const ParameterUnit& of, const Tensor& whole, bool is_first) {
+  const Tensor own = of.shard.of(whole);
+  const bool widens = whole.dtype != of.grad_shard.dtype, sums_into_shard = is_first && !widens;
+  launch(streams_.reduce, ReduceScatter{.group = groups_of(of).reduce,
+                                        .in = whole,
+                                        .out = sums_into_shard ? of.grad_shard : own,
+                                        .label = "gradients of " + of.name});
+  if (widens) {
+    launch(streams_.reduce, CastRows{.x = own, .y = of.grad_shard, .accumulate = !is_first});
+  } else if (!is_first) {
+    launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
+  }
+}
+
 void ShardedUnits::reduce_shard(int index) {
   Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
   if (slot.tenant != index) fail_call("reduce_shard", index, "its gradients bound");
   slot.tenant = -1;
   ParameterUnit& of = unit(index);
-  const Tensor whole = of.main_grads, own = of.shard.of(whole);
+  const Tensor whole = of.main_grads;
   of.bind_gradients({});
   streams_.compute.record(slot.ready);
   streams_.reduce.wait(slot.ready);
   const bool is_first = !summed_[static_cast<std::size_t>(index)];
-  const UnitGroups& groups = groups_of(of);
-  // Copies are summed in fp32; others in the gradients' dtype, and what comes of it is widened.
-  const bool by_copies = groups.sum_copies, widens = whole.dtype != of.grad_shard.dtype;
-  const bool sums_into_shard = by_copies || (is_first && !widens);
-  const std::int64_t round = std::int64_t{8} * std::max(groups.reduce.size() - 1, 1);
-  launch(streams_.reduce,
-         ReduceScatter{.group = groups.reduce,
-                       .in = whole,
-                       .out = sums_into_shard ? of.grad_shard : own,
-                       .room = by_copies ? sum_room_.slice(0, 0, sum_room_.numel() / round * round) : Tensor{},
-                       .add_to_out = by_copies && !is_first,
-                       .label = "gradients of " + of.name});
-  if (!sums_into_shard) {
-    if (widens) {
-      launch(streams_.reduce, CastRows{.x = own, .y = of.grad_shard, .accumulate = !is_first});
-    } else {
-      launch(streams_.reduce, Add{.a = of.grad_shard, .b = own, .y = of.grad_shard});
-    }
+  if (groups_of(of).sum_copies) {
+    sum_copies(of, whole, is_first);
+  } else {
+    sum_parts(of, whole, is_first);
   }
   streams_.reduce.record(slot.free);
   summed_[static_cast<std::size_t>(index)] = true;

@@ -100,6 +100,9 @@ class ShardedUnits {
     return unit.kind == UnitKind::kDense ? groups_.front() : groups_.back();
   }
   void fill_with_nan(const Tensor& whole);  // where slots are poisoned
+  // Over the ranks, into or onto its shard.
+  void sum_copies(const ParameterUnit& of, const Tensor& whole, bool is_first);
+  void sum_parts(const ParameterUnit& of, const Tensor& whole, bool is_first);
   [[noreturn]] void fail_call(const char* call, int unit, const char* why);
 
   ParameterStore& parameters_;

@@ -72,29 +72,46 @@ void check(const AllReduce& op) {
 }
 
 void check(const ReduceScatter& op) {
-  check_buffer(op.in, subject(op, "in"));
-  check_buffer(op.out, subject(op, "out"));
-  const bool widens = op.room.present() && op.in.dtype == DType::kBf16 && op.out.dtype == DType::kFp32;
-  if (!widens) check_dtype(op.out, {op.in.dtype}, subject(op, "out"));
+  check_ends(op);
   check_reducible(op.in, subject(op, "in"));
   check_part(op, op.out, op.in, "out", "in");
-  if (!op.room) return;
-  const std::string room = subject(op, "room");
-  check_buffer(op.room, room);
-  check_dtype(op.room, {op.in.dtype}, room);
+}
+
+template <class Op>
+void check_shares_memory(const Op& op) {
+  if (op.group.size() > 1 && op.group.memory_sharing() != nullptr) return;
+  fail({.subject = subject(op, "in"), .expected = "memory that the ranks share", .got = "a group that shares none"});
+}
+
+void check(const SharedReduceScatter& op) {
+  check_shares_memory(op);
+  check_buffer(op.in, subject(op, "in"));
+  check_buffer(op.out, subject(op, "out"));
+  check_dtype(op.in, {DType::kFp32, DType::kBf16}, subject(op, "in"));
+  check_dtype(op.out, {op.in.dtype, DType::kFp32}, subject(op, "out"));
+  check_part(op, op.out, op.in, "out", "in");
+  const std::string copies = subject(op, "copies");
+  check_buffer(op.copies, copies);
+  check_dtype(op.copies, {op.in.dtype}, copies);
   const std::int64_t unit = 8 * std::max(op.group.size() - 1, 1);
-  if (op.room.numel() == 0 || op.room.numel() % unit != 0) {
-    fail({.subject = room,
+  if (op.copies.numel() == 0 || op.copies.numel() % unit != 0) {
+    fail({.subject = copies,
           .expected = fmt::format("a multiple of {} elements", unit),
-          .got = fmt::format("{}", op.room.numel())});
+          .got = fmt::format("{}", op.copies.numel())});
   }
-  check_no_overlap(op.room, "room", op.in, room);
-  check_no_overlap(op.room, "room", op.out, room);
+  check_no_overlap(op.copies, "copies", op.in, copies);
+  check_no_overlap(op.copies, "copies", op.out, copies);
 }
 
 void check(const AllGather& op) {
   check_ends(op);
-  if (op.by_copies) check_no_overlap(op.in, "in", op.out, subject(op, "out"));
+  check_part(op, op.in, op.out, "in", "out");
+}
+
+void check(const SharedAllGather& op) {
+  check_shares_memory(op);
+  check_ends(op);
+  check_no_overlap(op.in, "in", op.out, subject(op, "out"));
   check_part(op, op.in, op.out, "in", "out");
 }
 
@@ -292,9 +309,9 @@ Access access_of(const Collective& collective) {
         } else {
           access.reads(op.in);
           access.writes(op.out);
-          if constexpr (requires { op.room; }) {
-            if (op.add_to_out) access.reads(op.out);
-            if (op.room) access.writes(op.room);
+          if constexpr (requires { op.accumulate; }) {
+            if (op.accumulate) access.reads(op.out);
+            access.writes(op.copies);
           }
         }
         return access;

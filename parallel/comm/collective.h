@@ -13,6 +13,7 @@
 
 #include "core/instruments/access.h"
 #include "core/tensor/tensor.h"
+#include "parallel/comm/shared_collectives.h"
 #include "parallel/watch/flight_recorder.h"
 
 namespace megalith {
@@ -29,27 +30,20 @@ struct AllReduce {
   std::string label = {};
 };
 
-// The sum over ranks of each rank's n elements. Of fp32 or bf16 in memory that the ranks share (memory_sharing.h), and
-// with room for copies of their parts, each rank sums what it reads of the others itself, in the order of the ranks and
-// in fp32, into an out of bf16 or fp32.
+// The sum over ranks of each rank's n elements.
 struct ReduceScatter {
   static constexpr const char* kName = "reduce_scatter";
   Communicator& group;
-  Tensor in;                // [P * n] of a dtype of AllReduce
-  Tensor out;               // [n] of in's dtype, or as above, written; may be in's own part
-  Tensor room = {};         // [(P - 1) m] of in's dtype, m a multiple of 8: written, m elements of each part at a time
-  bool add_to_out = false;  // of shared memory alone
+  Tensor in;   // [P * n] of a dtype of AllReduce
+  Tensor out;  // [n], written; may be in's own part
   std::string label = {};
 };
 
-// `by_copies`: in lies in memory that the ranks share, at the same place on each, and copy engines bring it to an out
-// that is elsewhere.
 struct AllGather {
   static constexpr const char* kName = "all_gather";
   Communicator& group;
-  Tensor in;   // [n]; may be out's own part, but by copies
+  Tensor in;   // [n]; may be out's own part
   Tensor out;  // [P * n], written, in rank order
-  bool by_copies = false;
   std::string label = {};
 };
 
@@ -137,12 +131,13 @@ struct Receive {
   std::string label = {};
 };
 
-using Collective =
-    std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, ExchangeRows, Shift, Broadcast, Send, Receive>;
+using Collective = std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, ExchangeRows, Shift, Broadcast, Send,
+                                Receive, SharedReduceScatter, SharedAllGather>;
 // By the variant's index.
 inline constexpr std::array<const char*, std::variant_size_v<Collective>> kCollectiveNames = {
-    AllReduce::kName, ReduceScatter::kName, AllGather::kName, AllToAll::kName, ExchangeRows::kName,
-    Shift::kName,     Broadcast::kName,     Send::kName,      Receive::kName};
+    AllReduce::kName,      ReduceScatter::kName, AllGather::kName, AllToAll::kName, ExchangeRows::kName,
+    Shift::kName,          Broadcast::kName,     Send::kName,      Receive::kName,  SharedReduceScatter::kName,
+    SharedAllGather::kName};
 
 // The collective as communicators run it: tensors of one dim, but for AllToAll, which has its counts and the rows in
 // use alone, and ExchangeRows. Throws Error for arguments that are wrong in themselves.

@@ -12,8 +12,8 @@ class MemorySharing {
  public:
   virtual ~MemorySharing() = default;
   // Lets the peers read [base, base + bytes) themselves: shifts within it, which are from equal offsets from then on,
-  // and gathers by copies need no multiprocessor of the GPU, sums of what lies there (ReduceScatter) some only while
-  // they add, and rows (ExchangeRows) are read by a few. Returns whether it is so: not where ranks pass other bytes or
+  // and SharedAllGather need no multiprocessor of the GPU, SharedReduceScatter some only while it adds, and rows
+  // (ExchangeRows) are read by a few. Returns whether it is so: not where ranks pass other bytes or
   // another `layout`, a digest of what lies where, or a GPU does not reach another's memory; shifts then go as all
   // other calls do. Collective, once a group; the memory is freed after unshare_memory, which is collective too and
   // called when none of these is pending.

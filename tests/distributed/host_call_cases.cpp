@@ -106,6 +106,10 @@ void check_refused_calls(Communicator& world, const CollectiveForm& form) {
                                         .out = odd.tensor().slice(0, 0, 3 * size)}),
                Error)
       << "overlaps another rank's part, or begins inside its own";
+  EXPECT_THROW(
+      launch(stream, SharedAllGather{.group = world, .in = small.tensor(), .out = odd.tensor().slice(0, 0, 3 * size)}),
+      Error)
+      << "memory that the ranks do not share";
   EXPECT_THROW(launch(stream, AllToAll{.group = world, .in = small.tensor(), .out = small.tensor()}), Error)
       << "in and out overlap";
   EXPECT_THROW(

@@ -20,7 +20,7 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
   const int size = world.size(), rank = world.rank();
   const std::int64_t half = n * size;
   Rig rig(form);
-  auto memory = rig.of_rank<T>(rank, 2 * half), out = rig.empty<T>(n), room = rig.empty<T>((size - 1) * of_peer);
+  auto memory = rig.of_rank<T>(rank, 2 * half), out = rig.empty<T>(n), copies = rig.empty<T>((size - 1) * of_peer);
   const std::unique_ptr<Communicator> group = world.duplicate("shared sum");
   const AbortOnUnwind guard(world);
   const Tensor all = memory.tensor(), first = all.slice(0, 0, half), second = all.slice(0, half, half);
@@ -28,16 +28,21 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
   const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
   rig.run(
       [&] {
-        ReduceScatter sum{.group = *group, .in = first, .out = out.tensor(), .room = room.tensor()};
-        launch(rig.stream(), sum);
+        const auto sum = [&](const Tensor& to, bool accumulate) {
+          if (shared) {
+            launch(rig.stream(),
+                   SharedReduceScatter{
+                       .group = *group, .in = first, .out = to, .copies = copies.tensor(), .accumulate = accumulate});
+          } else {
+            launch(rig.stream(), ReduceScatter{.group = *group, .in = first, .out = to});
+          }
+        };
+        sum(out.tensor(), false);
         launch(rig.stream(), Shift{.group = *group, .in = second, .out = first, .step = 1});
-        sum.add_to_out = shared;
-        launch(rig.stream(), sum);
-        sum.add_to_out = false;
-        sum.out = first.slice(0, rank * n, n);
-        launch(rig.stream(), sum);
+        sum(out.tensor(), true);
+        sum(first.slice(0, rank * n, n), false);
       },
-      memory, out, room);
+      memory, out, copies);
   std::vector<T> want_out, want_part;
   for (std::int64_t i = 0; i < n; ++i) {
     // The shift passes each rank's values on by one; what is summed is in another order then.
@@ -60,7 +65,7 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
 void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n) {
   const int size = world.size(), rank = world.rank();
   Rig rig(form);
-  auto memory = rig.of_rank<bf16>(rank, n * size), room = rig.empty<bf16>((size - 1) * 1024);
+  auto memory = rig.of_rank<bf16>(rank, n * size), copies = rig.empty<bf16>((size - 1) * 1024);
   auto out = rig.empty<float>(n);
   const std::unique_ptr<Communicator> group = world.duplicate("widened sum");
   const AbortOnUnwind guard(world);
@@ -68,12 +73,12 @@ void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm
   if (sharing == nullptr || !sharing->share_memory(memory.tensor().data, memory.tensor().bytes(), 1)) return;
   rig.run(
       [&] {
-        ReduceScatter sum{.group = *group, .in = memory.tensor(), .out = out.tensor(), .room = room.tensor()};
+        SharedReduceScatter sum{.group = *group, .in = memory.tensor(), .out = out.tensor(), .copies = copies.tensor()};
         launch(rig.stream(), sum);
-        sum.add_to_out = true;
+        sum.accumulate = true;
         launch(rig.stream(), sum);
       },
-      memory, room, out);
+      memory, copies, out);
   std::vector<float> want;
   for (std::int64_t i = 0; i < n; ++i) {
     std::vector<float> parts;
@@ -91,7 +96,7 @@ void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm
 void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form) {
   if (world.size() == 1) return;
   for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1024}, std::int64_t{70'001}, std::int64_t{262'144}}) {
-    for (const std::int64_t of_peer : {8, 1024}) {  // elements in the room: no second half, and two
+    for (const std::int64_t of_peer : {8, 1024}) {  // elements of a copy: no second half, and two
       if (n > 2000 && of_peer == 8) continue;
       sum_of_shared_memory_case<float>(world, form, n, of_peer);
       sum_of_shared_memory_case<bf16>(world, form, n, of_peer);
@@ -114,7 +119,11 @@ void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& fo
   const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), 1);
   const auto gather = [&](int which) {
     const Tensor to = out.tensor().slice(0, which * size * kPart, size * kPart);
-    launch(rig.stream(), AllGather{.group = *group, .in = first, .out = to, .by_copies = shared});
+    if (shared) {
+      launch(rig.stream(), SharedAllGather{.group = *group, .in = first, .out = to});
+    } else {
+      launch(rig.stream(), AllGather{.group = *group, .in = first, .out = to});
+    }
   };
   rig.run(
       [&] {

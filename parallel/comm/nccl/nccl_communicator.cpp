@@ -100,10 +100,6 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
 
   void exchange(CudaStream& stream, const ReduceScatter& op) const {
     if (op.out.numel() == 0) return;
-    if (peer_memory_ != nullptr && peer_memory_->holds(op.in) && PeerMemory::can_sum(op)) {
-      return peer_memory_->reduce_scatter(stream, op);
-    }
-    require(!op.add_to_out && op.out.dtype == op.in.dtype, "reduce_scatter adds and widens only in shared memory");
     check(ncclReduceScatter(op.in.data, op.out.data, static_cast<std::size_t>(op.out.numel()), nccl_type(op.out.dtype),
                             ncclSum, comm(), stream.handle()),
           op.kName);
@@ -111,12 +107,23 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
 
   void exchange(CudaStream& stream, const AllGather& op) const {
     if (op.in.numel() == 0) return;
-    if (op.by_copies) {
-      require(peer_memory_ != nullptr && peer_memory_->holds(op.in),
-              "all_gather by copies of memory that is not shared");
-      return peer_memory_->all_gather(stream, op);
-    }
     check(ncclAllGather(op.in.data, op.out.data, op.in.bytes(), ncclUint8, comm(), stream.handle()), op.kName);
+  }
+
+  void exchange(CudaStream& stream, const SharedReduceScatter& op) const {
+    if (op.out.numel() > 0) memory_with(op).reduce_scatter(stream, op);
+  }
+
+  void exchange(CudaStream& stream, const SharedAllGather& op) const {
+    if (op.in.numel() > 0) memory_with(op).all_gather(stream, op);
+  }
+
+  template <class Op>
+  PeerMemory& memory_with(const Op& op) const {
+    if (peer_memory_ != nullptr && peer_memory_->holds(op.in)) return *peer_memory_;
+    fail({.subject = fmt::format("{} on group {}: in", op.kName, name()),
+          .expected = "memory that the ranks share",
+          .got = "other memory"});
   }
 
   struct Bytes {

@@ -257,7 +257,7 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
   pull_rows(stream, op, bases, meeting_);
 }
 
-void PeerMemory::all_gather(CudaStream& stream, const AllGather& op) {
+void PeerMemory::all_gather(CudaStream& stream, const SharedAllGather& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto part = [&](int rank) { return op.out.slice(0, rank * op.in.numel(), op.in.numel()); };
   Beside& beside = this->beside();
@@ -273,16 +273,12 @@ void PeerMemory::all_gather(CudaStream& stream, const AllGather& op) {
   beside.wait(stream, 0);
 }
 
-bool PeerMemory::can_sum(const ReduceScatter& op) {
-  return op.room.present() && (op.in.dtype == DType::kFp32 || op.in.dtype == DType::kBf16);
-}
-
-// In rounds of as many elements of each peer as half of the room holds, two at least: while one is summed, the next is
+// In rounds of as many elements of each peer as half of the copies hold, two at least: while one is summed, the next is
 // copied.
-void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
+void PeerMemory::reduce_scatter(CudaStream& stream, const SharedReduceScatter& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto self = static_cast<std::size_t>(rank_);
-  const std::int64_t n = op.out.numel(), of_peer = op.room.numel() / (ranks - 1);
+  const std::int64_t n = op.out.numel(), of_peer = op.copies.numel() / (ranks - 1);
   const std::int64_t halves = of_peer >= 16 ? 2 : 1, half_of_n = (n + 15) / 16 * 8;
   const std::int64_t most = std::min(of_peer / halves / 8 * 8, half_of_n);
   const Tensor own = op.in.slice(0, rank_ * n, n);
@@ -301,21 +297,21 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const ReduceScatter& op) {
   meet(&Flags::ready);
   for (std::int64_t first = 0, round = 0; first < n; first += most, ++round) {
     const std::int64_t count = std::min(most, n - first), half = round % halves;
-    const Tensor room = op.room.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
+    const Tensor copies = op.copies.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
     if (round >= halves) beside.wait(stream, static_cast<std::size_t>(half));
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);
     of_peers([&](std::size_t peer) {
       const std::int64_t place = static_cast<std::int64_t>(peer) - (peer > self ? 1 : 0);
-      stream.copy(room.slice(0, place * most, count).data,
+      stream.copy(copies.slice(0, place * most, count).data,
                   peers_[peer].base + offset + static_cast<std::size_t>(first) * size_of(op.in.dtype), bytes);
     });
     sum_parts(beside.behind(stream), {.own = own.slice(0, first, count),
-                                      .others = room,
+                                      .others = copies,
                                       .pitch = most,
                                       .rank = rank_,
                                       .ranks = ranks,
                                       .out = op.out.slice(0, first, count),
-                                      .add_to_out = op.add_to_out});
+                                      .accumulate = op.accumulate});
     beside.mark(static_cast<std::size_t>(half));
     if (first + count < n) continue;
     meet(&Flags::taken);

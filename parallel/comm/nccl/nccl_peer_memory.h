@@ -40,11 +40,10 @@ class PeerMemory {
   // GPU. One stream at a time.
   void shift(CudaStream& stream, const Shift& shift);
   // Likewise of `in`. This rank's own part is copied beside the others.
-  void all_gather(CudaStream& stream, const AllGather& op);
+  void all_gather(CudaStream& stream, const SharedAllGather& op);
   // Likewise of `in`. While copy engines bring the parts, no multiprocessor is taken; the sums are a kernel, which runs
   // beside the next copies.
-  static bool can_sum(const ReduceScatter& op);
-  void reduce_scatter(CudaStream& stream, const ReduceScatter& op);
+  void reduce_scatter(CudaStream& stream, const SharedReduceScatter& op);
   // Likewise of `in` and `index` of all ranks: the rows that are for this one, by a kernel behind one that meets.
   // Throws where they lie elsewhere:
   void check_holds(const ExchangeRows& op) const;

@@ -62,7 +62,7 @@ void launch_sum(CudaStream& stream, const PartSum& sum) {
     return cudaFuncGetAttributes(&attributes, sum_parts_kernel<T, Out, kCount, true>);
   }();
   MEGALITH_CUDA_CHECK(loaded);
-  const auto kernel = sum.add_to_out ? sum_parts_kernel<T, Out, kCount, true> : sum_parts_kernel<T, Out, kCount, false>;
+  const auto kernel = sum.accumulate ? sum_parts_kernel<T, Out, kCount, true> : sum_parts_kernel<T, Out, kCount, false>;
   kernel<<<blocks, kThreads, 0, stream.handle()>>>(sum.own.as<const T>(), sum.others.as<const T>(), sum.pitch, sum.rank,
                                                    sum.ranks, sum.out.as<Out>(), n);
   MEGALITH_CUDA_CHECK(cudaGetLastError());

@@ -14,7 +14,7 @@ struct PartSum {
   std::int64_t pitch;  // >= n, a multiple of 8
   int rank, ranks;     // own's place among them
   Tensor out;          // [n] as own, or fp32; may be own
-  bool add_to_out;
+  bool accumulate;     // adds to out
 };
 
 // out = part 0 + part 1 + ..., in fp32, rounded once; or out + that, rounded once more. Any alignment of own and out.
