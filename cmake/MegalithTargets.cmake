@@ -39,9 +39,9 @@ function(megalith_compile_options target)
   endif()
 endfunction()
 
-# With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a COLD
-# library, whose speed does not matter, are compiled as one. In the quick tier those of every library are, and all of a
-# test program.
+# With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a
+# library are compiled as one, but not of KERNELS, whose rounding may depend on what is inlined. In the quick tier those
+# of every library are, and all of a test program. COLD: a library whose speed does not matter.
 # In the full tier AddressSanitizer's build, which has no precompiled headers either, joins none: it shows a missing include.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
@@ -76,7 +76,7 @@ function(megalith_compile_cold target)
 endfunction()
 
 function(megalith_library name)
-  cmake_parse_arguments(ARG "COLD" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;KERNELS" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     set(ARG_SOURCES *.cpp *.cu cuda/*.cpp no_cuda/*.cpp)
   endif()
@@ -106,7 +106,7 @@ function(megalith_library name)
     megalith_compile_cold(${name})
   endif()
   megalith_precompiled(${name})
-  if((MEGALITH_PRECOMPILED AND ARG_COLD AND NOT MEGALITH_SANITIZE) OR MEGALITH_TIER STREQUAL "quick")
+  if((MEGALITH_PRECOMPILED AND NOT ARG_KERNELS AND NOT MEGALITH_SANITIZE) OR MEGALITH_TIER STREQUAL "quick")
     megalith_join_sources(${name})
   endif()
   if(MEGALITH_CUDA AND cuda_sources)
