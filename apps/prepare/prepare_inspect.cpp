@@ -24,27 +24,6 @@ namespace {
 
 constexpr std::int64_t kShownTokens = 200;
 
-// In double quotes, on one line.
-std::string escaped(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out + "\"";
-}
-
 void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::int64_t document) {
   std::vector<std::int32_t> shown;
   std::int64_t tokens = 0;
