@@ -25,6 +25,8 @@ std::optional<Number> number_from(const std::string& text) {
   return value;
 }
 
+bool contains(const IntegerRange& range, std::int64_t value) { return value >= range.low && value <= range.high; }
+
 // What is infinite, or 0 where that is excluded, once it is rounded to fp32, in which devices compute, is not in a
 // range.
 bool contains(const RealRange& range, double value) {
@@ -41,6 +43,12 @@ struct RangeText {
   std::string range;
 };
 
+RangeText describe(const IntegerRange& range) {
+  const bool is_open = range.high >= kUnbounded;
+  return {fmt::format("an integer from {} to {}", range.low, range.high),
+          is_open ? fmt::format(">={}", range.low) : fmt::format("{} to {}", range.low, range.high)};
+}
+
 RangeText describe(const RealRange& range) {
   const std::string low = fmt::format("{} {}", range.low_open ? "above" : "at least", range.low);
   const std::string low_sign = fmt::format("{}{}", range.low_open ? ">" : ">=", range.low);
@@ -52,56 +60,15 @@ RangeText describe(const RealRange& range) {
           fmt::format("{}, {}{}", low_sign, range.high_open ? "<" : "<=", range.high)};
 }
 
-}  // namespace
-
-Binding toggle(bool* field) { return toggle_of(field, true, false); }
-Binding inverted_toggle(bool* field) { return toggle_of(field, false, true); }
-
-Binding integer(std::int64_t* field, IntegerRange range) {
-  return {.kind = ValueKind::kInteger,
-          .expected = fmt::format("an integer from {} to {}", range.low, range.high),
-          .range = range.high >= kUnbounded ? fmt::format(">={}", range.low)
-                                            : fmt::format("{} to {}", range.low, range.high),
+template <class Number, class Range>
+Binding number(ValueKind kind, Number* field, const Range& range) {
+  const auto [expected, shown] = describe(range);
+  return {.kind = kind,
+          .expected = expected,
+          .range = shown,
           .set =
               [=](const std::vector<std::string>& texts) {
-                const auto value = number_from<std::int64_t>(texts[0]);
-                if (!value || *value < range.low || *value > range.high) return false;
-                *field = *value;
-                return true;
-              },
-          .get = [=] { return fmt::format("{}", *field); }};
-}
-
-Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count) {
-  Binding binding{.kind = ValueKind::kIntegers,
-                  .expected = fmt::format("{} integers, each from {} to {}", count, range.low, range.high)};
-  binding.set = [=](const std::vector<std::string>& texts) {
-    std::vector<std::int64_t> values;
-    for (const std::string& text : texts) {
-      const auto value = number_from<std::int64_t>(text);
-      if (!value || *value < range.low || *value > range.high) return false;
-      values.push_back(*value);
-    }
-    if (!values.empty() && values.size() != count) return false;
-    *field = std::move(values);
-    return true;
-  };
-  binding.get = [=] {
-    std::string items;
-    for (const std::int64_t value : *field) items += fmt::format("{}{}", items.empty() ? "" : ", ", value);
-    return "[" + items + "]";
-  };
-  return binding;
-}
-
-Binding real(double* field, RealRange range) {
-  const RangeText text = describe(range);
-  return {.kind = ValueKind::kReal,
-          .expected = text.expected,
-          .range = text.range,
-          .set =
-              [=](const std::vector<std::string>& texts) {
-                const auto value = number_from<double>(texts[0]);
+                const auto value = number_from<Number>(texts[0]);
                 if (!value || !contains(range, *value)) return false;
                 *field = *value;
                 return true;
@@ -109,26 +76,53 @@ Binding real(double* field, RealRange range) {
           .get = [=] { return fmt::format("{}", *field); }};
 }
 
+// [a, b, c], each item as `shown` has it.
+template <class Items, class Shown>
+std::string in_brackets(const Items& items, const Shown& shown) {
+  std::string text;  // item by item: to join numbers compiles their formatting here, of which GCC 13 warns
+  for (const auto& item : items) text.append(text.empty() ? "" : ", ").append(shown(item));
+  return "[" + text + "]";
+}
+
+// `takes`: may there be this number of them?
+template <class Number, class Range, class Takes>
+Binding numbers(ValueKind kind, std::vector<Number>* field, const Range& range, std::string expected,
+                const Takes& takes) {
+  return {.kind = kind,
+          .expected = std::move(expected),
+          .set =
+              [=](const std::vector<std::string>& texts) {
+                std::vector<Number> values;
+                for (const std::string& text : texts) {
+                  const auto value = number_from<Number>(text);
+                  if (!value || !contains(range, *value)) return false;
+                  values.push_back(*value);
+                }
+                if (!takes(values.size())) return false;
+                *field = std::move(values);
+                return true;
+              },
+          .get = [=] { return in_brackets(*field, [](Number value) { return fmt::format("{}", value); }); }};
+}
+
+}  // namespace
+
+Binding toggle(bool* field) { return toggle_of(field, true, false); }
+Binding inverted_toggle(bool* field) { return toggle_of(field, false, true); }
+
+Binding integer(std::int64_t* field, IntegerRange range) { return number(ValueKind::kInteger, field, range); }
+Binding real(double* field, RealRange range) { return number(ValueKind::kReal, field, range); }
+
+Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count) {
+  return numbers(ValueKind::kIntegers, field, range,
+                 fmt::format("{} integers, each from {} to {}", count, range.low, range.high),
+                 [count](std::size_t number) { return number == 0 || number == count; });
+}
+
 Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most) {
-  Binding binding{.kind = ValueKind::kReals,
-                  .expected = fmt::format("a list of {} to {} items, each {}", fewest, most, describe(range).expected)};
-  binding.set = [=](const std::vector<std::string>& texts) {
-    std::vector<double> values;
-    for (const std::string& text : texts) {
-      const auto value = number_from<double>(text);
-      if (!value || !contains(range, *value)) return false;
-      values.push_back(*value);
-    }
-    if (values.size() < fewest || values.size() > most) return false;
-    *field = std::move(values);
-    return true;
-  };
-  binding.get = [=] {  // each by itself: to join numbers compiles their formatting here, of which GCC 13 warns
-    std::string items;
-    for (const double value : *field) items += fmt::format("{}{}", items.empty() ? "" : ", ", value);
-    return "[" + items + "]";
-  };
-  return binding;
+  return numbers(ValueKind::kReals, field, range,
+                 fmt::format("a list of {} to {} items, each {}", fewest, most, describe(range).expected),
+                 [=](std::size_t number) { return number >= fewest && number <= most; });
 }
 
 Binding text(std::string* field) {
@@ -156,11 +150,7 @@ Binding list(std::vector<std::string>* field, std::vector<std::string_view> allo
     if (valid) *field = texts;
     return valid;
   };
-  binding.get = [=] {
-    std::string items;
-    for (const std::string& item : *field) items += (items.empty() ? "" : ", ") + escaped(item);
-    return "[" + items + "]";
-  };
+  binding.get = [=] { return in_brackets(*field, [](const std::string& item) { return escaped(item); }); };
   return binding;
 }
 
