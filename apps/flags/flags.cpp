@@ -12,7 +12,7 @@
 #include "apps/config/memory_options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
-#include "apps/flags/flags_own.h"
+#include "apps/flags/flags_check.h"
 #include "apps/flags/flags_source.h"
 #include "apps/flags/flags_table.h"
 #include "apps/flags/unknown_flags.h"
@@ -310,14 +310,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   for (const std::string& path : state.requests.config) files.push_back(read_config_file(path));
   apply_files(state, app_, files);
   for (const RawValue& value : state.given) apply(state, value);
-  Parsed parsed;
-  parsed.options.checkpoint = state.options.checkpoint;
-  parsed.options.parallel = state.options.parallel;
-  parsed.options.train = state.options.train;
-  parsed.options.memory = state.options.memory;
-  parsed.options.device = state.options.device;
-  parsed.options.deterministic_mode = state.options.deterministic_mode;
-  return parsed;
+  return {.options = state.options};
 }
 
 Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) {

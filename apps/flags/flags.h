@@ -52,10 +52,9 @@ class FlagParser {
   Parsed parse(const std::vector<std::string>& arguments, int rank = 0);
   Options parse_text(std::string_view toml, const std::string& file);
 
-  // parse() in two steps, between which the checkpoint of --use-checkpoint-args is looked for: read() fills
-  // `options.checkpoint`, and `options.parallel` and `options.train` for timeouts and the libraries' environment, which
-  // MPI_Init needs before, all unchecked; or has something to print.
-  // finish() takes the checkpoint's configuration, if there is one; errors in it have exit code 4.
+  // parse() in two steps, between which the checkpoint of --use-checkpoint-args is looked for: read() gives the options
+  // unchecked, also for timeouts and the libraries' environment, which MPI_Init needs before; or has something to
+  // print. finish() takes the checkpoint's configuration, if there is one; errors in it have exit code 4.
   Parsed read(const std::vector<std::string>& arguments, int rank = 0);
   Parsed finish(const std::map<std::string, std::string>* checkpoint = nullptr);
 

@@ -1,4 +1,4 @@
-#include "apps/flags/flags.h"
+#include "apps/flags/flags_check.h"
 
 #include <fmt/format.h>
 
@@ -18,11 +18,6 @@
 #include "apps/config/pipeline_options.h"
 #include "apps/config/program_options.h"
 #include "apps/config/training_options.h"
-#include "apps/flags/flags_companion.h"
-#include "apps/flags/flags_moe.h"
-#include "apps/flags/flags_offload.h"
-#include "apps/flags/flags_own.h"
-#include "apps/flags/flags_sharding.h"
 #include "core/base/error.h"
 #include "core/base/files/output_file.h"
 #include "core/base/text/text.h"

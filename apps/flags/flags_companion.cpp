@@ -1,4 +1,4 @@
-#include "apps/flags/flags_companion.h"
+#include "apps/flags/flags_check.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,4 @@
 // The rows of the flags of the model; those of experts are in flags_moe.cpp.
-#include "apps/flags/flags_moe.h"
 #include "apps/flags/flags_table.h"
 #include "core/model/config.h"
 
@@ -10,6 +9,8 @@ using enum OnLoad;
 
 void add_model(FlagTable& t, ModelConfig& m) {
   Section model(t, kModel, kShaped);
+  Section rope(t, kModel, kShaped, {.needs = {{"position-embedding-type", "rope"}}});
+  Section scaling(t, kModel, kShaped, {.needs = {{"use-rope-scaling"}}});
   model.add("num-layers", "N", integer(&m.num_layers, {1, 10'000}), "transformer blocks",
             {.shown = "required", .on_load = kTensors, .example = "3"});
   model.add("hidden-size", "N", integer(&m.hidden_size, {1, kMaxWidth}), "width of the residual stream",
@@ -41,25 +42,21 @@ void add_model(FlagTable& t, ModelConfig& m) {
              .example = "1"});
   model.add("position-embedding-type", "NAME", choice(&m.position_embedding_type, {"learned_absolute", "rope", "none"}),
             "position information", {.example = "none"});
-  model.add("rotary-base", "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta",
-            {.needs = {{"position-embedding-type", "rope"}}, .example = "5e5"});
-  model.add("rotary-percent", "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates",
-            {.needs = {{"position-embedding-type", "rope"}}, .example = "0.5"});
-  model.add("use-rope-scaling", "", toggle(&m.use_rope_scaling),
-            "scale RoPE's frequencies as Llama 3.1 does (rope_type llama3 of transformers)",
-            {.needs = {{"position-embedding-type", "rope"}}});
-  model.add("rope-scaling-factor", "X", real(&m.rope_scaling.factor, {1, kInfinity}),
-            "with --use-rope-scaling: divides the low frequencies", {.needs = {{"use-rope-scaling"}}, .example = "32"});
-  model.add("rope-scaling-low-freq-factor", "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}),
-            "with --use-rope-scaling: frequencies of at most this many turns within the original length are low",
-            {.needs = {{"use-rope-scaling"}}, .example = "0.3"});
-  model.add("rope-scaling-high-freq-factor", "X", real(&m.rope_scaling.high_freq_factor, {0, kInfinity, true}),
-            "with --use-rope-scaling: frequencies of at least this many turns are not scaled",
-            {.needs = {{"use-rope-scaling"}}, .example = "4.1"});
-  model.add("rope-scaling-original-max-position-embeddings", "TOKENS",
-            integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}),
-            "with --use-rope-scaling: context length that the model was first trained with",
-            {.needs = {{"use-rope-scaling"}}, .example = "8191"});
+  rope.add("rotary-base", "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta", {.example = "5e5"});
+  rope.add("rotary-percent", "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates",
+           {.example = "0.5"});
+  rope.add("use-rope-scaling", "", toggle(&m.use_rope_scaling),
+           "scale RoPE's frequencies as Llama 3.1 does (rope_type llama3 of transformers)");
+  scaling.add("rope-scaling-factor", "X", real(&m.rope_scaling.factor, {1, kInfinity}),
+              "with --use-rope-scaling: divides the low frequencies", {.example = "32"});
+  scaling.add("rope-scaling-low-freq-factor", "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}),
+              "with --use-rope-scaling: frequencies of at most this many turns within the original length are low",
+              {.example = "0.3"});
+  scaling.add("rope-scaling-high-freq-factor", "X", real(&m.rope_scaling.high_freq_factor, {0, kInfinity, true}),
+              "with --use-rope-scaling: frequencies of at least this many turns are not scaled", {.example = "4.1"});
+  scaling.add("rope-scaling-original-max-position-embeddings", "TOKENS",
+              integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}),
+              "with --use-rope-scaling: context length that the model was first trained with", {.example = "8191"});
   model.add("normalization", "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "kind of norm",
             {.on_load = kTensors, .example = "RMSNorm"});
   model.add("norm-epsilon", "X", real(&m.norm_epsilon, {0, 1, true, true}), "added to the variance or mean square",

@@ -1,4 +1,4 @@
-#include "apps/flags/flags_moe.h"
+#include "apps/flags/flags_check.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 
 #include "apps/config/memory_options.h"
 #include "apps/config/parallel_options.h"
+#include "apps/flags/flags_table.h"
 #include "core/base/error.h"
 
 namespace megalith {

@@ -1,4 +1,4 @@
-#include "apps/flags/flags_offload.h"
+#include "apps/flags/flags_check.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "apps/config/pipeline_options.h"
 #include "apps/config/program_options.h"
 #include "apps/flags/flags_binding.h"
-#include "apps/flags/flags_companion.h"
+#include "apps/flags/flags_table.h"
 #include "core/base/error.h"
 #include "core/base/text/text.h"
 
@@ -134,51 +134,38 @@ void check_kinds(const Options& options) {
 
 void add_offload(FlagTable& t, OffloadOptions& o) {
   using enum FlagGroup;
-  Section memory(t, kMemory, kShaped);
+  Section memory(t, kMemory, kShaped, {.suggested = false});
+  Section offload(t, kMemory, kShaped,
+                  {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false});
   memory.add("fine-grained-activation-offloading", "", toggle(&o.fine_grained_activation_offloading),
              "move the activations of --offload-modules to host memory behind forward and back before backward",
-             {.suggested = false, .example = "--offload-modules core_attn:0-1 act"});
-  memory.add("offload-modules", "NAME...", list(&o.offload_modules),
-             "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, "
-             "expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), "
-             "fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides "
-             "behind compute by the forecast of --rates",
-             {.shown = "none",
-              .at_default = true,
-              .needs = {{"fine-grained-activation-offloading"}},
-              .suggested = false,
-              .example = "core_attn:0-1 act"});
-  memory.add(
-      "activation-offload-fraction", "X", real(&o.activation_offload_fraction, {0, 1}),
-      "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay",
-      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "0.5"});
-  memory.add(
-      "offload-mb-per-layer", "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}),
-      "most of a layer and microbatch that is moved; 0: no limit",
-      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "12"});
-  memory.add(
+             {.example = "--offload-modules core_attn:0-1 act"});
+  offload.add("offload-modules", "NAME...", list(&o.offload_modules),
+              "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, "
+              "expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), "
+              "fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides "
+              "behind compute by the forecast of --rates",
+              {.shown = "none", .example = "core_attn:0-1 act"});
+  offload.add("activation-offload-fraction", "X", real(&o.activation_offload_fraction, {0, 1}),
+              "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay",
+              {.example = "0.5"});
+  offload.add("offload-mb-per-layer", "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}),
+              "most of a layer and microbatch that is moved; 0: no limit", {.example = "12"});
+  offload.add(
       "offload-distance", "LAYERS", integer(&o.offload_distance, {-1, 100}),
       "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer "
       "save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1",
-      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "0"});
-  memory.add("offload-slowdown", "X", real(&o.offload_slowdown, {0, 100}),
-             "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more "
-             "memory. Buffers whose copies take longer stay",
-             {.at_default = true,
-              .needs = {{"fine-grained-activation-offloading"}},
-              .suggested = false,
-              .example = "0.1 --rates rates.toml"});
-  memory.add("min-offload-bytes", "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay",
-             {.at_default = true,
-              .needs = {{"fine-grained-activation-offloading"}},
-              .excludes = {{"min-offloaded-tensor-size", "above 0"}},
-              .suggested = false,
-              .example = "123"});
-  memory.add(
-      "min-offloaded-tensor-size", "N", integer(&o.min_offloaded_tensor_size, {0, kMany}),
-      "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: "
-      "--min-offload-bytes says",
-      {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false, .example = "123"});
+      {.example = "0"});
+  offload.add("offload-slowdown", "X", real(&o.offload_slowdown, {0, 100}),
+              "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more "
+              "memory. Buffers whose copies take longer stay",
+              {.example = "0.1 --rates rates.toml"});
+  offload.add("min-offload-bytes", "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay",
+              {.excludes = {{"min-offloaded-tensor-size", "above 0"}}, .example = "123"});
+  offload.add("min-offloaded-tensor-size", "N", integer(&o.min_offloaded_tensor_size, {0, kMany}),
+              "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: "
+              "--min-offload-bytes says",
+              {.example = "123"});
 }
 
 void check_offload(const Options& options) {

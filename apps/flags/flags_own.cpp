@@ -1,4 +1,4 @@
-#include "apps/flags/flags_own.h"
+#include "apps/flags/flags_check.h"
 
 #include <fmt/format.h>
 
@@ -10,6 +10,7 @@
 #include "apps/config/layer_offload.h"
 #include "apps/config/memory_options.h"
 #include "apps/flags/flags_binding.h"
+#include "apps/flags/flags_table.h"
 #include "core/base/error.h"
 
 namespace megalith {

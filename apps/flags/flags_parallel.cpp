@@ -17,6 +17,7 @@ constexpr const char* kByLayout = "the layout says which layers each stage holds
 void add_parallel(FlagTable& t, ParallelOptions& o) {
   const auto ranks = [](std::int64_t* field) { return integer(field, {1, kMaxRanks}); };
   Section parallel(t, kParallel, kShaped);
+  Section experts(t, kParallel, kShaped, {.needs = {{"num-experts"}}});
   parallel.add("tensor-model-parallel-size", "RANKS", ranks(&o.tensor_model_parallel_size),
                "ranks that share each layer's heads, columns and vocabulary", {.example = "2"});
   parallel.add("sequence-parallel", "", toggle(&o.sequence_parallel),
@@ -65,25 +66,25 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
                "count the embedding as a layer of the first chunk");
   parallel.add("account-for-loss-in-pipeline-split", "", toggle(&o.account_for_loss_in_pipeline_split),
                "count output layer and loss as a layer of the last chunk");
-  parallel.add("expert-model-parallel-size", "RANKS", ranks(&o.expert_model_parallel_size),
-               "ranks that share out the experts of each layer, out of the tensor-, context- and data-parallel ones; "
-               "rows go to the ranks of their experts and back",
-               {.needs = {{"num-experts"}}, .example = "2"});
-  parallel.add("expert-tensor-parallel-size", "RANKS", ranks(&o.expert_tensor_parallel_size),
-               "ranks that share each expert's columns, each of which gets all of its rows; Megatron-LM's default is "
-               "the tensor-parallel size",
-               {.needs = {{"num-experts"}}, .example = "2"});
-  parallel.add("moe-token-dispatcher-type", "NAME",
-               choice(&o.moe_token_dispatcher_type, {"auto", "alltoall", "allgather", "flex"}),
-               "how rows reach the ranks of their experts: alltoall sends each to the ranks that it chose, allgather "
-               "all to all, with flex GPUs read them out of each other's memory; auto: flex where they can, else "
-               "alltoall. The same bits; without ranks that share experts no effect",
-               {.needs = {{"num-experts"}}, .suggested = false, .example = "alltoall"});
-  parallel.add("moe-expert-rank-capacity-factor", "X",
-               real(&o.moe_expert_rank_capacity_factor, {0, kInfinity, true, true}),
-               "room of a rank for rows of others, over their number when all experts are chosen alike; a step that "
-               "needs more is done again with more room. Without ranks that share experts no effect",
-               {.needs = {{"num-experts"}}, .suggested = false, .example = "1.25"});
+  experts.add("expert-model-parallel-size", "RANKS", ranks(&o.expert_model_parallel_size),
+              "ranks that share out the experts of each layer, out of the tensor-, context- and data-parallel ones; "
+              "rows go to the ranks of their experts and back",
+              {.example = "2"});
+  experts.add("expert-tensor-parallel-size", "RANKS", ranks(&o.expert_tensor_parallel_size),
+              "ranks that share each expert's columns, each of which gets all of its rows; Megatron-LM's default is "
+              "the tensor-parallel size",
+              {.example = "2"});
+  experts.add("moe-token-dispatcher-type", "NAME",
+              choice(&o.moe_token_dispatcher_type, {"auto", "alltoall", "allgather", "flex"}),
+              "how rows reach the ranks of their experts: alltoall sends each to the ranks that it chose, allgather "
+              "all to all, with flex GPUs read them out of each other's memory; auto: flex where they can, else "
+              "alltoall. The same bits; without ranks that share experts no effect",
+              {.suggested = false, .example = "alltoall"});
+  experts.add("moe-expert-rank-capacity-factor", "X",
+              real(&o.moe_expert_rank_capacity_factor, {0, kInfinity, true, true}),
+              "room of a rank for rows of others, over their number when all experts are chosen alike; a step that "
+              "needs more is done again with more room. Without ranks that share experts no effect",
+              {.suggested = false, .example = "1.25"});
   parallel.add(
       "moe-shared-expert-overlap", "", toggle(&o.moe_shared_expert_overlap),
       "run the shared expert while rows are on their way; without ranks that share experts no effect",
@@ -104,13 +105,13 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
       "what each data-parallel rank holds only its share of: nothing; main parameters and moments; gradients too; "
       "weights too (FSDP); auto: optim with --use-distributed-optimizer, else no_shard",
       {.example = "optim_grads"});
-  parallel.add(
+  experts.add(
       "expert-data-parallel-sharding-strategy", "NAME",
       choice(&o.expert_data_parallel_sharding_strategy,
              {"auto", "no_shard", "optim", "optim_grads", "optim_grads_params"}),
       "the same of experts, over the ranks that hold the same ones; auto: as --data-parallel-sharding-strategy. Such "
       "as optim_grads_params beside optim, where experts are most of the model",
-      {.needs = {{"num-experts"}}, .example = "optim_grads_params --use-distributed-optimizer"});
+      {.example = "optim_grads_params --use-distributed-optimizer"});
   parallel.add("use-megatron-fsdp", "", toggle(&o.use_megatron_fsdp),
                "taken as Megatron-LM's command lines have it, and changes nothing: --data-parallel-sharding-strategy "
                "says what is sharded");

@@ -1,4 +1,4 @@
-#include "apps/flags/flags_sharding.h"
+#include "apps/flags/flags_check.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 #include "apps/config/optimizer_options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/program_options.h"
-#include "apps/flags/flags_companion.h"
 #include "core/base/error.h"
 
 namespace megalith {

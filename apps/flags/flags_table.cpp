@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "apps/config/training_options.h"
-#include "apps/flags/flags_offload.h"
-#include "apps/flags/flags_own.h"
 
 namespace megalith {
 
@@ -15,6 +13,10 @@ using enum OnLoad;
 
 void Section::add(std::string_view name, std::string_view unit, Binding binding, std::string_view help,
                   FlagTraits traits) {
+  if (!traits.on_load) traits.on_load = shared_.on_load;
+  if (!traits.suggested) traits.suggested = shared_.suggested;
+  if (traits.needs.empty()) traits.needs = shared_.needs;
+  traits.at_default |= shared_.at_default;
   table_.push_back({.name = name,
                     .group = group_,
                     .apps = traits.apps != 0 ? traits.apps : apps_,

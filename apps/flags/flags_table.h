@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/config/options.h"
@@ -92,10 +93,12 @@ struct Flag {
 };
 using FlagTable = std::vector<Flag>;
 
-// Adds rows of one group to a table.
+// Adds rows of one group to a table. `shared`: the traits apps, on_load, at_default, needs and suggested of rows that
+// do not say them.
 class Section {
  public:
-  Section(FlagTable& table, FlagGroup group, unsigned apps) : table_(table), group_(group), apps_(apps) {}
+  Section(FlagTable& table, FlagGroup group, unsigned apps, FlagTraits shared = {})
+      : table_(table), group_(group), apps_(apps), shared_(std::move(shared)) {}
   void add(std::string_view name, std::string_view unit, Binding binding, std::string_view help,
            FlagTraits traits = {});
 
@@ -103,6 +106,7 @@ class Section {
   FlagTable& table_;
   FlagGroup group_;
   unsigned apps_;
+  FlagTraits shared_;
 };
 
 // Without a word in the table: flags of the model compute, those of training, optimizer and data are noted, others
@@ -133,19 +137,25 @@ struct Requests {
   bool help = false;
 };
 
-// The rows, by file: flags_model.cpp, flags_training.cpp, flags_parallel.cpp, flags_programs.cpp.
+// The rows, by file: flags_model.cpp, flags_moe.cpp, flags_training.cpp, flags_parallel.cpp, flags_offload.cpp,
+// flags_programs.cpp.
 void add_model(FlagTable& t, ModelConfig& m);
+void add_moe(FlagTable& t, MoeConfig& m);
 void add_training(FlagTable& t, Options& options);
 void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s);
 void add_data_and_evaluation(FlagTable& t, Options& o);
 void add_checkpoint(FlagTable& t, CheckpointOptions& o);
 void add_parallel(FlagTable& t, ParallelOptions& o);
 void add_memory(FlagTable& t, MemoryOptions& o);
+void add_offload(FlagTable& t, OffloadOptions& o);
 void add_logging(FlagTable& t, LoggingOptions& o);
 void add_other_programs(FlagTable& t, Options& o);
 void add_prepare(FlagTable& t, Options& o);
 void add_testing(FlagTable& t, TrainingOptions& o);
 void add_program(FlagTable& t, Requests& r);
+// Flags of a user's own, as apps/own.cpp declares them. A name that is no flag's or that another flag has is an error
+// with exit code 9.
+void add_own(FlagTable& t, Options& options);
 
 // `options` and `requests` must outlive the table.
 FlagTable make_table(Options& options, Requests& requests);

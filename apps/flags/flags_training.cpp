@@ -170,62 +170,42 @@ void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s) {
 }
 
 void add_data_and_evaluation(FlagTable& t, Options& o) {
-  Section data(t, kData, kShaped | kConvertApp | kTexts);
+  Section data(t, kData, kTrainApp);
+  const FlagTraits of_tokenizer{.on_load = kTokenizer,
+                                .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}}};
+  Section tokenizer(t, kData, kShaped | kConvertApp | kTexts, of_tokenizer);
+  Section files(t, kData, kShaped | kGenerateApp | kConvertApp | kTexts, of_tokenizer);
   Section evaluation(t, kEvaluation, kTrainApp);
   data.add("data-path", "PREFIX...", list(&o.data.data_path),
            "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs",
-           {.apps = kTrainApp,
-            .shown = "this or --mock-data is required",
+           {.shown = "this or --mock-data is required",
             .excludes = {{.flag = "mock-data", .remedy = "remove --mock-data to train on the dataset"}},
             .example = "0.3 A 0.7 B"});
   data.add("split", "A,B,C", text(&o.data.split), "shares of training, validation and test documents",
            {.apps = kTrainApp | kInspectApp, .needs = {{"samples", {}, kInspectApp}}, .example = "90,10"});
-  data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset",
-           {.apps = kTrainApp});
-  data.add("tokenizer-type", "NAME",
-           choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"},
-                  {{"NullTokenizer", "null"}}),
-           "byte: ids are bytes, 256 ends a document; null, or NullTokenizer: ids as given, --vocab-size of them plus "
-           "one that ends documents; others: byte-level BPE from the files below",
-           {.on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "null --vocab-size 100"});
-  data.add("vocab-file", "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer",
-           {.apps = kShaped | kGenerateApp | kConvertApp | kTexts,
-            .shown = "none",
-            .on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "vocab.json"});
-  data.add("merge-file", "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer",
-           {.apps = kShaped | kGenerateApp | kConvertApp | kTexts,
-            .shown = "none",
-            .on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "merges.txt"});
-  data.add("tokenizer-model", "FILE", text(&o.data.tokenizer_model),
-           "tokenizer.json of HuggingFaceTokenizer, or its folder; or the ranks of TikTokenizer",
-           {.apps = kShaped | kGenerateApp | kConvertApp | kTexts,
-            .shown = "none",
-            .on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "tokenizer.json"});
-  data.add("tiktoken-pattern", "NAME", text(&o.data.tiktoken_pattern),
-           "how TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2",
-           {.shown = "none",
-            .on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "o200k"});
-  data.add("tiktoken-special-tokens", "NAME[=ID]...", list(&o.data.tiktoken_special_tokens),
-           "special tokens of TikTokenizer; one without an id gets the next free id",
-           {.shown = "<|endoftext|>",
-            .on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "<|a|>=7 <|b|>"});
-  data.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents with BPE",
-           {.shown = "<|endoftext|>, <|end_of_text|> or </s>",
-            .on_load = kTokenizer,
-            .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
-            .example = "</s>"});
+  data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset");
+  tokenizer.add(
+      "tokenizer-type", "NAME",
+      choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"},
+             {{"NullTokenizer", "null"}}),
+      "byte: ids are bytes, 256 ends a document; null, or NullTokenizer: ids as given, --vocab-size of them plus "
+      "one that ends documents; others: byte-level BPE from the files below",
+      {.example = "null --vocab-size 100"});
+  files.add("vocab-file", "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer",
+            {.shown = "none", .example = "vocab.json"});
+  files.add("merge-file", "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer",
+            {.shown = "none", .example = "merges.txt"});
+  files.add("tokenizer-model", "FILE", text(&o.data.tokenizer_model),
+            "tokenizer.json of HuggingFaceTokenizer, or its folder; or the ranks of TikTokenizer",
+            {.shown = "none", .example = "tokenizer.json"});
+  tokenizer.add("tiktoken-pattern", "NAME", text(&o.data.tiktoken_pattern),
+                "how TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2",
+                {.shown = "none", .example = "o200k"});
+  tokenizer.add("tiktoken-special-tokens", "NAME[=ID]...", list(&o.data.tiktoken_special_tokens),
+                "special tokens of TikTokenizer; one without an id gets the next free id",
+                {.shown = "<|endoftext|>", .example = "<|a|>=7 <|b|>"});
+  tokenizer.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents with BPE",
+                {.shown = "<|endoftext|>, <|end_of_text|> or </s>", .example = "</s>"});
   evaluation.add("eval-interval", "STEPS", integer(&o.train.eval_interval, {0, kMany}),
                  "steps between evaluations; 0: never", {.example = "9"});
   evaluation.add("eval-iters", "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation",
@@ -234,34 +214,32 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
 
 void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
   Section checkpoint(t, kCheckpoint, kTrainApp);
+  Section saves(t, kCheckpoint, kTrainApp, {.needs = {{"save"}}});
+  Section loads(t, kCheckpoint, kTrainApp, {.needs = {{"load"}}});
   checkpoint.add("save", "DIR", text(&o.save), "folder for checkpoints",
                  {.apps = kTrainApp | kConvertApp, .shown = "none", .example = "kept"});
   checkpoint.add("load", "DIR", text(&o.load), "folder to read the newest valid checkpoint from",
                  {.apps = kTrainApp | kGenerateApp | kConvertApp, .shown = "none", .example = "kept"});
-  checkpoint.add("save-interval", "STEPS", integer(&o.save_interval, {0, kMany}),
-                 "steps between checkpoints; 0: only at the end", {.needs = {{"save"}}, .example = "9"});
-  checkpoint.add("async-save", "", toggle(&o.async_save),
-                 "write checkpoints in a background thread while training continues, from a copy in host memory that "
-                 "is allocated (pinned on a GPU) before the first step",
-                 {.apps = kShaped, .needs = {{"save"}}});
-  checkpoint.add("keep-last", "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all",
-                 {.needs = {{"save"}}, .example = "9"});
-  checkpoint.add("max-failed-saves", "N", integer(&o.max_failed_saves, {0, 1'000'000}),
-                 "end the run with exit code 3 after this many consecutive failed saves; 0: never",
-                 {.needs = {{"save"}}, .example = "9"});
+  saves.add("save-interval", "STEPS", integer(&o.save_interval, {0, kMany}),
+            "steps between checkpoints; 0: only at the end", {.example = "9"});
+  saves.add("async-save", "", toggle(&o.async_save),
+            "write checkpoints in a background thread while training continues, from a copy in host memory that "
+            "is allocated (pinned on a GPU) before the first step",
+            {.apps = kShaped});
+  saves.add("keep-last", "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all",
+            {.example = "9"});
+  saves.add("max-failed-saves", "N", integer(&o.max_failed_saves, {0, 1'000'000}),
+            "end the run with exit code 3 after this many consecutive failed saves; 0: never", {.example = "9"});
   checkpoint.add("ckpt-step", "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one",
                  {.apps = kTrainApp | kGenerateApp | kConvertApp,
                   .needs = {{"load"}, {.flag = "to", .value = "hf", .apps = kConvertApp}},
                   .example = "9"});
-  checkpoint.add("finetune", "", toggle(&o.finetune), "load the weights only and start at step 0",
-                 {.needs = {{"load"}}});
-  checkpoint.add("use-checkpoint-args", "", toggle(&o.use_checkpoint_args),
-                 "take the flags of the model, of what its experts and router are (their losses stay the run's own) "
-                 "and of the tokenizer from the checkpoint of --load: they override --config files and defaults, the "
-                 "command line overrides them; while there is no checkpoint, flags apply as given",
-                 {.needs = {{"load"}}});
-  checkpoint.add("no-load-optim", "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0",
-                 {.needs = {{"load"}}});
+  loads.add("finetune", "", toggle(&o.finetune), "load the weights only and start at step 0");
+  loads.add("use-checkpoint-args", "", toggle(&o.use_checkpoint_args),
+            "take the flags of the model, of what its experts and router are (their losses stay the run's own) "
+            "and of the tokenizer from the checkpoint of --load: they override --config files and defaults, the "
+            "command line overrides them; while there is no checkpoint, flags apply as given");
+  loads.add("no-load-optim", "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0");
 }
 
 }  // namespace megalith

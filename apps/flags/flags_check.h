@@ -1,4 +1,4 @@
-// Flags that go only with others, or not with others. For the files of apps/flags* only.
+// The parts of check() by section, and what they share. For the files of apps/flags* only.
 #pragma once
 
 #include <string>
@@ -22,5 +22,14 @@ void check_companions(App app, const Options& options);
 void only_with(bool holds, const Companion& pair);
 // Two that are given, each with its value where the value is the reason.
 void not_both(bool both, std::string_view one, std::string_view other, std::string_view remedy = "remove one");
+
+void check_sharding(const Options& options);
+void check_offload(const Options& options);
+// What of layout and memory does not go with experts; those among themselves: validate_moe of core/model.
+void check_moe(const Options& options);
+// What the user's own code refuses, and flags that name `own` where no layer of the user's own is.
+void check_own_flags(const Options& options);
+// A toggle that is on by default is an error with exit code 9: no flag could switch it off.
+void check_own_defaults(const OwnOptions& declared);
 
 }  // namespace megalith
