@@ -13,6 +13,7 @@
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "apps/flags/flags_check.h"
+#include "apps/flags/flags_command_line.h"
 #include "apps/flags/flags_source.h"
 #include "apps/flags/flags_table.h"
 #include "apps/flags/unknown_flags.h"
@@ -31,22 +32,6 @@ namespace {
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
-}
-
-// Does the file's type suit? A text is not a number, even where it reads like one.
-bool has_type(const RawValue& value, ValueKind kind) {
-  if (value.type == RawType::kArgument) return true;
-  switch (kind) {
-    case ValueKind::kToggle: return value.type == RawType::kBoolean;
-    case ValueKind::kInteger: return value.type == RawType::kInteger;
-    case ValueKind::kReal: return value.type == RawType::kReal || value.type == RawType::kInteger;
-    case ValueKind::kText:
-    case ValueKind::kChoice: return value.type == RawType::kText;
-    case ValueKind::kReals: return value.type == RawType::kArray || has_type(value, ValueKind::kReal);
-    case ValueKind::kIntegers: return value.type == RawType::kArray;
-    case ValueKind::kList: return value.type == RawType::kArray || value.type == RawType::kText;
-  }
-  return false;
 }
 
 // Options while they are filled.
@@ -146,6 +131,40 @@ void apply_files(State& state, App app, const std::vector<std::vector<RawValue>>
   for (const std::vector<RawValue>& values : files) all.insert(all.end(), values.begin(), values.end());
   refuse_unknown_keys(state, app, all);
   for (const std::vector<RawValue>& values : files) apply_file(state, values);
+}
+
+// `words` are those that no flag of the program took.
+[[noreturn]] void refuse_words(App app, const FlagTable& table, const std::vector<std::string>& words) {
+  std::vector<std::string> own;
+  for (const Flag& flag : table) {
+    if (takes(flag, app) && !flag.traits.positional) own.emplace_back(flag.name);
+  }
+  std::vector<UnknownFlag> unknown = unknown_flags(words, own);
+  for (UnknownFlag& entry : unknown) {
+    const auto flag = std::ranges::find(table, entry.name, &Flag::name);
+    if (flag == table.end() || flag->traits.positional || entry.is_word || takes(*flag, app)) continue;
+    for (const App other : kApps) {
+      if (takes(*flag, other) && entry.other.empty()) entry.other = name_of(other);
+    }
+  }
+  refuse_unknown(name_of(app), unknown, fmt::format("see {} --help", name_of(app)));
+}
+
+// Of the command line, in the table's order.
+std::vector<RawValue> given_values(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
+  std::vector<FlagSyntax> flags;
+  for (const Flag& flag : table) {
+    if (!takes(flag, app)) continue;
+    flags.push_back({.name = flag.name,
+                     .synonym = flag.traits.synonym,
+                     .binding = &flag.binding,
+                     .positional = flag.traits.positional,
+                     .adds = flag.traits.adds,
+                     .is_whole = flag.binding.kind == ValueKind::kIntegers || flag.unit.ends_with("...")});
+  }
+  CommandLine line = read_command_line(name_of(app), flags, arguments);
+  if (!line.unknown.empty()) refuse_words(app, table, line.unknown);
+  return std::move(line.values);
 }
 
 // A contradiction names its flags; those that a file gave are shown with their line.
@@ -257,19 +276,6 @@ void arm(const Requests& requests, int rank) {
 
 }  // namespace
 
-std::string shown(const RawValue& value) {
-  const bool is_plain =
-      value.type == RawType::kBoolean || value.type == RawType::kInteger || value.type == RawType::kReal;
-  if (is_plain) return value.items[0];
-  std::string out;
-  for (const std::string& item : value.items) out += (out.empty() ? "" : ", ") + escaped_short(item);
-  return value.type == RawType::kArray || value.items.size() > 1 ? "[" + out + "]" : out;
-}
-
-bool set_value(const Binding& binding, const RawValue& value) {
-  return has_type(value, binding.kind) && binding.set(value.items);
-}
-
 struct FlagParser::Table : State {
   using State::State;
 };
@@ -297,7 +303,7 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
 Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   State& state = *table_;
   state.clear();
-  state.given = read_command_line(app_, state.table, arguments);
+  state.given = given_values(app_, state.table, arguments);
   for (const RawValue& value : state.given) {
     if (flag_of(state, value)->group == FlagGroup::kProgram) apply(state, value);
   }

@@ -1,85 +1,70 @@
+#include "apps/flags/flags_command_line.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <set>
-#include <string>
+#include <utility>
 
-#include "apps/flags/flags_source.h"
-#include "apps/flags/unknown_flags.h"
 #include "core/base/error.h"
 
 namespace megalith {
 
 namespace {
 
-bool is_list_kind(ValueKind kind) {
+using Flags = std::vector<FlagSyntax>;
+
+bool is_list(const FlagSyntax& flag) {
+  const ValueKind kind = flag.binding->kind;
   return kind == ValueKind::kList || kind == ValueKind::kReals || kind == ValueKind::kIntegers;
 }
-// A list that one flag gives whole; of others each flag adds an item.
-bool is_whole_list(const Flag& flag) {
-  return flag.binding.kind == ValueKind::kIntegers || (is_list_kind(flag.binding.kind) && flag.unit.ends_with("..."));
-}
 
-// The program's flag that an argument "--NAME" gives, or null.
-const Flag* flag_of(App app, const FlagTable& table, std::string_view argument) {
+// The flag that an argument "--NAME" gives, or null.
+const FlagSyntax* flag_of(const Flags& flags, std::string_view argument) {
   if (!argument.starts_with("--")) return nullptr;
-  const auto flag = std::ranges::find_if(table, [&](const Flag& f) { return is_named(f, argument.substr(2)); });
-  return flag != table.end() && takes(*flag, app) ? &*flag : nullptr;
+  const auto flag = std::ranges::find_if(flags, [&](const FlagSyntax& f) { return f.is_named(argument.substr(2)); });
+  return flag == flags.end() ? nullptr : &*flag;
 }
 
-[[noreturn]] void refuse_without_value(App app, const Flag* flag, const std::string& argument) {
-  refuse_usage(argument, {.expected = flag == nullptr ? "a value" : flag->binding.expected,
+[[noreturn]] void refuse_without_value(std::string_view program, const FlagSyntax* flag, const std::string& argument) {
+  refuse_usage(argument, {.expected = flag == nullptr ? "a value" : flag->binding->expected,
                           .got = "no value",
-                          .remedy = fmt::format("see {} --help", name_of(app))});
-}
-
-// `words` are those that no flag took.
-[[noreturn]] void refuse_words(App app, const FlagTable& table, const std::vector<std::string>& words) {
-  std::vector<std::string> own;
-  for (const Flag& flag : table) {
-    if (takes(flag, app) && !flag.traits.positional) own.emplace_back(flag.name);
-  }
-  std::vector<UnknownFlag> unknown = unknown_flags(words, own);
-  for (UnknownFlag& entry : unknown) {
-    const auto flag = std::ranges::find(table, entry.name, &Flag::name);
-    if (flag == table.end() || flag->traits.positional || entry.is_word || takes(*flag, app)) continue;
-    for (const App other : kApps) {
-      if (takes(*flag, other) && entry.other.empty()) entry.other = name_of(other);
-    }
-  }
-  refuse_unknown(name_of(app), unknown, fmt::format("see {} --help", name_of(app)));
+                          .remedy = fmt::format("see {} --help", program)});
 }
 
 // "--flag=" as two arguments, and an error where the next flag stands in place of a value: CLI11 would in both cases
 // take the next argument for the value.
-std::vector<std::string> prepared(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
-  const auto takes_value = [](const Flag* flag) { return flag != nullptr && flag->binding.kind != ValueKind::kToggle; };
+std::vector<std::string> prepared(std::string_view program, const Flags& flags,
+                                  const std::vector<std::string>& arguments) {
+  const auto takes_value = [](const FlagSyntax* flag) {
+    return flag != nullptr && flag->binding->kind != ValueKind::kToggle;
+  };
   std::vector<std::string> out;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument.ends_with('=') && takes_value(flag_of(app, table, argument.substr(0, argument.size() - 1)))) {
+    if (argument.ends_with('=') && takes_value(flag_of(flags, argument.substr(0, argument.size() - 1)))) {
       out.push_back(argument.substr(0, argument.size() - 1));
       out.emplace_back();
       continue;
     }
-    const Flag* const flag = flag_of(app, table, argument);
-    if (takes_value(flag) && i + 1 < arguments.size() && flag_of(app, table, arguments[i + 1]) != nullptr)
-      refuse_without_value(app, flag, argument);
+    const FlagSyntax* const flag = flag_of(flags, argument);
+    if (takes_value(flag) && i + 1 < arguments.size() && flag_of(flags, arguments[i + 1]) != nullptr)
+      refuse_without_value(program, flag, argument);
     out.push_back(argument);
   }
   return out;
 }
 
 // Of a list given twice the last one counts, as of any other flag.
-std::vector<std::string> without_earlier_lists(App app, const FlagTable& table, const std::vector<std::string>& words) {
+std::vector<std::string> without_earlier_lists(const Flags& flags, const std::vector<std::string>& words) {
   std::vector<std::string> out;
-  std::set<const Flag*> given;
+  std::set<const FlagSyntax*> given;
   for (auto end = words.end(); end != words.begin();) {  // a flag with its values at a time, from the last one on
     auto begin = end - 1;
     while (begin != words.begin() && !begin->starts_with("--")) --begin;
-    const Flag* const flag = flag_of(app, table, begin->substr(0, begin->find('=')));
-    const bool is_earlier = flag != nullptr && is_whole_list(*flag) && !flag->traits.adds && !given.insert(flag).second;
+    const FlagSyntax* const flag = flag_of(flags, begin->substr(0, begin->find('=')));
+    const bool is_earlier = flag != nullptr && flag->is_whole && !flag->adds && !given.insert(flag).second;
     if (!is_earlier) out.insert(out.begin(), begin, end);
     end = begin;
   }
@@ -95,27 +80,28 @@ std::string_view name_in(std::string_view word) {
 }
 
 // CLI11 gives words without a flag to the positional ones.
-bool may_be_given(const Flag& flag, const std::vector<std::string_view>& names) {
-  if (flag.traits.positional || flag.name == "help") return true;
-  return std::ranges::any_of(names, [&](std::string_view name) { return is_named(flag, name); });
+bool may_be_given(const FlagSyntax& flag, const std::vector<std::string_view>& names) {
+  if (flag.positional || flag.name == "help") return true;
+  return std::ranges::any_of(names, [&](std::string_view name) { return flag.is_named(name); });
 }
 
 // Declares a flag to CLI11.
-CLI::Option* declare(CLI::App& parser, const Flag& flag) {
-  std::string name = flag.traits.positional ? std::string(flag.name) : "--" + std::string(flag.name);
+CLI::Option* declare(CLI::App& parser, const FlagSyntax& flag) {
+  std::string name = flag.positional ? std::string(flag.name) : "--" + std::string(flag.name);
   if (flag.name == "help") name += ",-h";
-  if (!flag.traits.synonym.empty()) name += ",--" + std::string(flag.traits.synonym);
-  const bool is_toggle = flag.binding.kind == ValueKind::kToggle, is_list = is_list_kind(flag.binding.kind);
+  if (!flag.synonym.empty()) name += ",--" + std::string(flag.synonym);
+  const bool is_toggle = flag.binding->kind == ValueKind::kToggle;
   CLI::Option* const option = is_toggle ? parser.add_flag(name) : parser.add_option(name);
-  option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
-  if (is_whole_list(flag)) option->expected(-1);
+  option->multi_option_policy(is_list(flag) ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+  if (flag.is_whole) option->expected(-1);
   return option;
 }
 
 }  // namespace
 
-std::vector<RawValue> read_command_line(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
-  const std::vector<std::string> words = without_earlier_lists(app, table, prepared(app, table, arguments));
+CommandLine read_command_line(std::string_view program, const std::vector<FlagSyntax>& flags,
+                              const std::vector<std::string>& arguments) {
+  const std::vector<std::string> words = without_earlier_lists(flags, prepared(program, flags, arguments));
   std::vector<std::string_view> names;
   for (const std::string& word : words) {
     if (const std::string_view name = name_in(word); !name.empty()) names.push_back(name);
@@ -123,27 +109,27 @@ std::vector<RawValue> read_command_line(App app, const FlagTable& table, const s
   CLI::App parser;
   parser.set_help_flag();
   parser.allow_extras();
-  std::vector<std::pair<const Flag*, const CLI::Option*>> declared;  // not all, which takes the square of their number
-  for (const Flag& flag : table) {
-    if (takes(flag, app) && may_be_given(flag, names)) declared.emplace_back(&flag, declare(parser, flag));
+  std::vector<std::pair<const FlagSyntax*, const CLI::Option*>>
+      declared;  // not all: it takes the square of their number
+  for (const FlagSyntax& flag : flags) {
+    if (may_be_given(flag, names)) declared.emplace_back(&flag, declare(parser, flag));
   }
   try {
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string message = error.what(), argument = message.substr(0, message.find(':'));
-    refuse_without_value(app, flag_of(app, table, argument), argument);
+    refuse_without_value(program, flag_of(flags, argument), argument);
   } catch (const CLI::ParseError& error) {
-    refuse_usage(error.what(), {.remedy = fmt::format("see {} --help", name_of(app))});
+    refuse_usage(error.what(), {.remedy = fmt::format("see {} --help", program)});
   }
-  if (const std::vector<std::string> extra = parser.remaining(); !extra.empty()) refuse_words(app, table, extra);
-  std::vector<RawValue> values;
+  CommandLine line{.values = {}, .unknown = parser.remaining()};
   for (const auto& [flag, option] : declared) {
     if (option->count() == 0) continue;
     RawValue value{.name = std::string(flag->name), .items = option->results()};
-    if (!is_list_kind(flag->binding.kind)) value.items.erase(value.items.begin(), value.items.end() - 1);
-    values.push_back(std::move(value));
+    if (!is_list(*flag)) value.items.erase(value.items.begin(), value.items.end() - 1);
+    line.values.push_back(std::move(value));
   }
-  return values;
+  return line;
 }
 
 }  // namespace megalith

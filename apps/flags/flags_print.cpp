@@ -6,7 +6,6 @@
 #include <string>
 
 #include "apps/flags/flags_table.h"
-#include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
 #include "core/base/error.h"
 #include "core/base/take_part.h"
@@ -98,11 +97,6 @@ std::string_view name_of(App app) {
   constexpr std::array<std::string_view, kApps.size()> kNames = {"train",   "generate", "plan",           "report",
                                                                  "convert", "prepare",  "prepare inspect"};
   return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
-}
-
-std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback) {
-  const std::string* nearest = likely_meant(name, names);
-  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
 }
 
 std::string help_text(App app, const OwnOptions& own) {

@@ -1,4 +1,4 @@
-// Where values come from: the command line and TOML. For the files of apps/flags* only.
+// Values as they were written, on a command line or in TOML.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/flags/flags_table.h"
+#include "apps/flags/flags_binding.h"
 
 namespace megalith {
 
@@ -34,12 +34,5 @@ bool set_value(const Binding& binding, const RawValue& value);
 // Values in the order of the lines. Fails with kFileIo or kUsage: over 1 MiB, nested deeper than 32, not TOML.
 std::vector<RawValue> read_config_file(const std::string& path);
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file);
-
-// Values of a program's command line, in the table's order. Fails with kUsage for a flag that is unknown or lacks its
-// value.
-std::vector<RawValue> read_command_line(App app, const FlagTable& table, const std::vector<std::string>& arguments);
-
-// "did you mean NAME?" for a likely misspelling among `names`, otherwise `fallback`.
-std::string suggestion(std::string_view name, const std::vector<std::string>& names, std::string fallback);
 
 }  // namespace megalith

@@ -185,10 +185,6 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
 
 }  // namespace
 
-std::string prefix_of(const RawValue& value) {
-  return value.file.empty() ? "--" : fmt::format("{}:{}:{}: ", value.file, value.line, value.column);
-}
-
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file) {
   if (text.size() > kMaxBytes) refuse(file, "a configuration of at most 1 MiB", "more");
   check_harmless(text, file);

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
+#include "core/base/text/edit_distance.h"
 #include "core/base/text/text.h"
 
 namespace megalith {

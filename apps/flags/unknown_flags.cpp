@@ -87,9 +87,4 @@ void refuse_unknown(std::string_view program, const std::vector<UnknownFlag>& un
                {.remedy = remedy});
 }
 
-const std::string* likely_meant(std::string_view name, const std::vector<std::string>& names) {
-  constexpr std::size_t kLongest = 64;
-  return name.size() > kLongest ? nullptr : nearest_name(name, names, name.size() / 3 + 1);
-}
-
 }  // namespace megalith

@@ -28,9 +28,6 @@ UnknownFlag unknown_key(const std::string& key, const std::string& place, const 
 [[noreturn]] void refuse_unknown(std::string_view program, const std::vector<UnknownFlag>& unknown,
                                  const std::string& remedy);
 
-// The first of `names` that `name` is a likely misspelling of: at most a third of its letters differ. Or null.
-const std::string* likely_meant(std::string_view name, const std::vector<std::string>& names);
-
 // For the name of a flag of Megatron-LM, without dashes in front: what stands in its place or why it is not needed,
 // or an empty text where what it does is not built. nullopt: no such flag. Dashes and underscores are the same.
 std::optional<std::string_view> note_on_megatron_flag(std::string_view name);

@@ -36,4 +36,14 @@ const std::string* nearest_name(std::string_view name, std::span<const std::stri
   return nearest;
 }
 
+const std::string* likely_meant(std::string_view name, std::span<const std::string> names) {
+  constexpr std::size_t kLongest = 64;
+  return name.size() > kLongest ? nullptr : nearest_name(name, names, name.size() / 3 + 1);
+}
+
+std::string suggestion(std::string_view name, std::span<const std::string> names, std::string fallback) {
+  const std::string* nearest = likely_meant(name, names);
+  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
+}
+
 }  // namespace megalith

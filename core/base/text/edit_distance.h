@@ -15,4 +15,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 const std::string* nearest_name(std::string_view name, std::span<const std::string> names,
                                 std::size_t limit = std::string_view::npos);
 
+// The first of `names` that `name` is a likely misspelling of: at most a third of its letters differ. Or null.
+const std::string* likely_meant(std::string_view name, std::span<const std::string> names);
+// "did you mean NAME?" for a likely misspelling, otherwise `fallback`.
+std::string suggestion(std::string_view name, std::span<const std::string> names, std::string fallback);
+
 }  // namespace megalith
