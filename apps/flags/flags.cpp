@@ -13,8 +13,6 @@
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "apps/flags/flags_check.h"
-#include "apps/flags/flags_command_line.h"
-#include "apps/flags/flags_source.h"
 #include "apps/flags/flags_table.h"
 #include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
@@ -23,6 +21,8 @@
 #include "core/base/files/standard_files.h"
 #include "core/base/text/edit_distance.h"
 #include "core/base/text/text.h"
+#include "core/flags/command_line.h"
+#include "core/flags/values.h"
 #include "core/model/config.h"
 
 namespace megalith {

@@ -11,10 +11,10 @@
 #include "apps/config/offload_options.h"
 #include "apps/config/pipeline_options.h"
 #include "apps/config/program_options.h"
-#include "apps/flags/flags_binding.h"
 #include "apps/flags/flags_table.h"
 #include "core/base/error.h"
 #include "core/base/text/text.h"
+#include "core/flags/binding.h"
 
 namespace megalith {
 

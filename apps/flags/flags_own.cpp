@@ -9,9 +9,9 @@
 
 #include "apps/config/layer_offload.h"
 #include "apps/config/memory_options.h"
-#include "apps/flags/flags_binding.h"
 #include "apps/flags/flags_table.h"
 #include "core/base/error.h"
+#include "core/flags/binding.h"
 
 namespace megalith {
 

@@ -11,7 +11,7 @@
 
 #include "apps/config/options.h"
 #include "apps/flags/flags.h"
-#include "apps/flags/flags_binding.h"
+#include "core/flags/binding.h"
 
 namespace megalith {
 

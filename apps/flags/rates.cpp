@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <optional>
 
-#include "apps/flags/flags_binding.h"
-#include "apps/flags/flags_source.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
 #include "core/base/text/edit_distance.h"
 #include "core/base/text/text.h"
+#include "core/flags/binding.h"
+#include "core/flags/values.h"
 
 namespace megalith {
 

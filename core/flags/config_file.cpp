@@ -5,10 +5,10 @@
 #include <cmath>
 #include <utility>
 
-#include "apps/flags/flags_source.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
+#include "core/flags/values.h"
 
 namespace megalith {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/flags/flags_binding.h"
+#include "core/flags/binding.h"
 
 namespace megalith {
 

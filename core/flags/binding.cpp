@@ -1,4 +1,4 @@
-#include "apps/flags/flags_binding.h"
+#include "core/flags/binding.h"
 
 #include <fmt/format.h>
 

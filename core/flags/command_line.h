@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/flags/flags_binding.h"
-#include "apps/flags/flags_source.h"
+#include "core/flags/binding.h"
+#include "core/flags/values.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "apps/flags/flags_command_line.h"
+#include "core/flags/command_line.h"
 
 #include <fmt/format.h>
 

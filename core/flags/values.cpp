@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "apps/flags/flags_source.h"
 #include "core/base/text/text.h"
+#include "core/flags/values.h"
 
 namespace megalith {
 
