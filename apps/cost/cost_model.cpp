@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/device/copy.h"
-#include "fsdp/sharded_units.h"
+#include "parallel/comm/collective.h"
 
 namespace megalith {
 
@@ -88,13 +88,13 @@ double CostModel::seconds(const PlannedCall& call, bool beside) const {
   return by.latency + ring_bytes(call) / (beside ? std::min(by.bandwidth, rates_.busy) : by.bandwidth);
 }
 
-CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call) const {
+CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call, std::size_t sum_room) const {
   if (!is_within_host(call)) return {.link = seconds(call, true)};
   const double link = rates_.peer.latency + ring_bytes(call) / rates_.units;
   if (call.kind != ReduceScatter::kName) return {.link = link};
   // All parts are read, and the shard is read and written.
   const double bytes = static_cast<double>(call.bytes) * (1 + 2 / static_cast<double>(call.ranks->size()));
-  const double sum = bytes / rates_.memory, rounds = std::ceil(ring_bytes(call) / (kSumRoom / 2.0));
+  const double sum = bytes / rates_.memory, rounds = std::ceil(2 * ring_bytes(call) / static_cast<double>(sum_room));
   return {.link = link, .sum = sum, .behind = sum / std::max(rounds, 1.0)};
 }
 

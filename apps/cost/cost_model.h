@@ -46,7 +46,8 @@ class CostModel {
     double sum = 0;     // of copies: kernels, beside later ones
     double behind = 0;  // of these, what comes after the last copy
   };
-  UnitSeconds unit_seconds(const PlannedCall& call) const;  // of kUnshard or kReduceShard
+  // Of kUnshard or kReduceShard, whose copies of the peers' gradients have `sum_room` bytes.
+  UnitSeconds unit_seconds(const PlannedCall& call, std::size_t sum_room) const;
   bool is_within_host(const PlannedCall& call) const { return hosts_of(*call.ranks) <= 1; }
   // Of a message from one rank of the world to another.
   double transfer_seconds(std::size_t bytes, int from, int to) const;

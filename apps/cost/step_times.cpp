@@ -6,6 +6,7 @@
 
 #include "core/device/copy.h"
 #include "core/ops/elementwise/copy_rows.h"
+#include "fsdp/sharded_units.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
@@ -238,7 +239,7 @@ class Player {
     const bool is_unit = action ? is_of_unit_copy(recording_.actions[*action].kind) : call.group.ends_with(" units");
     CostModel::UnitSeconds seconds;
     if (is_unit) {
-      seconds = costs_.unit_seconds(call);
+      seconds = costs_.unit_seconds(call, kSumRoom);
     } else {
       seconds.link = costs_.seconds(call, !action || is_beside(*action));
     }
@@ -348,7 +349,7 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
       add(each, volume.bytes, times * bytes);
       add(each, volume.sent, times * ring_bytes(call));
       if (costs == nullptr) return;
-      const CostModel::UnitSeconds unit = costs->unit_seconds(call);
+      const CostModel::UnitSeconds unit = costs->unit_seconds(call, kSumRoom);
       const bool beside = is_of_replicas(call) && entries[i].lane != 0;
       add(each, volume.seconds,
           times * (is_of_unit_copy(kind) ? unit.link + unit.behind : costs->seconds(call, beside)));

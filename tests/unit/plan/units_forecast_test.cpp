@@ -12,6 +12,7 @@
 #include "apps/forecast/suggest.h"
 #include "apps/summary/printed_actions.h"
 #include "core/model/config.h"
+#include "fsdp/sharded_units.h"
 #include "tests/unit/plan/plan_support.h"
 
 namespace megalith {
@@ -170,14 +171,14 @@ TEST(ForecastUnits, CopiesAreSummedInOnePass) {
   const CostModel costs(rates, {.width = 64, .length = 1024}, 8);
   PlannedCall call{.kind = "reduce_scatter", .bytes = 80'000'000'000, .group = "dp"};
   call.ranks = std::make_shared<const std::vector<int>>(std::vector<int>{0, 1, 2, 3});
-  EXPECT_NEAR(costs.unit_seconds(call).link, 3e-6 + 1, 1e-9);
-  EXPECT_NEAR(costs.unit_seconds(call).sum, 0.08 * 1.5, 1e-12);
+  EXPECT_NEAR(costs.unit_seconds(call, kSumRoom).link, 3e-6 + 1, 1e-9);
+  EXPECT_NEAR(costs.unit_seconds(call, kSumRoom).sum, 0.08 * 1.5, 1e-12);
   call.kind = "all_gather";
-  EXPECT_NEAR(costs.unit_seconds(call).link, 3e-6 + 4, 1e-9);
-  EXPECT_EQ(costs.unit_seconds(call).sum, 0);
+  EXPECT_NEAR(costs.unit_seconds(call, kSumRoom).link, 3e-6 + 4, 1e-9);
+  EXPECT_EQ(costs.unit_seconds(call, kSumRoom).sum, 0);
   // Over hosts: a collective.
   call.ranks = std::make_shared<const std::vector<int>>(std::vector<int>{0, 1, 4, 5});
-  EXPECT_EQ(costs.unit_seconds(call).link, costs.seconds(call));
+  EXPECT_EQ(costs.unit_seconds(call, kSumRoom).link, costs.seconds(call));
 }
 
 // A model whose layers take most of the memory: where replicas of their weights do not fit, shards do.
