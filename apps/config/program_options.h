@@ -24,7 +24,7 @@ struct ReportOptions {
 
 // What plan forecasts in addition to memory and work.
 struct ForecastOptions {
-  std::string rates;             // file (apps/flags/rates.h); empty: no times
+  std::string rates;             // file (parallel/cost/rates.h); empty: no times
   bool suggest = false;          // layouts for the world size, in place of the one given
   double device_memory_gib = 0;  // 0: as the rates say
   std::string html;              // file to write; empty: none

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/cost/cost_model.h"
 #include "apps/run/step_plan.h"
+#include "parallel/cost/cost_model.h"
 
 namespace megalith {
 

@@ -11,9 +11,9 @@
 #include "apps/config/options.h"
 #include "apps/config/run_config.h"
 #include "apps/cost/step_times.h"
-#include "apps/flags/rates.h"
 #include "apps/run/step_plan.h"
 #include "core/model/moe_config.h"
+#include "parallel/cost/rates.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {

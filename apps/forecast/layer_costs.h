@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "apps/config/options.h"
-#include "apps/flags/rates.h"
+#include "parallel/cost/rates.h"
 
 namespace megalith {
 

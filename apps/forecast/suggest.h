@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "apps/config/options.h"
-#include "apps/flags/rates.h"
 #include "apps/forecast/forecast.h"
+#include "parallel/cost/rates.h"
 
 namespace megalith {
 

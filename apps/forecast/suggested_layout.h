@@ -10,8 +10,8 @@
 #include "apps/config/memory_options.h"
 #include "apps/config/options.h"
 #include "apps/config/parallel_options.h"
-#include "apps/flags/rates.h"
 #include "apps/forecast/layer_costs.h"
+#include "parallel/cost/rates.h"
 
 namespace megalith {
 

@@ -14,7 +14,6 @@
 #include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
-#include "apps/flags/rates.h"
 #include "apps/forecast/forecast.h"
 #include "apps/forecast/suggest.h"
 #include "apps/plan/plan_json.h"
@@ -28,6 +27,7 @@
 #include "core/base/error.h"
 #include "core/base/machine/cpu_check.h"
 #include "core/base/machine/host_memory.h"
+#include "parallel/cost/rates.h"
 
 namespace megalith {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "apps/config/options.h"
-#include "apps/flags/rates.h"
 #include "apps/forecast/forecast.h"
+#include "parallel/cost/rates.h"
 #include "parallel/pipeline_parallel/schedule.h"
 #include "parallel/pipeline_parallel/simulator.h"
 

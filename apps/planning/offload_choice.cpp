@@ -17,10 +17,10 @@
 #include "apps/config/program_options.h"
 #include "apps/cost/expert_rows.h"
 #include "apps/cost/step_times.h"
-#include "apps/flags/rates.h"
 #include "core/model/config.h"
 #include "offload/host_room.h"
 #include "offload/placement.h"
+#include "parallel/cost/rates.h"
 
 namespace megalith {
 

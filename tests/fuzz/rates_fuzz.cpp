@@ -1,5 +1,5 @@
 // A file of --rates; rates that were read answer for any size.
-#include "apps/flags/rates.h"
+#include "parallel/cost/rates.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

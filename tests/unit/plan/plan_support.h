@@ -9,9 +9,9 @@
 
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
-#include "apps/flags/rates.h"
 #include "apps/run/step.h"
 #include "apps/train/run_setup.h"
+#include "parallel/cost/rates.h"
 #include "tests/support/words.h"
 
 namespace megalith::test {

@@ -1,4 +1,4 @@
-#include "apps/flags/rates.h"
+#include "parallel/cost/rates.h"
 
 #include <fmt/format.h>
 

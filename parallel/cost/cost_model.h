@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/flags/rates.h"
 #include "core/instruments/access.h"
 #include "parallel/comm/plan_communicator.h"
+#include "parallel/cost/rates.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "apps/cost/cost_model.h"
+#include "parallel/cost/cost_model.h"
 
 #include <algorithm>
 #include <cmath>
