@@ -7,9 +7,6 @@
 //
 // A run's files begin with a session start, at which TensorBoard drops the points of earlier files from that step on:
 // those that a killed run wrote after its last checkpoint do not appear twice.
-//
-// Format: TensorFlow records, each an Event message in protocol buffers' wire format, by hand: five fields need no
-// library.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +18,6 @@
 #include "apps/metrics/metrics.h"
 
 namespace megalith {
-
-// CRC-32C (Castagnoli) of RFC 3720, as crc32c("123456789") = 0xe3069283.
-std::uint32_t crc32c(std::string_view bytes);
-// u64 length, masked CRC of it, payload, masked CRC of that; little endian.
-std::string tensorboard_record(std::string_view payload);
-// The Event of one scalar, without the record around it. `wall_time` in seconds since 1970.
-std::string tensorboard_scalar(double wall_time, std::int64_t step, std::string_view tag, float value);
-
-// The Event that starts a session: what other files of the folder have at this step and later counts no more.
-std::string tensorboard_session_start(double wall_time, std::int64_t step);
 
 // Where a run begins: what was done before it.
 struct TensorBoardStart {

@@ -1,4 +1,5 @@
 #include "apps/metrics/tensorboard.h"
+#include "apps/metrics/event_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
