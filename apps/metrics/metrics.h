@@ -14,8 +14,8 @@
 
 #include "apps/config/logging_options.h"
 #include "apps/config/options.h"
-#include "apps/metrics/append_log.h"
 #include "apps/metrics/step_metrics.h"
+#include "core/reports/append_log.h"
 
 namespace megalith {
 

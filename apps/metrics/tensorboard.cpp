@@ -7,8 +7,8 @@
 #include <cmath>
 #include <utility>
 
-#include "apps/metrics/event_file.h"
 #include "apps/metrics/metrics_schema.h"
+#include "core/reports/event_file.h"
 
 namespace megalith {
 

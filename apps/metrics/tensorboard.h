@@ -14,8 +14,8 @@
 #include <string>
 #include <string_view>
 
-#include "apps/metrics/append_log.h"
 #include "apps/metrics/metrics.h"
+#include "core/reports/append_log.h"
 
 namespace megalith {
 

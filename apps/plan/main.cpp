@@ -20,13 +20,13 @@
 #include "apps/plan/plan_page.h"
 #include "apps/plan/plan_tables.h"
 #include "apps/program/program.h"
-#include "apps/report/page.h"
 #include "apps/run/own_model.h"
 #include "apps/summary/planned_graphs.h"
 #include "apps/summary/printed_actions.h"
 #include "core/base/error.h"
 #include "core/base/machine/cpu_check.h"
 #include "core/base/machine/host_memory.h"
+#include "core/reports/page.h"
 #include "parallel/cost/rates.h"
 
 namespace megalith {

@@ -9,8 +9,8 @@
 #include "apps/metrics/metrics.h"
 #include "apps/plan/plan_tables.h"
 #include "apps/program/version.h"
-#include "apps/report/page.h"
 #include "core/base/counted.h"
+#include "core/reports/page.h"
 
 namespace megalith {
 

@@ -5,9 +5,9 @@
 #include "apps/flags/flags.h"
 #include "apps/metrics/metrics_reader.h"
 #include "apps/program/program.h"
-#include "apps/report/page.h"
 #include "apps/report/report_page.h"
 #include "core/base/machine/cpu_check.h"
+#include "core/reports/page.h"
 
 int main(int argc, char** argv) {
   using namespace megalith;

@@ -11,8 +11,8 @@
 
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/metrics_schema.h"
-#include "apps/report/page.h"
-#include "apps/report/series.h"
+#include "core/reports/page.h"
+#include "core/reports/series.h"
 
 namespace megalith {
 

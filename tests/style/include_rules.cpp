@@ -26,6 +26,7 @@ constexpr std::array kRooms = {
     Room{"core/base/machine/", 3},
     Room{"core/base/", 1},
     Room{"core/flags/", 4},
+    Room{"core/reports/", 4},
     Room{"core/instruments/", 4},
     Room{"core/device/", 5},
     Room{"core/memory/", 6},

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "apps/report/page.h"
 #include "apps/report/report_page.h"
-#include "apps/report/series.h"
+#include "core/reports/page.h"
+#include "core/reports/series.h"
 #include "tests/support/rendered_page.h"
 #include "tests/unit/apps/flags_support.h"
 

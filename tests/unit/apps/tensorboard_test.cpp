@@ -1,5 +1,5 @@
 #include "apps/metrics/tensorboard.h"
-#include "apps/metrics/event_file.h"
+#include "core/reports/event_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "apps/report/series.h"
+#include "core/reports/series.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "apps/metrics/event_file.h"
+#include "core/reports/event_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "apps/report/page.h"
+#include "core/reports/page.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/metrics/append_log.h"
+#include "core/reports/append_log.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// An HTML page of `report` or `plan --html`: page.html, which CMake embeds, and the data that its script draws. One
-// file, no network.
+// An HTML page of tables and charts: page.html, which CMake embeds, and the data that its script draws. One file, no
+// network.
 #pragma once
 
 #include <cstdint>
