@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -195,6 +199,33 @@ ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_pt
   start.reset();
   label = fmt::format("rank {}/{}", world->rank(), world->size());
   return train(*mpi, *world, flags, stop);
+}
+
+std::chrono::milliseconds timeout_of(double comm_timeout_seconds, double distributed_timeout_minutes) {
+  const double seconds = comm_timeout_seconds > 0 ? comm_timeout_seconds : 60 * distributed_timeout_minutes;
+  return std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(seconds * 1000)));
+}
+
+std::chrono::milliseconds at_start(std::chrono::milliseconds timeout) {
+  return std::max<std::chrono::milliseconds>(timeout, std::chrono::seconds(5));
+}
+
+std::chrono::milliseconds timeout_of(const std::vector<std::string>& arguments) {
+  double seconds = 0, minutes = 10;
+  const auto take = [&](std::size_t at, std::string_view flag, double& value) {
+    const std::string& word = arguments[at];
+    const char* text = "";
+    if (word == flag && at + 1 < arguments.size()) text = arguments[at + 1].c_str();
+    if (word.size() > flag.size() && word.starts_with(flag) && word[flag.size()] == '=')
+      text = word.c_str() + flag.size() + 1;
+    const double read = std::strtod(text, nullptr);
+    if (read > 0 && read < 1e8) value = read;  // what is wrong with it, the flags will tell
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    take(i, "--comm-timeout", seconds);
+    take(i, "--distributed-timeout-minutes", minutes);
+  }
+  return timeout_of(seconds, minutes);
 }
 
 std::string label_of_launch() {

@@ -7,7 +7,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
+
+#include "parallel/watch/awake_time.h"
 
 namespace megalith {
 
@@ -35,17 +36,9 @@ class StartWatch {
   std::condition_variable changed_;
   Phase phase_;                           // guarded by mutex_, like all that follow
   std::chrono::milliseconds timeout_{0};  // 0: in no phase
-  std::chrono::steady_clock::duration waited_{};
+  AwakeTime::Clock::time_point begun_{};
   bool stop_ = false;
   std::thread thread_;
 };
-
-// What --comm-timeout or --distributed-timeout-minutes will say, for the time in which the flags are read: files that
-// they name may hang.
-std::chrono::milliseconds timeout_of(const std::vector<std::string>& arguments);
-std::chrono::milliseconds timeout_of(double comm_timeout_seconds, double distributed_timeout_minutes);
-
-// At least five seconds: programs are loaded, and on a busy machine ranks do not start at one time.
-std::chrono::milliseconds at_start(std::chrono::milliseconds timeout);
 
 }  // namespace megalith

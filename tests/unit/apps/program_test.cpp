@@ -15,6 +15,7 @@
 
 #include "apps/config/memory_options.h"
 #include "apps/flags/flags.h"
+#include "apps/train/start.h"
 #include "apps/train/start_watch.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
 
