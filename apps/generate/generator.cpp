@@ -53,7 +53,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
   const ModelConfig& model = options.model;
   if (shares) share_out(gpt_, *ranks);
   gpt_.parameters->allocate(pool_, model.params_dtype, std::nullopt);
-  if (shares) shards_ = std::make_unique<GeneratorShards>(gpt_, *ranks, compute_, pool_, instruments);
+  if (shares) shards_ = std::make_unique<ShardedForward>(gpt_, *ranks, compute_, pool_, instruments);
   const Shape shape{most.sequences, most.tokens, model.num_query_groups, model.kv_channels};
   const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(model.params_dtype);
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {

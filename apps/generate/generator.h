@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "apps/config/options.h"
-#include "apps/generate/generator_shards.h"
 #include "core/device/graph.h"
 #include "core/device/stream.h"
 #include "core/memory/arena.h"
 #include "core/memory/host_arena.h"
 #include "core/memory/memory_pool.h"
 #include "core/model/gpt.h"
+#include "fsdp/sharded_forward.h"
 #include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
@@ -61,7 +61,7 @@ class Generator {
   Speed speed() const { return speed_; }
   // The captured step of so many sequences; null before there is one.
   const Graph* graph(std::int64_t sequences) const;
-  const GeneratorShards* shards() const { return shards_.get(); }  // null on one rank
+  const ShardedForward* shards() const { return shards_.get(); }  // null on one rank
 
  private:
   // What a call for so many sequences needs; kept, because its graph is.
@@ -94,7 +94,7 @@ class Generator {
   GptModel gpt_;
   const Context ctx_;
   std::unique_ptr<SegmentRunner> runner_;
-  std::unique_ptr<GeneratorShards> shards_;
+  std::unique_ptr<ShardedForward> shards_;
   std::vector<Tensor> keys_, values_;  // of the cache, by layer
   Numbers* numbers_;
   Tensor drawn_;  // [most sequences] int32

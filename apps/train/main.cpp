@@ -4,10 +4,10 @@
 
 #include "apps/run/ranks_program.h"
 #include "apps/train/start.h"
-#include "apps/train/stop_request.h"
 #include "core/base/files/mapped_file.h"
 #include "core/base/files/standard_files.h"
 #include "core/base/machine/cpu_check.h"
+#include "core/base/machine/stop_request.h"
 
 namespace megalith {
 namespace {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "apps/checkpoint/checkpoint_flags.h"
-#include "apps/checkpoint/save_lock.h"
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/logging_options.h"
 #include "apps/config/memory_options.h"
@@ -24,15 +23,16 @@
 #include "apps/summary/planned_graphs.h"
 #include "apps/summary/printed_actions.h"
 #include "apps/train/banner.h"
-#include "apps/train/start_watch.h"
 #include "apps/train/trainer.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
 #include "core/base/files/standard_files.h"
 #include "core/base/machine/launch.h"
 #include "core/device/cuda_device.h"
+#include "parallel/checkpoint/save_lock.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/comm/on_all_ranks.h"
+#include "parallel/watch/start_watch.h"
 
 namespace megalith {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/stop_request.h"
 #include "core/base/error.h"
+#include "core/base/machine/stop_request.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
 
 namespace megalith {

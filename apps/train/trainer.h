@@ -13,8 +13,8 @@
 #include "apps/train/run_checkpoints.h"
 #include "apps/train/run_log.h"
 #include "apps/train/run_setup.h"
-#include "apps/train/stop_request.h"
 #include "apps/train/trace_window.h"
+#include "core/base/machine/stop_request.h"
 #include "core/device/capture_guard.h"
 #include "parallel/comm/on_all_ranks.h"
 

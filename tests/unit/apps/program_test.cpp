@@ -16,8 +16,8 @@
 #include "apps/config/memory_options.h"
 #include "apps/flags/flags.h"
 #include "apps/train/start.h"
-#include "apps/train/start_watch.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/watch/start_watch.h"
 
 namespace megalith {
 namespace {

@@ -1,5 +1,5 @@
 // The lock of --save, and what becomes of it when the folder goes away under the run.
-#include "apps/checkpoint/save_lock.h"
+#include "parallel/checkpoint/save_lock.h"
 
 #include <gtest/gtest.h>
 

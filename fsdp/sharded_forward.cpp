@@ -1,4 +1,4 @@
-#include "apps/generate/generator_shards.h"
+#include "fsdp/sharded_forward.h"
 
 #include <exception>
 
@@ -18,8 +18,8 @@ void share_out(GptModel& model, const Communicator& ranks) {
   }
 }
 
-GeneratorShards::GeneratorShards(GptModel& model, Communicator& ranks, Stream& compute, MemoryPool& pool,
-                                 const Instruments& instruments)
+ShardedForward::ShardedForward(GptModel& model, Communicator& ranks, Stream& compute, MemoryPool& pool,
+                               const Instruments& instruments)
     : gather_group_(ranks.duplicate("units")),
       tokens_group_(ranks.duplicate("tokens")),
       gather_(compute.device(), "unit communication", instruments) {
@@ -35,14 +35,14 @@ GeneratorShards::GeneratorShards(GptModel& model, Communicator& ranks, Stream& c
       UnitStreams{.compute = compute, .gather = gather_, .reduce = gather_}, pool, 0, false);
 }
 
-GeneratorShards::~GeneratorShards() {
+ShardedForward::~ShardedForward() {
   try {
     gather_.synchronize();  // gathers ahead of a step that does not come
   } catch (const std::exception&) {
   }
 }
 
-void GeneratorShards::forward(SegmentRunner& runner) {
+void ShardedForward::forward(SegmentRunner& runner) {
   units_->begin(points_.ahead);
   for (const Action& action : actions_) {
     switch (action.kind) {
@@ -54,7 +54,7 @@ void GeneratorShards::forward(SegmentRunner& runner) {
   }
 }
 
-void GeneratorShards::agree(Stream& compute, const Tensor& drawn) {
+void ShardedForward::agree(Stream& compute, const Tensor& drawn) {
   launch(compute, Broadcast{.group = *tokens_group_, .buffer = drawn, .label = "tokens"});
 }
 

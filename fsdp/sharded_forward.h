@@ -1,5 +1,5 @@
-// Weights that several ranks share out while they generate: each holds a shard of each unit, all go through the same
-// tokens, and a layer is whole only while it is read, in slots as in training (fsdp/).
+// Forward passes of a model whose weights several ranks share out: each holds a shard of each unit, all go through the
+// same tokens, and a layer is whole only while it is read, in slots as in training.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@ namespace megalith {
 // Before the parameters are allocated. Tied words stay whole.
 void share_out(GptModel& model, const Communicator& ranks);
 
-class GeneratorShards {
+class ShardedForward {
  public:
   // The parameters are allocated; all outlive this object. Collective.
-  GeneratorShards(GptModel& model, Communicator& ranks, Stream& compute, MemoryPool& pool,
-                  const Instruments& instruments);
-  ~GeneratorShards();
-  GeneratorShards(const GeneratorShards&) = delete;
-  GeneratorShards& operator=(const GeneratorShards&) = delete;
+  ShardedForward(GptModel& model, Communicator& ranks, Stream& compute, MemoryPool& pool,
+                 const Instruments& instruments);
+  ~ShardedForward();
+  ShardedForward(const ShardedForward&) = delete;
+  ShardedForward& operator=(const ShardedForward&) = delete;
 
   // Forward of all segments.
   void forward(SegmentRunner& runner);

@@ -1,4 +1,4 @@
-#include "apps/train/stop_request.h"
+#include "core/base/machine/stop_request.h"
 
 #include <fmt/format.h>
 #include <time.h>

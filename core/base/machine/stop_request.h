@@ -1,5 +1,4 @@
-// How a run is asked to end: signals and a stop file. The step under way ends, a checkpoint is saved, and the program
-// ends with exit code 75 (trainer.h).
+// How a run is asked to end: signals and a stop file. The program sees the request, saves what it has and ends.
 #pragma once
 
 #include <atomic>

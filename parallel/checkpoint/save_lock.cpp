@@ -1,4 +1,4 @@
-#include "apps/checkpoint/save_lock.h"
+#include "parallel/checkpoint/save_lock.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/train/start_watch.h"
+#include "parallel/watch/start_watch.h"
 
 #include <errno.h>
 #include <fmt/format.h>
