@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/checkpoint/model_state.h"
 #include "apps/run/rank.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/checkpoint/model_state.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "apps/checkpoint/model_state.h"
+#include "parallel/checkpoint/model_state.h"
 
 #include <fmt/format.h>
 
