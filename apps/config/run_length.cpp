@@ -20,6 +20,25 @@ namespace {
 
 }  // namespace
 
+RunEnd end_of_run(const TrainingOptions& train, const RunProgress& done) {
+  RunEnd end{.at = done};
+  if (train.train_samples == 0) {
+    end.at.samples = samples_to_train(train, done);
+    end.at.steps = std::max(train.train_iters, done.steps);
+    return end;
+  }
+  for (;;) {
+    const std::int64_t batch = batch_after(train, end.at.samples);
+    const std::int64_t whole = (train.train_samples - end.at.samples) / batch;
+    if (whole <= 0) break;
+    const std::int64_t steps = std::min(whole, steps_of_stage(train, end.at.samples, batch));
+    end.at.steps += steps;
+    end.at.samples += steps * batch;
+  }
+  end.left_over = std::max<std::int64_t>(train.train_samples - end.at.samples, 0);
+  return end;
+}
+
 std::int64_t samples_to_train(const TrainingOptions& train, const RunProgress& start) {
   if (train.train_samples > 0) return std::max(train.train_samples, start.samples);
   const std::int64_t steps = std::max<std::int64_t>(train.train_iters - start.steps, 0);

@@ -3,20 +3,16 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "apps/config/batch_ramp.h"
 #include "core/optim/lr_schedule.h"
 
 namespace megalith {
 
-struct TrainingOptions {
-  std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
-  std::int64_t global_batch_size = 0;  // sequences per step; 0: micro_batch_size x data-parallel size
-  std::int64_t train_iters = 0;        // steps; with train_samples those of a run from its start, for the log alone
-  std::int64_t train_samples = 0;      // 0: --train-iters was given
-  // START, INCREMENT and SAMPLES of the batches before global_batch_size (apps/config/run_length.h); empty: none
-  std::vector<std::int64_t> rampup_batch_size;
-  bool skip_train = false;  // evaluate once and end
+struct TrainingOptions : BatchSizes {
+  std::int64_t train_iters = 0;    // steps; with train_samples those of a run from its start, for the log alone
+  std::int64_t train_samples = 0;  // 0: --train-iters was given
+  bool skip_train = false;         // evaluate once and end
 
   LrSchedule schedule;  // --lr, --min-lr, --lr-*; resolved: for train lr_decay_iters or lr_decay_samples is not 0
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "apps/config/batch_ramp.h"
+#include "apps/config/run_length.h"
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/data_options.h"
 #include "apps/config/logging_options.h"

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "apps/config/batch_ramp.h"
+#include "apps/config/run_length.h"
 #include "apps/config/data_options.h"
 #include "apps/config/dispatcher_choice.h"
 #include "apps/config/optimizer_options.h"

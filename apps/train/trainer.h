@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/config/batch_ramp.h"
+#include "apps/config/run_length.h"
 #include "apps/train/numerics_guard.h"
 #include "apps/train/run_checkpoints.h"
 #include "apps/train/run_log.h"

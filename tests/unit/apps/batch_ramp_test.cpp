@@ -2,6 +2,7 @@
 // (RampupBatchsizeNumMicroBatchesCalculator and OptimizerParamScheduler), which is written here as the objects with
 // state that it consists of, and with runs step by step.
 #include "apps/config/batch_ramp.h"
+#include "apps/config/run_length.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
