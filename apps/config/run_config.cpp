@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "apps/config/batch_ramp.h"
 #include "apps/config/options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
+#include "core/optim/batch_ramp.h"
 
 namespace megalith {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/config/batch_ramp.h"
+#include "core/optim/batch_ramp.h"
 #include "core/optim/lr_schedule.h"
 
 namespace megalith {

@@ -8,8 +8,6 @@
 #include <string>
 #include <tuple>
 
-#include "apps/config/batch_ramp.h"
-#include "apps/config/run_length.h"
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/data_options.h"
 #include "apps/config/logging_options.h"
@@ -18,6 +16,7 @@
 #include "apps/config/parallel_options.h"
 #include "apps/config/pipeline_options.h"
 #include "apps/config/program_options.h"
+#include "apps/config/run_length.h"
 #include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "core/base/files/output_file.h"
@@ -25,6 +24,7 @@
 #include "core/data/split.h"
 #include "core/hf/hf_config.h"
 #include "core/model/config.h"
+#include "core/optim/batch_ramp.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/tensor_parallel/tensor_parallel_check.h"
 

@@ -5,13 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "apps/config/batch_ramp.h"
 #include "apps/config/options.h"
 #include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/data/sampler.h"
+#include "core/optim/batch_ramp.h"
 
 namespace megalith {
 

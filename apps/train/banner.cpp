@@ -9,12 +9,11 @@
 #include <map>
 #include <string_view>
 
-#include "apps/config/batch_ramp.h"
-#include "apps/config/run_length.h"
 #include "apps/config/data_options.h"
 #include "apps/config/dispatcher_choice.h"
 #include "apps/config/optimizer_options.h"
 #include "apps/config/parallel_options.h"
+#include "apps/config/run_length.h"
 #include "apps/config/training_options.h"
 #include "apps/metrics/metrics.h"
 #include "apps/program/version.h"
@@ -27,6 +26,7 @@
 #include "core/base/text/text.h"
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
+#include "core/optim/batch_ramp.h"
 
 namespace megalith {
 

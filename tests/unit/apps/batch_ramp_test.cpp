@@ -1,7 +1,7 @@
 // Batch, learning rate and length of a run by consumed samples, compared with Megatron-LM's arithmetic
 // (RampupBatchsizeNumMicroBatchesCalculator and OptimizerParamScheduler), which is written here as the objects with
 // state that it consists of, and with runs step by step.
-#include "apps/config/batch_ramp.h"
+#include "core/optim/batch_ramp.h"
 #include "apps/config/run_length.h"
 
 #include <fmt/format.h>

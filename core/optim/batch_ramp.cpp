@@ -1,4 +1,4 @@
-#include "apps/config/batch_ramp.h"
+#include "core/optim/batch_ramp.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
