@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/config/memory_options.h"
 #include "apps/config/offload_options.h"
 #include "core/model/moe_config.h"
 #include "core/tensor/dtype.h"

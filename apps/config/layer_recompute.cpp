@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
-#include "apps/config/memory_options.h"
-#include "apps/config/options.h"
-
 namespace megalith {
 
 namespace {
 
 // Layers whose selected modules are recomputed.
-std::vector<RecomputeLayers::Range> selective_layers(const MemoryOptions& options, const std::vector<GptPart>& parts) {
+std::vector<RecomputeLayers::Range> selective_layers(const RecomputeOptions& options,
+                                                     const std::vector<GptPart>& parts) {
   std::vector<RecomputeLayers::Range> ranges;
   if (options.recompute_granularity != RecomputeGranularity::kSelective) return ranges;
   for (const GptPart& part : parts) {
@@ -20,13 +18,13 @@ std::vector<RecomputeLayers::Range> selective_layers(const MemoryOptions& option
   return ranges;
 }
 
-bool selects(const MemoryOptions& options, const char* module) {
+bool selects(const RecomputeOptions& options, const char* module) {
   return std::ranges::find(options.recompute_modules, module) != options.recompute_modules.end();
 }
 
 }  // namespace
 
-RecomputeLayers recompute_layers(const MemoryOptions& options, const std::vector<GptPart>& parts) {
+RecomputeLayers recompute_layers(const RecomputeOptions& options, const std::vector<GptPart>& parts) {
   RecomputeLayers recompute;
   if (selects(options, "mlp")) recompute.mlps = selective_layers(options, parts);
   if (selects(options, "moe")) recompute.moes = selective_layers(options, parts);
@@ -46,7 +44,7 @@ RecomputeLayers recompute_layers(const MemoryOptions& options, const std::vector
   return recompute;
 }
 
-StashPolicies recompute_policies(const MemoryOptions& options, const std::vector<GptPart>& parts) {
+StashPolicies recompute_policies(const RecomputeOptions& options, const std::vector<GptPart>& parts) {
   StashPolicies policies;
   const auto recompute = [&](const std::vector<RecomputeLayers::Range>& ranges, SlotKind kind) {
     for (const RecomputeLayers::Range& range : ranges) {
@@ -69,7 +67,7 @@ StashPolicies recompute_policies(const MemoryOptions& options, const std::vector
   return policies;
 }
 
-bool recomputes_module(const MemoryOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
+bool recomputes_module(const RecomputeOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
                        const char* module) {
   const std::vector<RecomputeLayers::Range> layers = selective_layers(options, parts);
   return selects(options, module) &&

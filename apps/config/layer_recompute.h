@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/layers/stash.h"
@@ -10,13 +11,22 @@
 
 namespace megalith {
 
-struct MemoryOptions;
+enum class RecomputeGranularity { kNone, kSelective, kFull };
+enum class RecomputeMethod { kUniform, kBlock };
 
-RecomputeLayers recompute_layers(const MemoryOptions& options, const std::vector<GptPart>& parts);
+struct RecomputeOptions {
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
+  RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
+  // uniform: layers per chunk; block and selective: layers of each part that are recomputed; 0: 1, with selective all
+  std::int64_t recompute_num_layers = 0;
+  std::vector<std::string> recompute_modules;  // with kSelective: core_attn, layernorm, mlp, mlp_act
+};
 
-StashPolicies recompute_policies(const MemoryOptions& options, const std::vector<GptPart>& parts);
+RecomputeLayers recompute_layers(const RecomputeOptions& options, const std::vector<GptPart>& parts);
+
+StashPolicies recompute_policies(const RecomputeOptions& options, const std::vector<GptPart>& parts);
 // --recompute-modules names the module, and the layer is one of those in which it acts.
-bool recomputes_module(const MemoryOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
+bool recomputes_module(const RecomputeOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
                        const char* module);
 
 }  // namespace megalith
