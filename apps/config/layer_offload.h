@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/config/layer_recompute.h"
 #include "apps/config/options.h"
 #include "core/layers/stash.h"
 #include "core/model/gpt.h"
+#include "core/model/layer_recompute.h"
 #include "offload/policy.h"
 
 namespace megalith {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/config/layer_recompute.h"
+#include "core/model/layer_recompute.h"
 
 namespace megalith {
 

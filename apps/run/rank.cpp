@@ -7,13 +7,13 @@
 
 #include "apps/config/dispatcher_choice.h"
 #include "apps/config/layer_offload.h"
-#include "apps/config/layer_recompute.h"
 #include "apps/config/memory_options.h"
 #include "apps/config/own.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "core/device/copy.h"
 #include "core/model/config.h"
+#include "core/model/layer_recompute.h"
 #include "moe/moe_layer.h"
 #include "parallel/context_parallel/context_parallel.h"
 

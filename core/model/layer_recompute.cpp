@@ -1,4 +1,4 @@
-#include "apps/config/layer_recompute.h"
+#include "core/model/layer_recompute.h"
 
 #include <algorithm>
 
