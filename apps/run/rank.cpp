@@ -176,7 +176,9 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
       graphs(options.memory.cuda_graph_impl == CudaGraphImpl::kNone || device == DeviceType::kPlan
                  ? nullptr
                  : std::make_unique<GraphedRunner>(ctx, runner, graph_modules(options, config.pipeline))),
-      offload(make_offload(options, device, offloaded, instruments, ctx, runner)),
+      offload(offloaded.empty() ? nullptr
+                                : std::make_unique<RankOffload>(device, offloaded, instruments, ctx, runner,
+                                                                options.train.check_hazards)),
       transfer(mesh.pp(), ctx, runner, transfer_spec(options, config, layers.tensor, device, instruments)),
       optimizer(options, groups, memory, layers, model),
       units(options, groups, streams, memory, config.pipeline, model.gpt),
@@ -213,12 +215,6 @@ ReturnPoints return_points(const Rank& rank) {
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
   if (rank.options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return {};
   return group_runs(actions, rank.runner, graph_modules(rank.options, rank.config.pipeline));
-}
-
-std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
-                                 const Instruments& instruments, std::size_t memory_limit,
-                                 const OffloadPoints& offloaded) {
-  return std::make_unique<Rank>(options, config, device, mesh, instruments, memory_limit, offloaded);
 }
 
 void Rank::wait_for_parameters() {

@@ -195,10 +195,6 @@ struct Rank {
   bool is_plan() const { return streams.compute.device() == DeviceType::kPlan; }
 };
 
-std::unique_ptr<Rank> build_rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
-                                 const Instruments& instruments, std::size_t memory_limit = 0,
-                                 const OffloadPoints& offloaded = {});
-
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline);
 // Of this rank's dispatches to experts of others.
 ReturnPoints return_points(const Rank& rank);

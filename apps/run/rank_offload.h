@@ -1,15 +1,12 @@
 // What a rank keeps of activations on the host, and who moves them there and back.
 #pragma once
 
-#include <memory>
-
-#include "apps/config/options.h"
 #include "offload/transfer.h"
 
 namespace megalith {
 
 struct RankOffload {
-  // `points` has slots. `ctx` and `runner` outlive the object.
+  // `points` has slots. `ctx` and `runner` outlive the object. `poison`: as ActivationTransfer's.
   RankOffload(DeviceType device, OffloadPoints points, const Instruments& instruments, const Context& ctx,
               SegmentRunner& runner, bool poison);
 
@@ -22,9 +19,5 @@ struct RankOffload {
   Stream back;  // and from it
   ActivationTransfer transfer;
 };
-
-// Null where `points` has no slots.
-std::unique_ptr<RankOffload> make_offload(const Options& options, DeviceType device, OffloadPoints points,
-                                          const Instruments& instruments, const Context& ctx, SegmentRunner& runner);
 
 }  // namespace megalith

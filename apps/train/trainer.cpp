@@ -73,8 +73,8 @@ void Trainer::build(Communicator& host_world) {
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) check_gpu_memory(memory_use(setup_.plans), gpu_of_rank(world_), world_);
   on_all_ranks(world_, [&] {  // the groups are made before anything can fail
-    rank_ = build_rank(options(), setup_.config, options().device, mesh_, instruments_.of_streams(), limit,
-                       setup_.plans.offload.points);
+    rank_ = std::make_unique<Rank>(options(), setup_.config, options().device, mesh_, instruments_.of_streams(), limit,
+                                   setup_.plans.offload.points);
     if (setup_.customize) setup_.customize(*rank_);
     step_ = std::make_unique<Step>(*rank_);
     initialize(*rank_);
