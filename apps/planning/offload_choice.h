@@ -1,9 +1,9 @@
 // What --offload-modules and its like move of a stage's kept activations, found in the recording of a step without.
 #pragma once
 
-#include "apps/run/offload_chosen.h"
 #include "apps/run/rank.h"
 #include "apps/run/step_plan.h"
+#include "offload/chosen.h"
 
 namespace megalith {
 

@@ -9,7 +9,6 @@
 
 #include "apps/config/options.h"
 #include "apps/config/run_config.h"
-#include "apps/run/rank_offload.h"
 #include "core/device/stream.h"
 #include "core/layers/microbatch.h"
 #include "core/memory/arena.h"
@@ -20,6 +19,7 @@
 #include "fsdp/unshard_lowering.h"
 #include "graphs/graphed_runner.h"
 #include "moe/dispatcher.h"
+#include "offload/rank_offload.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/memory_sharing.h"
 #include "parallel/context_parallel/context_group.h"

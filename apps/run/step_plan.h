@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "apps/run/offload_chosen.h"
 #include "core/base/digest.h"
 #include "core/instruments/timeline.h"
 #include "core/memory/arena.h"
 #include "core/memory/memory_pool.h"
 #include "graphs/run.h"
 #include "moe/expert_room.h"
+#include "offload/chosen.h"
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {

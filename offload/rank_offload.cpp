@@ -1,4 +1,4 @@
-#include "apps/run/rank_offload.h"
+#include "offload/rank_offload.h"
 
 #include <algorithm>
 #include <utility>
