@@ -1,7 +1,5 @@
 #include "apps/planning/offload_choice.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -18,8 +16,7 @@
 #include "apps/cost/expert_rows.h"
 #include "apps/cost/step_times.h"
 #include "core/model/config.h"
-#include "offload/host_room.h"
-#include "offload/placement.h"
+#include "offload/copies_forecast.h"
 #include "parallel/cost/rates.h"
 
 namespace megalith {
@@ -58,96 +55,29 @@ double host_room(const Rank& plain, const StepRecording& recording) {
   return std::max(0.0, kForSlots * static_cast<double>(options.machine.host_share) - taken);
 }
 
-// What a forecast of the plain step says of its copies.
-class CopiesForecast {
- public:
-  CopiesForecast(const Rank& plain, const StepRecording& recording)
-      : recording_(recording),
-        rates_(read_rates(plain.options.forecast.rates)),
-        slowdown_(plain.options.offload.offload_slowdown),
-        distance_(static_cast<int>(plain.options.offload.offload_distance)),
-        host_room_(host_room(plain, recording)) {
-    const Options& options = plain.options;
-    const auto ranks = static_cast<int>(plain.config.mesh.world());
-    const CostModel costs(rates_,
-                          {.width = static_cast<double>(options.model.kv_channels),
-                           .length = static_cast<double>(options.model.seq_length)},
-                          ranks);
-    seconds_ = times_of(recording, costs).action_seconds;
-    const Rates::Copies copies = rates_.copies(ranks);
-    copies_ = {.out = copies.to_host, .back = copies.from_host};
-    const CategoryBytes persistent = plain.memory.pool.allocated_by_category();
-    room_ = kLaidOut * (rates_.device_memory - rates_.device_reserve -
-                        static_cast<double>(std::accumulate(persistent.begin(), persistent.end(), std::size_t{0})));
-  }
-
-  // Sets the distances of the slots that `choices` move. Slots that do not fit on the host stay, and the others are
-  // placed again, as they then have the links to themselves.
-  void place(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
-             const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
-    place_all(recording, candidates, bytes, points, choices);
-    if (host_room_ == std::numeric_limits<double>::infinity()) return;
-    const std::vector<bool> fits = with_room_on_host(step(), points, host_room_);
-    if (std::ranges::find(fits, false) == fits.end()) return;
-    for (std::size_t i = 0, slot = 0; i < choices.size(); ++i) {
-      if (choices[i].moves && !fits[slot++]) choices[i] = {.moves = false, .reason = "no room on the host"};
-    }
-    place_all(recording, candidates, bytes, points, choices);
-  }
-  OffloadStats times(const std::vector<double>& bytes, const OffloadPoints& points) const {
-    const auto microbatches = static_cast<double>(recording_.microbatches);
-    OffloadStats stats = forecast_copies(step(), points, bytes, copies_);
-    stats.step = std::accumulate(seconds_.begin(), seconds_.end(), 0.0);
-    for (double* seconds : {&stats.copy_out, &stats.copy_back, &stats.wait_out, &stats.wait_back, &stats.step})
-      *seconds /= microbatches;
-    return stats;
-  }
-
- private:
-  void place_all(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
-                 const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const {
-    std::vector<double> moved;
-    std::vector<std::size_t> candidate_of;
-    for (std::size_t i = 0; i < choices.size(); ++i) {
-      if (!choices[i].moves) continue;
-      moved.push_back(bytes[i]);
-      candidate_of.push_back(i);
-    }
-    points.slots = moving(candidates, choices);
-    const std::vector<SlotFate> fates = place_copies(step(),
-                                                     {.bytes = moved,
-                                                      .alive = bytes_alive(recording),
-                                                      .rates = copies_,
-                                                      .most_stalls = slowdown_,
-                                                      .layers = distance_,
-                                                      .room = room_},
-                                                     points);
-    std::vector<OffloadSlot> move;
-    for (std::size_t i = 0; i < fates.size(); ++i) {
-      if (fates[i] == SlotFate::kMoves) {
-        move.push_back(points.slots[i]);
-        continue;
-      }
-      choices[candidate_of[i]] = {
-          .moves = false,
-          .reason = fates[i] == SlotFate::kFreesNothing
-                        ? "the fullest moment would be as full"
-                        : fmt::format("its copies would not hide behind computing (--offload-slowdown {})", slowdown_)};
-    }
-    points.slots = std::move(move);
-  }
-  StepSeconds step() const { return {.actions = recording_.actions, .seconds = seconds_}; }
-
-  const StepRecording& recording_;
-  Rates rates_;
-  std::vector<double> seconds_;
-  CopyRates copies_;
-  double slowdown_;
-  int distance_;
-  double host_room_;
-  double room_ = 0;                         // for what is alive in a step
-  static constexpr double kLaidOut = 0.95;  // of the arena at least is not lost in gaps
-};
+// By the machine's rates. At least kLaidOut of the arena is not lost in gaps.
+CopiesForecast copies_forecast(const Rank& plain, const StepRecording& recording) {
+  constexpr double kLaidOut = 0.95;
+  const Options& options = plain.options;
+  const Rates rates = read_rates(options.forecast.rates);
+  const auto ranks = static_cast<int>(plain.config.mesh.world());
+  const CostModel costs(rates,
+                        {.width = static_cast<double>(options.model.kv_channels),
+                         .length = static_cast<double>(options.model.seq_length)},
+                        ranks);
+  const Rates::Copies copies = rates.copies(ranks);
+  const CategoryBytes persistent = plain.memory.pool.allocated_by_category();
+  return CopiesForecast({.actions = recording.actions,
+                         .seconds = times_of(recording, costs).action_seconds,
+                         .microbatches = recording.microbatches,
+                         .rates = {.out = copies.to_host, .back = copies.from_host},
+                         .slowdown = options.offload.offload_slowdown,
+                         .distance = static_cast<int>(options.offload.offload_distance),
+                         .host_room = host_room(plain, recording),
+                         .room = kLaidOut * (rates.device_memory - rates.device_reserve -
+                                             static_cast<double>(std::accumulate(persistent.begin(), persistent.end(),
+                                                                                 std::size_t{0})))});
+}
 
 void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std::vector<OffloadChosen::Row>& rows) {
   const OffloadSlot& slot = candidate.slot;
@@ -217,7 +147,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   for (const OffloadCandidate& candidate : candidates) bytes.push_back(used_bytes(candidate.slot, rows));
   const std::int64_t distance = options.offload.offload_distance;
   std::optional<CopiesForecast> forecast;
-  if (!options.forecast.rates.empty()) forecast.emplace(plain, recording);
+  if (!options.forecast.rates.empty()) forecast.emplace(copies_forecast(plain, recording));
   if (forecast && (request.by_forecast || distance < 0)) {
     forecast->place(recorded, candidates, bytes, chosen.points, choices);
   } else {
