@@ -7,7 +7,6 @@
 #include "apps/config/machine_facts.h"
 #include "apps/config/training_options.h"
 #include "apps/planning/plan_steps.h"
-#include "apps/planning/stage_plans.h"
 #include "apps/run/own_model.h"
 #include "core/base/side_by_side.h"
 #include "core/model/config.h"

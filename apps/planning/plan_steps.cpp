@@ -1,5 +1,6 @@
 #include "apps/planning/plan_steps.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <utility>
@@ -281,6 +282,28 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.plans.train_flops);
   plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.plans.train_ops);
   return plans;
+}
+
+StepPlans plan_stages(const Options& options, const RunConfig& config, int rank) {
+  StepPlans plans = plan_steps(options, config, rank);
+  add_room_for_stages(options, config, rank, plans);
+  return plans;
+}
+
+// More microbatches than three rounds of the stages repeat a pattern, in the same memory or, under gpipe, in more.
+void add_room_for_stages(const Options& options, const RunConfig& config, int rank, StepPlans& largest) {
+  if (options.train.rampup_batch_size.empty()) return;
+  const std::int64_t start = options.train.rampup_batch_size[0], increment = options.train.rampup_batch_size[1];
+  const std::int64_t of_microbatch = config.sequences * config.mesh.dp;
+  const std::int64_t most =
+      std::max(kRecordedOneByOne, kRecordedRounds * config.pipeline.placement.num_stages) * of_microbatch;
+  RunConfig stage = config;
+  for (std::int64_t batch = start; batch < std::min(options.train.global_batch_size, most + 1); batch += increment) {
+    stage.microbatches = batch / of_microbatch;
+    const StepPlans plans = plan_steps(options, stage, rank, largest.offload);
+    largest.train.peak_bytes = std::max(largest.train.peak_bytes, plans.train.peak_bytes);
+    largest.host.peak_bytes = std::max(largest.host.peak_bytes, plans.host.peak_bytes);
+  }
 }
 
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec) {

@@ -11,7 +11,7 @@
 #include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/planning/memory_checks.h"
-#include "apps/planning/stage_plans.h"
+#include "apps/planning/plan_steps.h"
 #include "core/base/log.h"
 #include "core/model/config.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
