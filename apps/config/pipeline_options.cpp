@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "apps/config/options.h"
 #include "apps/config/parallel_options.h"
 #include "core/base/error.h"
@@ -34,22 +32,6 @@ void check_stages(const PipelineLayout& layout) {
 }
 
 }  // namespace
-
-std::vector<GptPart> PipelineLayout::parts_of(int stage) const {
-  std::vector<GptPart> mine;
-  for (int chunk = 0; chunk < placement.num_chunks; ++chunk) {
-    const PartLayers& part = parts[static_cast<std::size_t>(placement.part({.stage = stage, .chunk = chunk}))];
-    mine.push_back({.first_layer = part.first_layer,
-                    .num_layers = part.num_layers,
-                    .has_embedding = part.has_embedding,
-                    .has_head = part.has_loss});
-  }
-  return mine;
-}
-
-bool PipelineLayout::weights_apart() const {
-  return delays_weights || kind == ScheduleKind::kZbH1 || is_v_shaped(kind);
-}
 
 PipelineLayout pipeline_layout(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
@@ -95,12 +77,6 @@ PipelineLayout pipeline_layout(const Options& options) {
   if (layout.parts.empty()) layout.parts = split_layers(split);
   check_stages(layout);
   return layout;
-}
-
-Schedule schedule_of(const PipelineLayout& layout, std::int64_t num_microbatches) {
-  Schedule schedule = make_schedule(layout.kind, layout.placement.num_stages, layout.placement.num_chunks,
-                                    static_cast<int>(num_microbatches));
-  return layout.delays_weights ? delay_weights(std::move(schedule)) : schedule;
 }
 
 MeshSizes mesh_sizes_of(const ParallelOptions& parallel, int world) {
