@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/machine/host_memory.h"
 #include "core/base/seconds_since.h"
+#include "core/base/text/units.h"
 #include "core/device/copy.h"
 #include "core/instruments/timeline.h"
 #include "core/model/config.h"
@@ -214,15 +215,15 @@ void Generator::generate(std::span<const std::int32_t> prompts, const Sizes& siz
 void check_memory(const Options& options, const Generator::Sizes& most, int ranks, std::size_t free) {
   const Generator::Bytes bytes = Generator::bytes(options, most, ranks);
   if (free == 0 || bytes.total() <= free) return;
-  const auto gib = [](std::size_t count) { return fmt::format("{:.2f} GiB", static_cast<double>(count) / (1 << 30)); };
   constexpr int kMostRanks = 256;
   int enough = 2 * ranks;
   while (enough <= kMostRanks && Generator::bytes(options, most, enough).total() > free) enough *= 2;
   fail({.code = ExitCode::kOutOfMemory,
         .subject = fmt::format("generate on {}", counted(ranks, "rank")),
-        .expected = fmt::format("{} on each: {} of weights, {} of KV cache, {} for a step", gib(bytes.total()),
-                                gib(bytes.weights), gib(bytes.kv_cache), gib(bytes.arena)),
-        .got = gib(free) + " free",
+        .expected =
+            fmt::format("{:.2f} GiB on each: {:.2f} GiB of weights, {:.2f} GiB of KV cache, {:.2f} GiB for a step",
+                        gib(bytes.total()), gib(bytes.weights), gib(bytes.kv_cache), gib(bytes.arena)),
+        .got = fmt::format("{:.2f} GiB free", gib(free)),
         .remedy = enough <= kMostRanks
                       ? fmt::format("let ranks share out the weights: mpirun -np {} generate ...", enough)
                       : "lower --num-samples or --max-new-tokens, or shorten the prompt",

@@ -50,11 +50,6 @@ class MetricsLog {
   AppendLog file_;
 };
 
-// "512", "12.3 k", "4.56 M", "1.24 B", "3.00 T"
-std::string with_unit(double value);
-// "45s", "1m 23s", "2h 03m", "3d 04h"
-std::string duration(double seconds);
-
 // What a device can compute at most, the denominator of the model FLOPs utilisation (MFU), in TFLOP/s; 0: not known.
 // In bf16 on tensor cores without sparsity, as NVIDIA's data sheets have it, by the name that the driver reports:
 double bf16_peak_tflops(std::string_view device);

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/base/text/units.h"
+
 namespace megalith {
 
 // fmt prints NaN in capitals with E; the rest of the program writes it small.
@@ -54,9 +56,8 @@ Number validation_perplexity(const StepMetrics& step) {
 }
 Number is_nan(const StepMetrics& step) { return std::isfinite(step.lm_loss) ? 0 : 1; }
 Number gib_moved(const StepMetrics& step) {
-  constexpr double kGib = 1 << 30;
   if (!step.offload) return std::nullopt;
-  return static_cast<double>(step.offload->sums.bytes_out + step.offload->sums.bytes_back) / kGib;
+  return gib(step.offload->sums.bytes_out + step.offload->sums.bytes_back);
 }
 template <class Get>
 Number most_ms(const StepMetrics& step, const Get& seconds) {

@@ -26,6 +26,7 @@
 #include "core/base/error.h"
 #include "core/base/machine/cpu_check.h"
 #include "core/base/machine/host_memory.h"
+#include "core/base/text/units.h"
 #include "core/reports/page.h"
 #include "parallel/cost/rates.h"
 
@@ -52,7 +53,7 @@ void print_suggestions(const Options& options, const Rates& rates) {
       options.forecast.device_memory_gib > 0 ? options.forecast.device_memory_gib * kGib : rates.device_memory;
   if (memory <= rates.device_reserve) {
     refuse_usage("--device-memory-gib",
-                 {.expected = fmt::format("more than the {:.1f} GiB that libraries take", rates.device_reserve / kGib),
+                 {.expected = fmt::format("more than the {:.1f} GiB that libraries take", gib(rates.device_reserve)),
                   .got = fmt::format("{}", options.forecast.device_memory_gib),
                   .remedy = "see device-reserve-gib of --rates"});
   }

@@ -10,6 +10,7 @@
 #include "apps/plan/plan_tables.h"
 #include "apps/program/version.h"
 #include "core/base/counted.h"
+#include "core/base/text/units.h"
 #include "core/reports/page.h"
 
 namespace megalith {

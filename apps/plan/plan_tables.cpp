@@ -17,6 +17,7 @@
 #include "apps/summary/planned_graphs.h"
 #include "apps/summary/sharding_words.h"
 #include "core/base/counted.h"
+#include "core/base/text/units.h"
 #include "core/model/config.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
@@ -24,17 +25,15 @@ namespace megalith {
 
 namespace {
 
-constexpr double kMib = 1 << 20, kGib = 1 << 30;
-
 // A name and a number, and what is said of it.
 const std::vector<Table::Column> kNumbers = {{.width = 29, .is_text = true}, {.width = 15}};
 const std::vector<Table::Column> kBytes = {{.width = 25, .is_text = true}, {.width = 16}};
 
-std::string mib(double bytes) {
-  const double value = bytes / (1 << 20);
+std::string mib_text(double bytes) {
+  const double value = mib(bytes);
   return value >= 0.005 ? fmt::format("{:.2f} MiB", value) : fmt::format("{} MiB", bytes > 0 ? "<0.01" : "0");
 }
-std::string mib(std::size_t bytes) { return mib(static_cast<double>(bytes)); }
+std::string mib_text(std::size_t bytes) { return mib_text(static_cast<double>(bytes)); }
 
 std::string said_layers(const std::vector<GptPart>& parts) {
   std::string text;
@@ -149,7 +148,7 @@ Table parameter_table(const Options& options) {
 
 Table memory_table(const MemoryUse& use, const StepPlans& plans, const std::string& whose) {
   Table table{.title = "memory per rank" + whose, .columns = kBytes};
-  const auto add = [&table](const std::string& name, std::size_t bytes) { table.add({name, mib(bytes)}); };
+  const auto add = [&table](const std::string& name, std::size_t bytes) { table.add({name, mib_text(bytes)}); };
   const auto add_some = [&](const std::string& name, std::size_t bytes) {
     if (bytes > 0) add(name, bytes);
   };
@@ -169,7 +168,7 @@ void add_units(Table& table, const Forecast& forecast) {
   for (const StageForecast& stage : forecast.stages) {
     const auto said = [&](const char* verb, const AxisVolume& volume, double exposed) {
       const std::string waits = volume.seconds > 0 ? fmt::format(", exposed {:.2f} ms", 1e3 * exposed) : "";
-      return fmt::format("{} {:.0f} times, {:.2f} GiB sent{}", verb, volume.calls, volume.sent / kGib, waits);
+      return fmt::format("{} {:.0f} times, {:.2f} GiB sent{}", verb, volume.calls, gib(volume.sent), waits);
     };
     const StepWork& work = stage.work;
     if (work.gathers.calls + work.reductions.calls == 0) continue;
@@ -214,7 +213,7 @@ Table communication_table(const Forecast& forecast) {
       std::vector<std::string> cells;
       if (many) cells.push_back(end - s > 1 ? fmt::format("stage {} to {}", s, end - 1) : fmt::format("stage {}", s));
       cells.insert(cells.end(), {axis, fmt::format("{:.0f}", volume.calls), volume.calls == 1 ? "call" : "calls",
-                                 mib(volume.bytes), mib(volume.sent)});
+                                 mib_text(volume.bytes), mib_text(volume.sent)});
       if (volume.seconds > 0) cells.push_back(fmt::format("{:.2f} ms", 1e3 * volume.seconds));
       table.add(std::move(cells));
     }
@@ -296,14 +295,13 @@ Table experts_table(const Options& options, const Forecast& forecast) {
   add("  rows of its experts", rows->mean.rows, rows->room.rows);
   table.add({}, said_way(options, forecast));
   for (const StageForecast& stage : forecast.stages) {
-    const auto each =
-        static_cast<double>(layers_of(options, forecast, stage.stage) * forecast.config.microbatches) * kMib;
+    const auto each = static_cast<double>(layers_of(options, forecast, stage.stage) * forecast.config.microbatches);
     if (each == 0) continue;
     if (forecast.stages.size() > 1) table.add({}, fmt::format("stage {}", stage.stage));
     for (const auto& [name, volume] : ways_of(stage.work)) {
       const std::string seconds = volume.seconds > 0 ? fmt::format(", {:.2f} ms", 1e3 * volume.seconds) : "";
       table.add({fmt::format("  {}", name)}, fmt::format(" {:>12.2f} MiB a layer and microbatch, {:.2f} GiB a step{}",
-                                                         volume.sent / each, volume.sent / kGib, seconds));
+                                                         mib(volume.sent) / each, gib(volume.sent), seconds));
     }
     if (forecast.step) table.add({"  exposed", fmt::format("{:.2f}", 1e3 * stage.times.exposed_rows)}, " ms a step");
   }
@@ -331,7 +329,7 @@ std::vector<Table> plan_tables(const Options& options, const Forecast& forecast,
     tables.push_back(memory_table(stage.memory, plans, whose));
     if (plans.checkpoint_staging > 0) {
       tables.push_back({.title = "host memory per rank" + whose, .columns = kBytes});
-      tables.back().add({"checkpoint staging", mib(plans.checkpoint_staging)});
+      tables.back().add({"checkpoint staging", mib_text(plans.checkpoint_staging)});
     }
     std::ranges::move(offload_tables(plans, whose), std::back_inserter(tables));
     tables.push_back(graphs_table(plans.graphs, options, whose));
@@ -347,8 +345,8 @@ std::vector<Table> plan_tables(const Options& options, const Forecast& forecast,
 std::vector<Table> suggestion_tables(const Options& options, const Rates& rates, double memory,
                                      const Suggestions& found) {
   Table best{.title = fmt::format("layouts of {} of {} with {:.1f} GiB each, of which libraries take {:.1f}",
-                                  counted(options.parallel.world_size, "rank"), rates.device, memory / kGib,
-                                  rates.device_reserve / kGib),
+                                  counted(options.parallel.world_size, "rank"), rates.device, gib(memory),
+                                  gib(rates.device_reserve)),
              .columns = {{.width = 10, .head = "step ms"},
                          {.width = 12, .head = "tokens/s"},
                          {.width = 8, .head = "TFLOP/s"},
@@ -360,8 +358,7 @@ std::vector<Table> suggestion_tables(const Options& options, const Rates& rates,
     const StepForecast& step = suggestion.step;
     best.add({fmt::format("{:.1f}", 1e3 * step.seconds), fmt::format("{:.0f}", step.tokens_per_second),
               fmt::format("{:.1f}", step.tflops_per_rank), fmt::format("{:.1f}", 100 * step.bubble_share),
-              fmt::format("{:.1f}", static_cast<double>(step.most_memory) / kGib),
-              fmt::format(" {}", fmt::join(suggestion.flags, " "))});
+              fmt::format("{:.1f}", gib(step.most_memory)), fmt::format(" {}", fmt::join(suggestion.flags, " "))});
   }
   if (found.best.empty()) best.add({}, "none fits");
   Table dropped{.title = fmt::format("of {} layouts, left out:", found.tried), .columns = {{.width = 6}}};

@@ -12,6 +12,7 @@
 #include "apps/config/machine_facts.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/text/units.h"
 #include "core/device/cuda_device.h"
 #include "parallel/comm/on_all_ranks.h"
 
@@ -26,8 +27,6 @@ std::string host_name() {
 }
 
 std::vector<std::string> hosts_of(Communicator& world) { return world.host_all_gather(host_name()); }
-
-double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/metrics_schema.h"
+#include "core/base/text/units.h"
 #include "core/reports/page.h"
 #include "core/reports/series.h"
 

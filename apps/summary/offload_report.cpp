@@ -7,16 +7,12 @@
 #include <numeric>
 
 #include "core/base/counted.h"
+#include "core/base/text/units.h"
 #include "offload/policy.h"
 
 namespace megalith {
 
 namespace {
-
-template <class Bytes>
-double mib(Bytes bytes) {
-  return static_cast<double>(bytes) / (1 << 20);
-}
 
 std::size_t moving_bytes(const OffloadChosen& chosen) {
   const std::vector<OffloadSlot>& slots = chosen.points.slots;

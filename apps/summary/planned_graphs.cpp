@@ -13,6 +13,7 @@
 #include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
+#include "core/base/text/units.h"
 #include "core/layers/segment.h"
 
 namespace megalith {
@@ -81,8 +82,7 @@ Table graphs_table(const StepGraphs& graphs, const Options& options, const std::
   add("captured", graphs.graphs);
   add("ops in them", graphs.captured_ops);
   add(options.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
-  table.add({"expected memory", fmt::format("{:.2f}", static_cast<double>(graphs.bytes()) / (1 << 20))},
-            " MiB of a GPU");
+  table.add({"expected memory", fmt::format("{:.2f}", mib(graphs.bytes()))}, " MiB of a GPU");
   add("replays a step", graphs.replays);
   add("ops a step outside", graphs.eager_ops);
   return table;

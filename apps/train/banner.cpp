@@ -24,6 +24,7 @@
 #include "apps/summary/sharding_words.h"
 #include "core/base/counted.h"
 #include "core/base/text/text.h"
+#include "core/base/text/units.h"
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
 #include "core/optim/batch_ramp.h"
@@ -142,7 +143,7 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
   const auto most = std::max_element(ranks.begin(), ranks.end(),
                                      [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
   return fmt::format("{}rank {} takes {:.2f} MiB by forecast: {}", ranks.size() > 1 ? "at most, " : "",
-                     most - ranks.begin(), static_cast<double>(most->bytes) / (1 << 20), most->owners);
+                     most - ranks.begin(), mib(most->bytes), most->owners);
 }
 
 // Of each stage's first rank.
@@ -167,8 +168,7 @@ std::string said_owners(const MemoryUse& use) {
   constexpr double kShown = 0.005;
   std::string text;
   for (const auto& [bytes, name] : use.owners()) {
-    const double mib = static_cast<double>(bytes) / (1 << 20);
-    if (mib >= kShown) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", name, mib);
+    if (mib(bytes) >= kShown) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", name, mib(bytes));
   }
   return text;
 }

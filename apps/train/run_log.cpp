@@ -14,6 +14,7 @@
 #include "core/base/files/output_file.h"
 #include "core/base/log.h"
 #include "core/base/machine/host_memory.h"
+#include "core/base/text/units.h"
 #include "core/device/cuda_memory.h"
 #include "core/optim/lr_schedule.h"
 
@@ -143,7 +144,7 @@ void RunLog::graphs(const std::vector<GraphedRunner::Stats>& ranks) const {
   using Stats = GraphedRunner::Stats;
   log_info(fmt::format("graphs | captured: {} of {} ops, {} nodes{} | memory: {:.2f} MiB | capture: {:.2f} s",
                        spread(&Stats::graphs), spread(&Stats::ops), spread(&Stats::nodes),
-                       ranks.size() > 1 ? " a rank" : "", static_cast<double>(most(&Stats::device_bytes)) / (1 << 20),
+                       ranks.size() > 1 ? " a rank" : "", mib(most(&Stats::device_bytes)),
                        most(&Stats::capture_seconds)));
 }
 
@@ -158,10 +159,9 @@ void RunLog::no_graphs() const {
 void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   if (!writes_) return;
   const MemoryPool& pool = rank.memory.pool;
-  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   std::string text = "memory (MiB)";
   for (const auto& [owner, bytes] : memory_by_owner(rank))
-    if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(static_cast<std::size_t>(bytes)));
+    if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(bytes));
   const std::size_t planned = std::max(most_planned_, memory_use(setup_.plans).total());
   const std::size_t measured = pool.peak_allocated_bytes();
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",

@@ -14,14 +14,9 @@
 #include "core/base/counted.h"
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
+#include "core/base/text/units.h"
 
 namespace megalith {
-
-namespace {
-
-double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
-}  // namespace
 
 bool Trainer::lacks_room(const ExpertRoom& needed) const {
   const ExpertRoom& room = setup_.plans.room;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -35,16 +34,6 @@ nlohmann::ordered_json block_of(const Table& table) {
     rows.push_back(std::move(cells));
   }
   return {{"kind", "table"}, {"title", table.title}, {"head", head}, {"rows", rows}};
-}
-
-std::string bytes_text(std::int64_t bytes) {
-  double value = static_cast<double>(bytes);
-  for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
-    if (std::abs(value) < 1024)
-      return unit[0] == 'B' ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, unit);
-    value /= 1024;
-  }
-  return fmt::format("{:.1f} TiB", value);
 }
 
 void write_page(const std::string& path, const std::string& page, std::string_view flag) {

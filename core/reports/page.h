@@ -2,7 +2,6 @@
 // network.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -15,8 +14,6 @@ namespace megalith {
 std::string page_of(const nlohmann::ordered_json& data);
 // A block of the page.
 nlohmann::ordered_json block_of(const Table& table);
-
-std::string bytes_text(std::int64_t bytes);  // "12.3 MiB"
 
 // Writes to a second file and renames it. Fails with kFileIo, naming the flag that the path is of.
 void write_page(const std::string& path, const std::string& page, std::string_view flag = "--output");

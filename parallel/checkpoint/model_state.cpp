@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/base/memory_limit.h"
+#include "core/base/text/units.h"
 #include "core/device/copy.h"
 #include "core/layers/host_copy.h"
 #include "core/tensor/bf16.h"
@@ -234,7 +235,7 @@ SaveResult save_shards(const std::vector<WrittenShard>& mine, Stream& stream, Sa
     const std::optional<MemoryLimit> limit = met_limit(bytes);
     fail({.code = ExitCode::kOutOfMemory,
           .subject = "a checkpoint's copy of this rank's shards",
-          .expected = fmt::format("{:.2f} MiB of host memory", static_cast<double>(bytes) / (1 << 20)),
+          .expected = fmt::format("{:.2f} MiB of host memory", mib(bytes)),
           .got = "no room for them",
           .remedy = limit ? std::string(LimitText(*limit).view())
                           : "free memory of the host, or move fewer activations there"});

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/report/report_page.h"
+#include "core/base/text/units.h"
 #include "core/reports/page.h"
 #include "core/reports/series.h"
 #include "tests/support/rendered_page.h"
