@@ -1,11 +1,9 @@
 #include "apps/train/banner.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <map>
 #include <string_view>
 
@@ -28,6 +26,7 @@
 #include "core/device/cuda_device.h"
 #include "core/model/config.h"
 #include "core/optim/batch_ramp.h"
+#include "parallel/mesh/hosts.h"
 
 namespace megalith {
 
@@ -190,10 +189,8 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
 }
 
 void print_banner(const RunSetup& setup, Communicator& world) {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
   const MemoryUse use = memory_use(setup.plans);
-  const std::vector<std::string> hosts = world.host_all_gather(host);
+  const std::vector<std::string> hosts = hosts_of(world);
   const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
   const std::vector<std::size_t> bytes = world.host_gather(use.total());
   const std::vector<std::string> owners = world.host_all_gather(said_owners(use));
