@@ -7,6 +7,7 @@
 #include "core/device/copy.h"
 #include "core/ops/elementwise/copy_rows.h"
 #include "fsdp/sharded_units.h"
+#include "parallel/cost/shared_link.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {
@@ -75,60 +76,6 @@ CallOfEntry calls_of(const StepRecording& recording) {
   for (const PlannedCall& call : recording.calls) calls.emplace(call.entry, &call);
   return calls;
 }
-
-// What several lanes send at the same time: who was first enqueued has what it takes alone, others what is left.
-class SharedLink {
- public:
-  explicit SharedLink(double left) : left_(left) {}  // of one's rate
-
-  // `slowed`: the share of the seconds that products beside it cost.
-  double end_of(double begin, double seconds, std::size_t lane, double slowed) {
-    double at = begin;
-    for (const Span& span : spans_) {
-      if (span.end <= at) continue;
-      if (at + seconds <= span.begin) break;
-      if (span.begin > at) {
-        seconds -= span.begin - at;
-        at = span.begin;
-      }
-      const bool ends_first = seconds < left_ * (span.end - at);
-      if (ends_first) {
-        seconds /= left_;
-        break;
-      }
-      seconds -= left_ * (span.end - at);
-      at = span.end;
-    }
-    const Span mine{.begin = begin, .end = at + seconds, .lane = lane, .slowed = slowed};
-    spans_.insert(std::ranges::upper_bound(spans_, begin, {}, &Span::begin), mine);
-    return mine.end;
-  }
-
-  // Nothing is computed from `from` to `to`: a lane's transfers have the link's whole rate then. How much sooner the
-  // last one of the lane ends.
-  double catch_up(std::size_t lane, double from, double to) {
-    double gained = 0;
-    for (Span& span : spans_) {
-      if (span.lane != lane || span.end <= from) continue;
-      const double meanwhile = std::max(0.0, std::min(span.end, to) - std::max(span.begin, from));
-      if (span.begin > from) span.begin -= gained;
-      gained += meanwhile * span.slowed;
-      span.end -= gained;
-    }
-    if (gained > 0) std::ranges::stable_sort(spans_, {}, &Span::begin);
-    return gained;
-  }
-
- private:
-  struct Span {
-    double begin = 0, end = 0;
-    std::size_t lane = 0;
-    double slowed = 0;
-  };
-
-  double left_;
-  std::vector<Span> spans_;  // by begin
-};
 
 class Player {
  public:
