@@ -32,11 +32,8 @@ void refuse_no_checkpoint(const std::string& folder, const std::string& remedy) 
 
 std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   std::vector<StateHolders> holders;
-  for (const ReplicaGroups* groups : rank.groups.all()) {
-    StateHolders& of = holders.emplace_back(StateHolders{&groups->replicas, groups->instances(), {}});
-    for (const UnitKind kind : {UnitKind::kDense, UnitKind::kExperts})
-      if (&rank.groups.of(kind) == groups) of.kinds.push_back(kind);
-  }
+  for (const ReplicaGroups* groups : rank.groups.all())
+    holders.push_back({&groups->replicas, groups->instances(), rank.groups.kinds_of(*groups)});
   return shards_to_write(*rank.model.gpt.parameters, rank.optimizer.adamw, holders);
 }
 

@@ -68,6 +68,7 @@ struct RankGroups : ReplicaGroups {
     return *this;
   }
   std::vector<const ReplicaGroups*> all() const;
+  std::vector<UnitKind> kinds_of(const ReplicaGroups& groups) const;  // of the units whose groups these are
 };
 
 struct RankStreams {

@@ -48,6 +48,13 @@ std::vector<const ReplicaGroups*> RankGroups::all() const {
   return all;
 }
 
+std::vector<UnitKind> RankGroups::kinds_of(const ReplicaGroups& groups) const {
+  std::vector<UnitKind> kinds;
+  for (const UnitKind kind : {UnitKind::kDense, UnitKind::kExperts})
+    if (&of(kind) == &groups) kinds.push_back(kind);
+  return kinds;
+}
+
 namespace {
 
 std::vector<Communicator*> groups_of_layers(const Rank& rank) {

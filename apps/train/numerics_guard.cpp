@@ -16,6 +16,7 @@
 #include "core/base/counted.h"
 #include "core/base/log.h"
 #include "parallel/comm/sequence_check.h"
+#include "parallel/data_parallel/replicated_units.h"
 
 namespace megalith {
 
@@ -90,26 +91,6 @@ using FindingOrder = std::array<std::int64_t, 2>;
 constexpr FindingOrder kNothingFound = {std::numeric_limits<std::int64_t>::max(),
                                         std::numeric_limits<std::int64_t>::max()};
 
-// Of shards, which the ranks of equal place in all instances hold.
-std::vector<ReplicatedTensor> sharded_tensors(const Rank& rank, const ReplicaGroups& groups) {
-  std::vector<ReplicatedTensor> tensors;
-  const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
-  const AdamWOptimizer& optimizer = rank.optimizer.adamw;
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    if (&rank.groups.of(units[u].kind) != &groups) continue;
-    const AdamWOptimizer::UnitState& state = optimizer.units()[u];
-    const auto add = [&](const char* kind, const Tensor& shard) {
-      tensors.push_back({fmt::format("{} of a shard of {}", kind, units[u].name), shard});
-    };
-    if (!units[u].resident_weights) add("weights", units[u].weight_shard);
-    if (units[u].owned.ranks != units[u].shard.ranks) continue;  // of the rest each has its own
-    if (optimizer.has_own_main_params()) add("main parameters", state.main_params);
-    add("exp_avg", state.exp_avg);
-    add("exp_avg_sq", state.exp_avg_sq);
-  }
-  return tensors;
-}
-
 }  // namespace
 
 NumericsGuard::NumericsGuard(const TrainingOptions& options, Communicator& world) : options_(options), world_(world) {
@@ -170,57 +151,21 @@ std::string NumericsGuard::over_budget(const TrainState& state) const {
       budget, state.skipped_steps, state.step);
 }
 
-namespace {
-
-// What they hold whole.
-std::vector<ReplicatedTensor> whole_tensors(const Rank& rank, const ReplicaGroups& groups) {
-  std::vector<ReplicatedTensor> tensors;
-  const std::vector<ParameterUnit>& units = rank.model.gpt.parameters->units();
-  const AdamWOptimizer& optimizer = rank.optimizer.adamw;
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    if (&rank.groups.of(units[u].kind) != &groups) continue;
-    const AdamWOptimizer::UnitState& state = optimizer.units()[u];
-    for (const Parameter* parameter : units[u].parameters) {
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        // Each rank of an instance has another shard.
-        const auto add = [&](const char* kind, const Tensor& flat) {
-          if (flat.numel() < units[u].numel) return;
-          const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);
-          tensors.push_back({fmt::format("{} of {}", kind, parameter->parts[i].name), parameter->part_of(whole, i)});
-        };
-        add("weight", units[u].weights);
-        if (optimizer.has_own_main_params()) add("main parameter", state.main_params);
-        add("exp_avg", state.exp_avg);
-        add("exp_avg_sq", state.exp_avg_sq);
-      }
-    }
-  }
-  return tensors;
-}
-
-// Collective over the replicas, which are the world's `ranks`.
-std::optional<ReplicaDifference> difference_of(Rank& rank, const ReplicaGroups& groups, const std::vector<int>& ranks) {
-  std::optional<ReplicaDifference> difference =
-      compare_replicas(groups.replicas, rank.streams.compute, whole_tensors(rank, groups), ranks);
-  Communicator* const instances = groups.instances();
-  if (difference || instances == nullptr) return difference;
-  std::vector<int> of_instances;
-  for (int i = 0; i < instances->size(); ++i)
-    of_instances.push_back(ranks[static_cast<std::size_t>(groups.shards().rank() + i * groups.shards().size())]);
-  return compare_replicas(*instances, rank.streams.compute, sharded_tensors(rank, groups), of_instances);
-}
-
-}  // namespace
-
 std::optional<ReplicaDifference> replica_difference(Rank& rank) {
   rank.wait_for_parameters();
-  const auto ranks = [&](std::initializer_list<Axis> axes) {
-    return group_of(rank.mesh.sizes(), rank.mesh.rank(), axes);
+  const auto compare = [&](const ReplicaGroups& groups, std::initializer_list<Axis> axes) {
+    return difference_of({.parameters = *rank.model.gpt.parameters,
+                          .optimizer = rank.optimizer.adamw,
+                          .kinds = rank.groups.kinds_of(groups),
+                          .replicas = groups.replicas,
+                          .shards = groups.shards(),
+                          .instances = groups.instances()},
+                         rank.streams.compute, group_of(rank.mesh.sizes(), rank.mesh.rank(), axes));
   };
-  std::optional<ReplicaDifference> difference = difference_of(rank, rank.groups, ranks({Axis::kCp, Axis::kDp}));
+  std::optional<ReplicaDifference> difference = compare(rank.groups, {Axis::kCp, Axis::kDp});
   if (!rank.groups.experts) return difference;
   // Of other ranks, which may have found nothing before.
-  std::optional<ReplicaDifference> of_experts = difference_of(rank, *rank.groups.experts, ranks({Axis::kEdp}));
+  std::optional<ReplicaDifference> of_experts = compare(*rank.groups.experts, {Axis::kEdp});
   return difference ? difference : of_experts;
 }
 
