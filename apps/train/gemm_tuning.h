@@ -2,20 +2,14 @@
 // the user's cache file, else the fastest that the first replica of each pipeline stage measures.
 #pragma once
 
-#include <map>
-#include <string>
-
 #include "apps/run/step.h"
+#include "core/ops/gemm/gemm_cache.h"
 #include "parallel/comm/communicator.h"
 
 namespace megalith {
 
 // Collective; does nothing on the CPU. `entries` holds the checkpoint's choices and receives all that the run uses.
 // `deterministic`: cuBLASLt's first answer for every size, nothing is measured, read or kept.
-void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic,
-                            std::map<std::string, std::string>& entries);
-
-// $MEGALITH_CACHE, $XDG_CACHE_HOME/megalith or ~/.cache/megalith; empty where none of them is set.
-std::string cache_folder();
+void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic, GemmEntries& entries);
 
 }  // namespace megalith

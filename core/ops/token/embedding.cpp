@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "core/ops/data_faults.h"
 #include "core/ops/fields.h"
 

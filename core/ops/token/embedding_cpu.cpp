@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"
