@@ -8,36 +8,12 @@
 #include "apps/flags/flags_table.h"
 #include "apps/program/version.h"
 #include "core/base/error.h"
-#include "core/base/take_part.h"
+#include "core/base/text/text.h"
 #include "core/model/moe_config.h"
 
 namespace megalith {
 
 namespace {
-
-constexpr std::size_t kIndent = 46;
-constexpr std::size_t kWidth = 110;
-
-// Words of `text` from column kIndent on, the first line continuing `line`.
-std::string wrapped(std::string line, std::string_view text) {
-  std::string out;
-  if (line.size() + 2 > kIndent) {
-    out = line + "\n";
-    line.clear();
-  }
-  line.resize(kIndent, ' ');
-  while (!text.empty()) {
-    const std::string_view word = take_part(text, ' ');
-    if (line.size() + word.size() > kWidth) {
-      line.erase(line.find_last_not_of(' ') + 1);
-      out += line + "\n";
-      line.assign(kIndent, ' ');
-    }
-    line.append(word).append(" ");
-  }
-  line.erase(line.find_last_not_of(' ') + 1);
-  return out + line + "\n";
-}
 
 // "[default 128; 1 to 16777216]"
 std::string facts(const Flag& flag, App app) {
@@ -61,27 +37,32 @@ std::string facts(const Flag& flag, App app) {
   return "[" + out + "]";
 }
 
-std::string usage(App app) {
-  switch (app) {
-    case App::kTrain: return "Usage: mpirun -np N train --config FILE.toml [flags]\nTrains or evaluates a GPT.\n";
-    case App::kGenerate: return "Usage: generate --load DIR [--prompt TEXT] [flags]\nContinues a text.\n";
-    case App::kPlan:
-      return "Usage: plan --config FILE.toml [--world-size RANKS] [flags]\n"
-             "Forecasts layout, memory and work of a run without running it.\n";
-    case App::kReport:
-      return "Usage: report METRICS.jsonl... [--output FILE]\nDraws the metrics of one or more runs as an HTML page.\n";
-    case App::kConvert:
-      return "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
-             "Converts weights of Hugging Face transformers to a checkpoint, or back.\n";
-    case App::kPrepare:
-      return "Usage: prepare --input FILE... --output-prefix PREFIX [flags]\n"
-             "       prepare inspect PREFIX... [flags]\n"
-             "Turns text into the tokens that train reads: PREFIX.bin and PREFIX.idx, Megatron-LM's indexed dataset.\n";
-    case App::kInspect:
-      return "Usage: prepare inspect PREFIX... [flags]\n"
-             "Shows counts and the first documents of datasets, or the samples that train will read.\n";
-  }
-  return {};
+struct Program {
+  std::string_view name;
+  std::string_view usage;  // and what it does
+};
+
+constexpr std::array<Program, kApps.size()> kPrograms = {
+    {{"train", "Usage: mpirun -np N train --config FILE.toml [flags]\nTrains or evaluates a GPT.\n"},
+     {"generate", "Usage: generate --load DIR [--prompt TEXT] [flags]\nContinues a text.\n"},
+     {"plan",
+      "Usage: plan --config FILE.toml [--world-size RANKS] [flags]\n"
+      "Forecasts layout, memory and work of a run without running it.\n"},
+     {"report",
+      "Usage: report METRICS.jsonl... [--output FILE]\nDraws the metrics of one or more runs as an HTML page.\n"},
+     {"convert",
+      "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
+      "Converts weights of Hugging Face transformers to a checkpoint, or back.\n"},
+     {"prepare",
+      "Usage: prepare --input FILE... --output-prefix PREFIX [flags]\n"
+      "       prepare inspect PREFIX... [flags]\n"
+      "Turns text into the tokens that train reads: PREFIX.bin and PREFIX.idx, Megatron-LM's indexed dataset.\n"},
+     {"prepare inspect",
+      "Usage: prepare inspect PREFIX... [flags]\n"
+      "Shows counts and the first documents of datasets, or the samples that train will read.\n"}}};
+
+const Program& program_of(App app) {
+  return kPrograms[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
 }
 
 // Does it belong to the model and its tokenizer?
@@ -93,17 +74,14 @@ bool is_of_model(const Flag& flag) {
 
 }  // namespace
 
-std::string_view name_of(App app) {
-  constexpr std::array<std::string_view, kApps.size()> kNames = {"train",   "generate", "plan",           "report",
-                                                                 "convert", "prepare",  "prepare inspect"};
-  return kNames[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
-}
+std::string_view name_of(App app) { return program_of(app).name; }
 
 std::string help_text(App app, const OwnOptions& own) {
+  constexpr std::size_t kIndent = 46, kWidth = 110;
   Options options;
   options.own = own;
   Requests requests;
-  std::string out = usage(app);
+  std::string out(program_of(app).usage);
   const FlagGroup* last = nullptr;
   const FlagTable table = make_table(options, requests);
   for (const Flag& flag : table) {
@@ -118,7 +96,8 @@ std::string help_text(App app, const OwnOptions& own) {
         flag.traits.positional ? fmt::format("  {}", flag.unit) : fmt::format("  --{} {}", flag.name, flag.unit);
     if (flag.unit.empty()) left.pop_back();
     const bool plain = flag.group == FlagGroup::kProgram;
-    out += wrapped(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag, app)));
+    out += in_columns(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag, app)), kIndent,
+                      kWidth);
   }
   return out + "\n" + exit_codes_text();
 }

@@ -50,10 +50,8 @@ class MetricsLog {
   AppendLog file_;
 };
 
-// What a device can compute at most, the denominator of the model FLOPs utilisation (MFU), in TFLOP/s; 0: not known.
-// In bf16 on tensor cores without sparsity, as NVIDIA's data sheets have it, by the name that the driver reports:
-double bf16_peak_tflops(std::string_view device);
-// --peak-tflops; without it, and with --bf16, that of the device.
+// The denominator of the model FLOPs utilization (MFU), in TFLOP/s: --peak-tflops; without it, and with --bf16, that of
+// the device (core/base/machine/peak_tflops.h); 0: not known.
 double peak_tflops_of(const Options& options, std::string_view device);
 
 // What one log line shows.

@@ -10,6 +10,7 @@
 #include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/metrics_schema.h"
+#include "core/base/machine/peak_tflops.h"
 #include "core/base/text/units.h"
 
 namespace megalith {
@@ -35,26 +36,7 @@ std::size_t index_of(std::string_view key) {
   return static_cast<std::size_t>(std::ranges::find(schema, key, &Metric<StepMetrics>::key) - schema.begin());
 }
 
-struct Peak {
-  std::string_view name;  // a part of the device's
-  double tflops;
-};
-
-// The first whose name fits; the slower variants of a chip stand before it.
-constexpr Peak kPeaks[] = {
-    {"H200 NVL", 835}, {"H100 NVL", 835}, {"H100 PCIe", 756}, {"GH200", 989}, {"H200", 989},
-    {"H100", 989},     {"B200", 2250},    {"A100", 312},      {"L40S", 362},  {"A40", 150},
-};
-
 }  // namespace
-
-double bf16_peak_tflops(std::string_view device) {
-  if (device.find(" MIG ") != std::string_view::npos) return 0;  // a part of one
-  for (const auto& [name, tflops] : kPeaks) {
-    if (device.find(name) != std::string_view::npos) return tflops;
-  }
-  return 0;
-}
 
 double peak_tflops_of(const Options& options, std::string_view device) {
   if (options.logging.peak_tflops > 0) return options.logging.peak_tflops;

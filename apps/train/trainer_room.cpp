@@ -3,10 +3,10 @@
 // steps has no value, and weights stay where they are.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "apps/config/parallel_options.h"
+#include "apps/config/training_options.h"
 #include "apps/cost/expert_rows.h"
 #include "apps/planning/memory_checks.h"
 #include "apps/planning/plan_steps.h"

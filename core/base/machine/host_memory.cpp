@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "core/base/error.h"

@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <string_view>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/exit_record.h"

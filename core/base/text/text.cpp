@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/text/utf8.h"
 
 namespace megalith {
@@ -51,6 +53,27 @@ std::string alternatives(const std::vector<std::string_view>& names) {
     out += names[i];
   }
   return out;
+}
+
+std::string in_columns(std::string line, std::string_view text, std::size_t indent, std::size_t width) {
+  std::string out;
+  if (line.size() + 2 > indent) {
+    out = line + "\n";
+    line.clear();
+  }
+  line.resize(indent, ' ');
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    if (line.size() + word.size() > width) {
+      line.erase(line.find_last_not_of(' ') + 1);
+      out += line + "\n";
+      line.assign(indent, ' ');
+    }
+    line.append(word).append(" ");
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return out + line + "\n";
 }
 
 }  // namespace megalith

@@ -11,6 +11,7 @@
 
 #include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
+#include "core/base/machine/peak_tflops.h"
 #include "core/base/text/units.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/step_metrics_support.h"
