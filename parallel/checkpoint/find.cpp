@@ -1,8 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <new>
-
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/log.h"

@@ -7,7 +7,6 @@
 #include <map>
 #include <new>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 

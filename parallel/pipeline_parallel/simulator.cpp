@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
-#include <utility>
 
 #include "core/base/error.h"
-#include "parallel/pipeline_parallel/messages.h"
 #include "parallel/pipeline_parallel/schedule_index.h"
 
 namespace megalith {

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <tuple>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/device/trace.h"

@@ -5,9 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
-#include <sstream>
 
 #include "core/tensor/dtype.h"
 

@@ -1,4 +1,4 @@
-#include "apps/plan/plan_page.h"
+#include "parallel/pipeline_parallel/schedule_block.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
