@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "core/base/code_of.h"
 #include "core/base/seconds_since.h"

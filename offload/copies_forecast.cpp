@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "offload/host_room.h"
 #include "offload/placement.h"

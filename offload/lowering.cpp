@@ -1,7 +1,5 @@
 #include "offload/lowering.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <deque>
 #include <iterator>

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "apps/checkpoint/run_tokenizer.h"
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/training_options.h"

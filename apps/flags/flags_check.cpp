@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
-#include <string>
-#include <tuple>
 
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/data_options.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "apps/config/memory_options.h"
 #include "apps/config/parallel_options.h"

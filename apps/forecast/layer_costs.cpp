@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "apps/config/offload_options.h"
 #include "apps/forecast/forecast.h"

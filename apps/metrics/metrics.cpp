@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "apps/config/training_options.h"

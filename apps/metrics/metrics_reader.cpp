@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "apps/metrics/metrics_schema.h"
 #include "core/base/error.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "apps/config/machine_facts.h"
-#include "apps/config/parallel_options.h"
 #include "core/model/config.h"
 
 namespace megalith {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "apps/config/dispatcher_choice.h"
 #include "apps/config/logging_options.h"

@@ -1,7 +1,5 @@
 #include "apps/train/run_setup.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 

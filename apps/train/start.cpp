@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "apps/checkpoint/checkpoint_flags.h"
 #include "apps/config/checkpoint_options.h"

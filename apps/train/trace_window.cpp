@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/config/logging_options.h"
 #include "core/base/error.h"
 #include "core/base/files/output_file.h"
 #include "core/base/log.h"

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/line_reader.h"
 #include "core/base/files/mapped_file.h"

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
-#include <string_view>
 #include <utility>
 
 #include "core/base/error.h"

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <vector>
 
 #include "core/base/error.h"
 #include "core/checkpoint/printable.h"

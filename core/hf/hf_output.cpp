@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <optional>
 
 #include "core/base/error.h"
 #include "core/base/files/file.h"

@@ -4,7 +4,6 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "core/memory/taken_offsets.h"
 

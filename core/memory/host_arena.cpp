@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
-#include <string>
 
 #include "core/base/error.h"
 #include "core/base/memory_limit.h"

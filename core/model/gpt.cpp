@@ -6,7 +6,6 @@
 
 #include "core/layers/attention.h"
 #include "core/layers/mlp.h"
-#include "core/layers/norm.h"
 #include "core/layers/recompute.h"
 #include "core/model/config.h"
 

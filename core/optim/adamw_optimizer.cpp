@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"

@@ -1,7 +1,6 @@
 #include "core/reports/series.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <set>
 
 namespace megalith {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "core/base/error.h"
 #include "core/base/files/file.h"
