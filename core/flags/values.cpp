@@ -1,7 +1,8 @@
+#include "core/flags/values.h"
+
 #include <fmt/format.h>
 
 #include "core/base/text/text.h"
-#include "core/flags/values.h"
 
 namespace megalith {
 
