@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/plan/plan_page.h"
 #include "core/reports/page.h"
 #include "tests/support/rendered_page.h"
 #include "tests/unit/plan/plan_support.h"
