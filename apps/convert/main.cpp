@@ -3,9 +3,9 @@
 
 #include "apps/convert/converter.h"
 #include "apps/flags/flags.h"
-#include "apps/program/program.h"
 #include "core/base/files/mapped_file.h"
 #include "core/base/machine/cpu_check.h"
+#include "core/base/machine/program.h"
 
 int main(int argc, char** argv) {
   using namespace megalith;

@@ -4,9 +4,9 @@
 #include "apps/config/program_options.h"
 #include "apps/flags/flags.h"
 #include "apps/metrics/metrics_reader.h"
-#include "apps/program/program.h"
 #include "apps/report/report_page.h"
 #include "core/base/machine/cpu_check.h"
+#include "core/base/machine/program.h"
 #include "core/reports/page.h"
 
 int main(int argc, char** argv) {

@@ -4,9 +4,9 @@
 
 #include <cstdlib>
 
-#include "apps/program/program.h"
 #include "core/base/exit_record.h"
 #include "core/base/log.h"
+#include "core/base/machine/program.h"
 #include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {

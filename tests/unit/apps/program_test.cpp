@@ -1,5 +1,5 @@
 // What is around the work of each program: errors that become exit codes, and the time in which a run must start.
-#include "apps/program/program.h"
+#include "core/base/machine/program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "apps/program/program.h"
+#include "core/base/machine/program.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
