@@ -68,13 +68,12 @@ struct TensorBoardLog::Records {
   }
 };
 
-TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start,
+TensorBoardLog::TensorBoardLog(const std::string& folder, std::optional<RunProgress> start,
                                TensorBoardIntervals intervals)
-    : steps_(
-          begin_event_file(folder, now(), start ? std::optional(start->iteration + 1) : std::nullopt, kTensorboardFlag),
-          kTensorboardFlag, kTensorboardScope),
-      samples_(begin_event_file(folder + "/by-samples", now(),
-                                start ? std::optional(start->consumed_samples + 1) : std::nullopt, kTensorboardFlag),
+    : steps_(begin_event_file(folder, now(), start ? std::optional(start->steps + 1) : std::nullopt, kTensorboardFlag),
+             kTensorboardFlag, kTensorboardScope),
+      samples_(begin_event_file(folder + "/by-samples", now(), start ? std::optional(start->samples + 1) : std::nullopt,
+                                kTensorboardFlag),
                kTensorboardFlag, kTensorboardScope),
       intervals_(intervals) {}
 

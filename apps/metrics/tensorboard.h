@@ -15,15 +15,10 @@
 #include <string_view>
 
 #include "apps/metrics/metrics.h"
+#include "core/optim/lr_schedule.h"
 #include "core/reports/append_log.h"
 
 namespace megalith {
-
-// Where a run begins: what was done before it.
-struct TensorBoardStart {
-  std::int64_t iteration = 0;
-  std::int64_t consumed_samples = 0;
-};
 
 // Steps between entries, and between those with experts and offload.
 struct TensorBoardIntervals {
@@ -33,9 +28,10 @@ struct TensorBoardIntervals {
 
 class TensorBoardLog {
  public:
-  // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each; without `start` they add to what is
-  // there and start no session. Fails with kFileIo; what cannot be written later is tried again at each step.
-  TensorBoardLog(const std::string& folder, std::optional<TensorBoardStart> start, TensorBoardIntervals intervals = {});
+  // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each. `start`: what was done before the run;
+  // without it they add to what is there and start no session. Fails with kFileIo; what cannot be written later is
+  // tried again at each step.
+  TensorBoardLog(const std::string& folder, std::optional<RunProgress> start, TensorBoardIntervals intervals = {});
   TensorBoardLog(const TensorBoardLog&) = delete;
   TensorBoardLog& operator=(const TensorBoardLog&) = delete;
 

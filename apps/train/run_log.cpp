@@ -77,7 +77,7 @@ void RunLog::open(const TrainState& state) {
     metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);
   if (logging.tensorboard_dir.empty()) return;
   // An evaluation alone does not take the place of steps.
-  const TensorBoardStart start{.iteration = state.step, .consumed_samples = state.consumed_samples};
+  const RunProgress start{.steps = state.step, .samples = state.consumed_samples};
   tensorboard_ = std::make_unique<TensorBoardLog>(
       logging.tensorboard_dir, options.train.skip_train ? std::nullopt : std::optional(start),
       TensorBoardIntervals{.entries = logging.tensorboard_log_interval, .details = logging.log_interval});

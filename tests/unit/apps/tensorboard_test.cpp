@@ -149,7 +149,7 @@ class TensorBoardFiles : public testing::Test {
 
 TEST_F(TensorBoardFiles, AStepHasMegatronsTags) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{});
+    TensorBoardLog log(folder_, RunProgress{});
     write_steps(log);
   }
   EXPECT_THAT(payloads(folder_)[0], ::testing::EndsWith("\x1a\x0d"
@@ -168,7 +168,7 @@ TEST_F(TensorBoardFiles, AStepHasMegatronsTags) {
 
 TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{}, {.details = 3});
+    TensorBoardLog log(folder_, RunProgress{}, {.details = 3});
     for (std::int64_t step = 1; step <= 5; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 5};
       metrics.experts = {
@@ -194,7 +194,7 @@ TEST_F(TensorBoardFiles, LayersOfExpertsAreInTheStepsOfTheLogLine) {
 
 TEST_F(TensorBoardFiles, AnIntervalLeavesOutStepsButTheFirstTheLastAndEvaluatedOnes) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{}, {.entries = 4});
+    TensorBoardLog log(folder_, RunProgress{}, {.entries = 4});
     for (std::int64_t step = 2; step <= 9; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 9};
       if (step == 6) metrics.validation_loss = 1.0;
@@ -209,7 +209,7 @@ TEST_F(TensorBoardFiles, AnIntervalLeavesOutStepsButTheFirstTheLastAndEvaluatedO
 
 TEST_F(TensorBoardFiles, ActivationsOnTheHostAreInTheStepsOfTheLogLineAndThoseThatWereTimed) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{}, {.details = 4});
+    TensorBoardLog log(folder_, RunProgress{}, {.details = 4});
     for (std::int64_t step = 1; step <= 3; ++step) {
       StepMetrics metrics{.iteration = step, .train_iters = 9};
       metrics.offload = {.sums = {.bytes_out = 100, .bytes_back = 90, .saving_bytes = 80, .saved_bytes = 60}};
@@ -235,7 +235,7 @@ TEST_F(TensorBoardFiles, ActivationsOnTheHostAreInTheStepsOfTheLogLineAndThoseTh
 // Event: wall_time = 1, step = 2, session_log = 7 { status = 1: START = 1 }, by tensorflow's event.proto.
 TEST_F(TensorBoardFiles, AResumedRunStartsASessionAtItsFirstStep) {
   EXPECT_EQ(tensorboard_session_start(0, 301), std::string("\x09\0\0\0\0\0\0\0\0\x10\xad\x02\x3a\x02\x08\x01", 16));
-  { const TensorBoardLog log(folder_, TensorBoardStart{.iteration = 300, .consumed_samples = 9600}); }
+  { const TensorBoardLog log(folder_, RunProgress{.steps = 300, .samples = 9600}); }
   ASSERT_EQ(payloads(folder_).size(), 2u);
   EXPECT_EQ(payloads(folder_)[1].substr(9), tensorboard_session_start(0, 301).substr(9));
   ASSERT_EQ(payloads(by_samples()).size(), 2u);
@@ -254,7 +254,7 @@ TEST_F(TensorBoardFiles, AnEvaluationAloneStartsNone) {
 
 TEST_F(TensorBoardFiles, AFullDiskCostsNoPoint) {
   {
-    TensorBoardLog log(folder_, TensorBoardStart{});
+    TensorBoardLog log(folder_, RunProgress{});
     arm_faults({{.site = "tensorboard.write", .at = 1, .kind = FaultKind::kEnospc},
                 {.site = "tensorboard.write", .at = 2, .kind = FaultKind::kEnospc}});
     write_steps(log);
