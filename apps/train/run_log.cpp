@@ -51,12 +51,11 @@ std::optional<OffloadMetrics> offload_of(const std::vector<OffloadStats>& ranks,
   return metrics;
 }
 
-void tell(const std::vector<OffloadStats>& ranks, std::size_t stages, std::int64_t iteration) {
-  if (!is_timed(ranks)) return;
-  const std::vector<OffloadStats> worst = worst_of_stages(ranks, stages);
-  for (std::size_t stage = 0; stage < stages; ++stage) {
-    const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
-    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(worst[stage])));
+// Of a step whose copies were timed.
+void tell(const std::vector<OffloadStats>& stages, std::int64_t iteration) {
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const std::string whose = stages.size() > 1 ? fmt::format(" of stage {}", stage) : "";
+    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(stages[stage])));
   }
 }
 
@@ -117,7 +116,7 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
-  tell(facts.offload, stages, result.iteration);
+  if (metrics.offload) tell(metrics.offload->stages, result.iteration);
   if (const std::string problem = said_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
     log_warning(problem);
 }
