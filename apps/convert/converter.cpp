@@ -37,11 +37,6 @@ std::string summary(const std::string& path, const ModelConfig& model, const std
                      name_of(model.params_dtype), rest);
 }
 
-bool was_given(const Options& options, std::string_view flag) {
-  return std::any_of(options.effective.begin(), options.effective.end(),
-                     [&](const ConfigEntry& entry) { return entry.name == flag && entry.origin != "default"; });
-}
-
 // The tokenizer that a converted checkpoint belongs to: the one that the flags name, else tokenizer.json beside the
 // weights, else none: text is ids, the last of which ends documents.
 RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
@@ -49,7 +44,7 @@ RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const std::string beside = folder + "/tokenizer.json";
   const std::int64_t vocab = native.model.vocab_size;
   native.data = command_line.data;
-  const bool named = was_given(command_line, "tokenizer-type");
+  const bool named = !command_line.is_default("tokenizer-type");
   const bool found = !named && native.data.tokenizer_model.empty() && Directory::exists(beside);
   if (!named) native.data.tokenizer_type = found ? TokenizerType::kHuggingFace : TokenizerType::kNull;
   if (found) native.data.tokenizer_model = folder;

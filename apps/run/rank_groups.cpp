@@ -13,6 +13,13 @@ InstanceGroups instances_of(Communicator& replicas, const ParallelOptions& paral
   return instances > 1 ? split_into_instances(replicas, instances) : InstanceGroups{};
 }
 
+std::vector<Communicator*> groups_of_layers(const Rank& rank) {
+  std::vector<Communicator*> groups{&rank.layers.tensor.communicator()};
+  if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
+  if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
+  return groups;
+}
+
 }  // namespace
 
 ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
@@ -54,17 +61,6 @@ std::vector<UnitKind> RankGroups::kinds_of(const ReplicaGroups& groups) const {
     if (&of(kind) == &groups) kinds.push_back(kind);
   return kinds;
 }
-
-namespace {
-
-std::vector<Communicator*> groups_of_layers(const Rank& rank) {
-  std::vector<Communicator*> groups{&rank.layers.tensor.communicator()};
-  if (rank.layers.context.size() > 1) groups.push_back(&rank.layers.context.communicator());
-  if (rank.layers.dispatcher) groups.push_back(&rank.layers.dispatcher->communicator());
-  return groups;
-}
-
-}  // namespace
 
 std::vector<Communicator*> groups_of_verbs(const Rank& rank) {
   std::vector<Communicator*> groups = groups_of_layers(rank);

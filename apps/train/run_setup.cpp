@@ -18,6 +18,8 @@
 
 namespace megalith {
 
+namespace {
+
 // A softmax over one choice is 1, whatever the router computes.
 void warn_of_routers(const Options& options) {
   const MoeConfig& moe = options.model.moe;
@@ -29,8 +31,6 @@ void warn_of_routers(const Options& options) {
       "teaches the routers nothing; only the losses of balance and --moe-z-loss-coeff do");
 }
 
-namespace {
-
 // Absent where the checkpoint of --load was not looked for yet.
 std::optional<DataStart> known_start(const RunSetup& setup) {
   const CheckpointOptions& checkpoint = setup.options.checkpoint;
@@ -40,6 +40,17 @@ std::optional<DataStart> known_start(const RunSetup& setup) {
   DataStart start = data_start(setup.found.checkpoint->state());
   start.order_samples = data_order_of(setup.found.checkpoint->state());
   return start;
+}
+
+bool lacks_room(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
+  const std::size_t bytes = memory_use(setup.plans).total();
+  if (setup.options.device == DeviceType::kCuda) {
+    const RankGpu gpu = gpu_of_rank(world);
+    return use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free;
+  }
+  const std::size_t share = share_of_rank(host_bytes, ranks_of_host(world));
+  const std::size_t copies = setup.plans.host.peak_bytes + setup.plans.checkpoint_staging;
+  return share > 0 && bytes + copies > share;
 }
 
 }  // namespace
@@ -64,21 +75,6 @@ RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoin
   plan_run(setup, rank);
   return setup;
 }
-
-namespace {
-
-bool lacks_room(const RunSetup& setup, Communicator& world, std::size_t host_bytes) {
-  const std::size_t bytes = memory_use(setup.plans).total();
-  if (setup.options.device == DeviceType::kCuda) {
-    const RankGpu gpu = gpu_of_rank(world);
-    return use_of_gpu(bytes, gpu.name, world).bytes > gpu.memory.free;
-  }
-  const std::size_t share = share_of_rank(host_bytes, ranks_of_host(world));
-  const std::size_t copies = setup.plans.host.peak_bytes + setup.plans.checkpoint_staging;
-  return share > 0 && bytes + copies > share;
-}
-
-}  // namespace
 
 void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes) {
   if (!may_shard_ends(setup.options) || !world.host_any(lacks_room(setup, world, host_bytes))) return;
