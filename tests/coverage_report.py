@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CORE_LINES = 90.0
 BRANCHES = 95.0
 PARSERS = {
-    "configuration": ["apps/flags/flags.cpp", "core/flags/binding.cpp", "apps/flags/flags_check.cpp", "core/flags/config_file.cpp"],
+    "configuration": ["apps/flags/flags.cpp", "core/flags/binding.cpp", "core/flags/values.cpp", "apps/flags/flags_check.cpp", "core/flags/config_file.cpp"],
     "command line": ["core/flags/command_line.cpp"],
     ".idx and .bin": ["core/data/indexed_dataset.cpp"],
     "text": ["core/data/document_reader.cpp", "core/data/split.cpp"],

@@ -7,7 +7,6 @@
 #include "core/device/copy.h"
 #include "core/ops/elementwise/copy_rows.h"
 #include "fsdp/sharded_units.h"
-#include "parallel/cost/shared_link.h"
 #include "parallel/mesh/mesh_sizes.h"
 
 namespace megalith {

@@ -3,7 +3,7 @@
 
 #include "apps/run/rank.h"
 #include "apps/run/step_plan.h"
-#include "offload/chosen.h"
+#include "offload/policy.h"
 
 namespace megalith {
 

@@ -17,7 +17,7 @@
 #include "core/memory/memory_pool.h"
 #include "graphs/run.h"
 #include "moe/expert_room.h"
-#include "offload/chosen.h"
+#include "offload/policy.h"
 #include "parallel/comm/plan_communicator.h"
 
 namespace megalith {
