@@ -12,12 +12,10 @@
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::operator+;
-using Flags = std::vector<std::string>;
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -55,7 +53,7 @@ void run_step(Trainer& trainer, std::int64_t iteration) {
 struct SavedLayout {
   const char* name;
   int ranks;
-  Flags flags;
+  Words flags;
 };
 
 class AsyncSaves : public testing::TestWithParam<SavedLayout> {};
@@ -63,7 +61,7 @@ class AsyncSaves : public testing::TestWithParam<SavedLayout> {};
 // The first write of each rank waits until two more steps have changed all that is saved.
 TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
   const TestFolder scratch;
-  const Options options = parse_flags(App::kTrain, test::tiny_flags() + GetParam().flags).options;
+  const Options options = parse_flags(App::kTrain, tiny_flags() + GetParam().flags).options;
   const StopRequest stop;
   ThreadWorld world(GetParam().ranks, std::chrono::seconds(60));
   world.run([&](Communicator& group) {
@@ -120,8 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Saves after each step, so that one is still under way when the next is due; each operation on files takes a while.
 TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
   const TestFolder scratch;
-  const Flags flags = {"--save-interval", "1", "--hidden-dropout", "0.1", "--use-distributed-optimizer"};
-  const test::RunResult plain = test::train({.flags = flags + Flags{"--save", scratch.path("plain")}, .ranks = 2});
+  const Words flags = {"--save-interval", "1", "--hidden-dropout", "0.1", "--use-distributed-optimizer"};
+  const RunResult plain = train({.flags = flags + Words{"--save", scratch.path("plain")}, .ranks = 2});
   std::mutex mutex;
   std::vector<std::string> paths;
   const FileObserver slow = [&](const FileOperation& operation) {
@@ -130,18 +128,19 @@ TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
     paths.emplace_back(operation.path);
   };
   std::vector<std::int64_t> waited(2);
-  const test::RunResult beside = test::train(
-      {.flags = flags + Flags{"--save", scratch.path("beside"), "--async-save"},
-       .ranks = 2,
-       .prepare =
-           [&](Trainer& trainer, int rank) {
-             trainer.checkpoints().observe(&slow);
-             EXPECT_EQ(trainer.checkpoints().staging_bytes(), trainer.plans().checkpoint_staging) << "rank " << rank;
-             EXPECT_GT(trainer.checkpoints().staging_bytes(), 1000u);
-           },
-       .finish = [&](Trainer& trainer,
-                     int rank) { waited[static_cast<std::size_t>(rank)] = trainer.checkpoints().waited_for(); }});
-  test::expect_same_run(plain, beside);
+  const RunResult beside =
+      train({.flags = flags + Words{"--save", scratch.path("beside"), "--async-save"},
+             .ranks = 2,
+             .prepare =
+                 [&](Trainer& trainer, int rank) {
+                   trainer.checkpoints().observe(&slow);
+                   EXPECT_EQ(trainer.checkpoints().staging_bytes(), trainer.plans().checkpoint_staging)
+                       << "rank " << rank;
+                   EXPECT_GT(trainer.checkpoints().staging_bytes(), 1000u);
+                 },
+             .finish = [&](Trainer& trainer,
+                           int rank) { waited[static_cast<std::size_t>(rank)] = trainer.checkpoints().waited_for(); }});
+  expect_same_run(plain, beside);
   EXPECT_GT(waited[0] + waited[1], 0);
   EXPECT_EQ(tensors_of(scratch.path("plain")).size(), 12u);
   EXPECT_TRUE(tensors_of(scratch.path("plain")) == tensors_of(scratch.path("beside")));
@@ -160,15 +159,15 @@ TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
 
 TEST(AsyncSave, AStoppedRunHasSavedAndGoesOnBitForBit) {
   const TestFolder scratch;
-  const Flags flags = {"--save",       scratch.path("c"), "--load", scratch.path("c"),
+  const Words flags = {"--save",       scratch.path("c"), "--load", scratch.path("c"),
                        "--async-save", "--save-interval", "1"};
-  const test::RunResult unbroken = test::train({.flags = {"--hidden-dropout", "0.1"}, .ranks = 2});
+  const RunResult unbroken = train({.flags = {"--hidden-dropout", "0.1"}, .ranks = 2});
   for (const int stop : {3, 4}) {  // at a save, and between two
-    const Flags more = {"--hidden-dropout", "0.1", "--exit-interval", std::to_string(stop), "--save-interval", "3"};
+    const Words more = {"--hidden-dropout", "0.1", "--exit-interval", std::to_string(stop), "--save-interval", "3"};
     fs::remove_all(scratch.path("c"));
-    EXPECT_EQ(test::train({.flags = flags + more, .ranks = 2}).code, ExitCode::kStoppedOnRequest);
+    EXPECT_EQ(train({.flags = flags + more, .ranks = 2}).code, ExitCode::kStoppedOnRequest);
     EXPECT_EQ(read_file(scratch.path("c/LATEST")), "step_000000" + std::to_string(stop) + "\n");
-    const test::RunResult rest = test::train({.flags = flags + Flags{"--hidden-dropout", "0.1"}, .ranks = 2});
+    const RunResult rest = train({.flags = flags + Words{"--hidden-dropout", "0.1"}, .ranks = 2});
     ASSERT_EQ(rest.losses.size(), static_cast<std::size_t>(6 - stop));
     for (std::size_t i = 0; i < rest.losses.size(); ++i) {
       EXPECT_EQ(rest.losses[i], unbroken.losses[i + static_cast<std::size_t>(stop)]);
@@ -183,8 +182,7 @@ TEST(AsyncSave, AWriterThatFailsLosesItsCheckpointAndAtTheEndTheRun) {
   const auto run = [](const std::string& folder, const std::string& fault) {
     const Faults faults(fault);
     testing::internal::CaptureStderr();
-    const test::RunResult result =
-        test::train({.flags = {"--save", folder, "--save-interval", "2", "--async-save"}, .ranks = 2});
+    const RunResult result = train({.flags = {"--save", folder, "--save-interval", "2", "--async-save"}, .ranks = 2});
     EXPECT_EQ(faults_fired(), 1) << fault;
     return std::pair(result.code, testing::internal::GetCapturedStderr());
   };
@@ -212,10 +210,10 @@ TEST(AsyncSave, MemoryThatRunsOutInAWriterEndsAllRanks) {
                             "save.manifest.write:2:abort-alloc", "save.shard.create:5:abort-alloc"}) {
     const TestFolder scratch;
     const Faults faults(fault);
-    EXPECT_THROW(test::train({.flags = {"--save", scratch.path("c"), "--save-interval", "2", "--async-save",
-                                        "--train-iters", "40"},
-                              .ranks = 2}),
-                 std::bad_alloc)
+    EXPECT_THROW(
+        train({.flags = {"--save", scratch.path("c"), "--save-interval", "2", "--async-save", "--train-iters", "40"},
+               .ranks = 2}),
+        std::bad_alloc)
         << fault;
     EXPECT_EQ(faults_fired(), 1) << fault;
   }
@@ -224,9 +222,9 @@ TEST(AsyncSave, MemoryThatRunsOutInAWriterEndsAllRanks) {
 TEST(AsyncSave, ABudgetOfSkipsThatIsSpentLeavesNoSaveUnderWay) {
   const TestFolder scratch;
   try {
-    test::train({.flags = {"--save", scratch.path("c"), "--save-interval", "1", "--async-save", "--lr", "1e30",
-                           "--clip-grad", "0", "--train-iters", "40", "--max-skipped-steps", "0"},
-                 .ranks = 2});
+    train({.flags = {"--save", scratch.path("c"), "--save-interval", "1", "--async-save", "--lr", "1e30", "--clip-grad",
+                     "0", "--train-iters", "40", "--max-skipped-steps", "0"},
+           .ranks = 2});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kNumeric);
@@ -236,13 +234,13 @@ TEST(AsyncSave, ABudgetOfSkipsThatIsSpentLeavesNoSaveUnderWay) {
   EXPECT_TRUE(fs::exists(scratch.path("c/LATEST")));
 }
 
-const Flags kHazardRun = test::words(
+const Words kHazardRun = words(
     "--train-iters 3 --save-interval 1 --async-save --check-hazards --use-distributed-optimizer "
     "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 1 --micro-batch-size 4");
 
 TEST(AsyncSave, TheCopyHasNoHazard) {
   const TestFolder scratch;
-  const test::RunResult result = test::train({.flags = kHazardRun + Flags{"--save", scratch.path("c")}, .ranks = 2});
+  const RunResult result = train({.flags = kHazardRun + Words{"--save", scratch.path("c")}, .ranks = 2});
   EXPECT_EQ(result.hazards, 0);
   EXPECT_EQ(result.code, ExitCode::kOk);
 }
@@ -252,16 +250,16 @@ TEST(AsyncSave, TheCopyHasNoHazard) {
 #if !defined(__SANITIZE_THREAD__)
 TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
   const TestFolder scratch;
-  const Flags flags = {
+  const Words flags = {
       "--train-iters",  "2", "--save-interval", "1", "--check-hazards", "--micro-batch-size", "8", "--save",
       scratch.path("c")};
-  const std::int64_t plain = test::train({.flags = flags}).event_waits;
-  const std::int64_t waits = test::train({.flags = flags + Flags{"--async-save"}}).event_waits;
+  const std::int64_t plain = train({.flags = flags}).event_waits;
+  const std::int64_t waits = train({.flags = flags + Words{"--async-save"}}).event_waits;
   ASSERT_GT(waits, plain);
   int found = 0;
   for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
-    const Flags more = {"--async-save", "--suppress-wait", std::to_string(ordinal)};
-    found += test::train({.flags = flags + more}).hazards > 0 ? 1 : 0;
+    const Words more = {"--async-save", "--suppress-wait", std::to_string(ordinal)};
+    found += train({.flags = flags + more}).hazards > 0 ? 1 : 0;
   }
   EXPECT_GT(found, plain);
 }
@@ -271,14 +269,14 @@ TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
 class FailingSaves : public testing::TestWithParam<bool> {
  protected:
   // Standard error, and the error that the run ends with.
-  std::pair<std::string, std::string> run(const Flags& flags, const std::string& fault) {
-    const Flags how = GetParam() ? Flags{"--async-save"} : Flags{};
+  std::pair<std::string, std::string> run(const Words& flags, const std::string& fault) {
+    const Words how = GetParam() ? Words{"--async-save"} : Words{};
     const Faults faults(fault);
     std::string error;
     testing::internal::CaptureStderr();
     try {
-      test::train(
-          {.flags = Flags{"--save", scratch_.path("kept"), "--save-interval", "1", "--train-iters", "12"} + how + flags,
+      train(
+          {.flags = Words{"--save", scratch_.path("kept"), "--save-interval", "1", "--train-iters", "12"} + how + flags,
            .ranks = 2});
     } catch (const Error& failed) {
       EXPECT_EQ(failed.code(), ExitCode::kFileIo);
@@ -330,4 +328,4 @@ INSTANTIATE_TEST_SUITE_P(How, FailingSaves, testing::Bool(),
                          [](const auto& which) { return which.param ? "Beside" : "AtOnce"; });
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

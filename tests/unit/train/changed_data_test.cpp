@@ -10,12 +10,10 @@
 #include "core/data/indexed_dataset.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::operator+;
-using Flags = std::vector<std::string>;
 
 void write_data(const std::string& prefix) {
   IndexedDatasetWriter writer(prefix, TokenType::kU16);
@@ -54,7 +52,7 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
   write_data(scratch.path("e"));
   const std::string file = scratch.path(change.file);
   fs::copy(file, scratch.path("before"));
-  const Flags flags = {"--mock-data=false",
+  const Words flags = {"--mock-data=false",
                        "--data-path",
                        "1",
                        scratch.path("d"),
@@ -66,22 +64,21 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
                        "4",
                        "--eval-iters",
                        "2"};
-  const Flags saving = {"--save", scratch.path("c"), "--load", scratch.path("c"), "--save-interval", "3"};
-  const test::RunResult plain = test::train({.flags = flags + Flags{"--save", scratch.path("p")}, .ranks = 2});
+  const Words saving = {"--save", scratch.path("c"), "--load", scratch.path("c"), "--save-interval", "3"};
+  const RunResult plain = train({.flags = flags + Words{"--save", scratch.path("p")}, .ranks = 2});
   const auto disturb = [&] { std::fstream(file, std::ios::binary | std::ios::in | std::ios::out).seekp(34) << "\x01"; };
   bool done = false;
   const FileObserver in_save = [&](const FileOperation& operation) {
     if (operation.name == "rename" && !std::exchange(done, true)) disturb();
   };
   try {
-    test::train({.flags = flags + saving, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-                   if (rank != 0) return;
-                   if (change.at_forward == 0) trainer.checkpoints().observe(&in_save);
-                   trainer.rank().runner.hooks(0).add(HookPoint::kPreForward,
-                                                      [&, forwards = 0](const HookContext&) mutable {
-                                                        if (++forwards == change.at_forward) disturb();
-                                                      });
-                 }});
+    train({.flags = flags + saving, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
+             if (rank != 0) return;
+             if (change.at_forward == 0) trainer.checkpoints().observe(&in_save);
+             trainer.rank().runner.hooks(0).add(HookPoint::kPreForward, [&, forwards = 0](const HookContext&) mutable {
+               if (++forwards == change.at_forward) disturb();
+             });
+           }});
     FAIL() << "the run went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFormat);
@@ -91,7 +88,7 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
   }
   EXPECT_TRUE(fs::exists(scratch.path("c/step_0000004")));
   fs::copy(scratch.path("before"), file, fs::copy_options::overwrite_existing);
-  const test::RunResult resumed = test::train({.flags = flags + saving, .ranks = 2});
+  const RunResult resumed = train({.flags = flags + saving, .ranks = 2});
   ASSERT_EQ(resumed.losses.size(), 2u);
   EXPECT_EQ(resumed.losses.back(), plain.losses.back());
   EXPECT_TRUE(resumed.weights == plain.weights);
@@ -102,12 +99,11 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
 TEST(ChangedData, BeforeTheFirstStepEndTheRun) {
   const TestFolder scratch;
   write_data(scratch.path("d"));
-  const Flags flags = {"--mock-data=false", "--data-path", scratch.path("d"), "--split", "1,1,0"};
+  const Words flags = {"--mock-data=false", "--data-path", scratch.path("d"), "--split", "1,1,0"};
   try {
-    test::train({.flags = flags, .ranks = 2, .prepare = [&](Trainer&, int rank) {
-                   if (rank == 0)
-                     std::fstream(scratch.path("d.bin"), std::ios::binary | std::ios::in | std::ios::out) << 'x';
-                 }});
+    train({.flags = flags, .ranks = 2, .prepare = [&](Trainer&, int rank) {
+             if (rank == 0) std::fstream(scratch.path("d.bin"), std::ios::binary | std::ios::in | std::ios::out) << 'x';
+           }});
     FAIL() << "the run went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFormat);
@@ -124,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(Found, ChangedDataFiles,
                          [](const auto& of) { return of.param.name; });
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -7,13 +7,8 @@
 
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Layout;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 
 std::vector<Layout> layouts() {
   return {{.context = 2},
@@ -27,35 +22,30 @@ std::vector<Layout> layouts() {
           {.tensor = 2, .sequence = true, .pipeline = 2, .context = 2}};
 }
 
-RunResult train(const Words& flags, const Layout& layout) {
-  return test::train({.flags = flags + layout.flags(), .ranks = layout.ranks()});
-}
-
 void expect_near_one_rank(const RunResult& got, const RunResult& want, double tolerance) {
-  test::expect_losses_near(got, want, tolerance);
+  expect_losses_near(got, want, tolerance);
   EXPECT_TRUE(got.copies_agree);
   EXPECT_TRUE(got.memory_as_planned);
 }
 
 TEST(ContextParallel, LossesOfTwentyStepsAreThoseOfOneRank) {
   for (const std::size_t family : {0u, 1u}) {
-    const Words flags =
-        test::families()[family].flags + test::kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
-    const RunResult want = test::train({.flags = flags});
+    const Words flags = families()[family].flags + kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
+    const RunResult want = train({.flags = flags});
     EXPECT_EQ(want.ranks[0].context_calls, 0);
     for (const Layout& layout : layouts()) {
-      SCOPED_TRACE(test::families()[family].name + " " + layout.name());
+      SCOPED_TRACE(families()[family].name + " " + layout.name());
       const RunResult got = train(flags, layout);
       expect_near_one_rank(got, want, 1e-5);
-      for (const test::RankActivity& did : got.ranks) EXPECT_GT(did.context_calls, 20 * 2);
+      for (const RankActivity& did : got.ranks) EXPECT_GT(did.context_calls, 20 * 2);
     }
   }
 }
 
 TEST(ContextParallel, GradientsOfOneStepAreThoseOfOneRank) {
-  for (const test::Family& family : test::families()) {
-    const Words flags = family.flags + test::kDropout + Words{"--train-iters", "1"};
-    const RunResult want = test::train({.flags = flags});
+  for (const Family& family : families()) {
+    const Words flags = family.flags + kDropout + Words{"--train-iters", "1"};
+    const RunResult want = train({.flags = flags});
     for (const Layout& layout : layouts()) {
       if (layout.communication == "a2a" && family.name == "qwen2") continue;  // one head of keys
       SCOPED_TRACE(family.name + " " + layout.name());
@@ -71,19 +61,19 @@ TEST(ContextParallel, GradientsOfOneStepAreThoseOfOneRank) {
         const bool is_zero = family.name == "gpt2" && name.ends_with("linear_k.bias");
         EXPECT_LE(std::sqrt(difference), is_zero ? 1e-8 : 5e-6 * std::sqrt(norm)) << name;
       }
-      EXPECT_NEAR(test::number_of_hex(got.grad_norms[0]) / test::number_of_hex(want.grad_norms[0]), 1, 1e-5);
+      EXPECT_NEAR(number_of_hex(got.grad_norms[0]) / number_of_hex(want.grad_norms[0]), 1, 1e-5);
     }
   }
 }
 
 TEST(ContextParallel, RunsRepeatAndAreFreeOfHazards) {
-  const Words flags = test::llama_flags() + test::kDropout +
-                      Words{"--train-iters", "2", "--check-hazards",       "--eval-interval",   "1",
-                            "--eval-iters",  "1", "--overlap-grad-reduce", "--loss-chunk-size", "5"};
+  const Words flags =
+      llama_flags() + kDropout + Words{"--train-iters", "2", "--check-hazards",       "--eval-interval",   "1",
+                                       "--eval-iters",  "1", "--overlap-grad-reduce", "--loss-chunk-size", "5"};
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name());
     const RunResult first = train(flags, layout), second = train(flags, layout);
-    test::expect_same_run(first, second);
+    expect_same_run(first, second);
     EXPECT_EQ(first.hazards, 0);
     EXPECT_EQ(first.code, ExitCode::kOk);
     EXPECT_TRUE(first.memory_as_planned);
@@ -93,12 +83,12 @@ TEST(ContextParallel, RunsRepeatAndAreFreeOfHazards) {
 TEST(ContextParallel, RecomputeChangesNoBit) {
   for (const char* communication : {"p2p", "a2a"}) {
     const Layout layout{.context = 2, .communication = communication};
-    const Words flags = test::llama_flags() + test::kDropout + Words{"--train-iters", "2", "--bf16"};
+    const Words flags = llama_flags() + kDropout + Words{"--train-iters", "2", "--bf16"};
     const RunResult plain = train(flags, layout);
-    for (const Words& recompute : test::recompute_modes()) {
+    for (const Words& recompute : recompute_modes()) {
       SCOPED_TRACE(testing::PrintToString(recompute));
       const RunResult again = train(flags + recompute, layout);
-      test::expect_same_run(again, plain);
+      expect_same_run(again, plain);
       EXPECT_LT(again.arena_planned, plain.arena_planned);
     }
   }
@@ -106,14 +96,14 @@ TEST(ContextParallel, RecomputeChangesNoBit) {
 
 TEST(ContextParallel, EachRankKeepsItsPartOfTheSequence) {
   const Words flags = {"--seq-length", "64", "--train-iters", "1"};
-  const RunResult one = test::train({.flags = flags});
+  const RunResult one = train({.flags = flags});
   const RunResult four = train(flags, {.context = 4});
   EXPECT_LT(four.arena_planned, one.arena_planned / 2);
 }
 
 // The share of each replica counts context-parallel ranks too, and its update is that of the whole.
 TEST(ContextParallel, WithADistributedOptimizer) {
-  const Words flags = test::llama_flags() + test::kDropout;
+  const Words flags = llama_flags() + kDropout;
   const Words shards = {"--use-distributed-optimizer",  "--overlap-grad-reduce",
                         "--overlap-param-gather",       "--check-hazards",
                         "--check-weight-hash-interval", "2"};
@@ -129,18 +119,18 @@ TEST(ContextParallel, WithADistributedOptimizer) {
 TEST(ContextParallel, CheckpointsGoFromAnyCutToAnyOther) {
   const TestFolder scratch;
   const std::vector<Layout> cuts = {{}, {.context = 2}, {.context = 4}, {.context = 2, .communication = "a2a"}};
-  const RunResult unbroken = test::train({});
+  const RunResult unbroken = train({});
   for (std::size_t from = 0; from < cuts.size(); ++from) {
     const std::string folder = scratch.path(std::to_string(from));
     const RunResult saved = train(Words{"--exit-interval", "3", "--save", folder}, cuts[from]);
     for (const Layout& to : cuts) {
       SCOPED_TRACE(cuts[from].name() + " to " + to.name());
-      test::Tensors loaded;
+      Tensors loaded;
       std::mutex mutex;
-      const RunResult rest = test::train(
+      const RunResult rest = train(
           {.flags = to.flags() + Words{"--load", folder}, .ranks = to.ranks(), .prepare = [&](Trainer& trainer, int) {
              const std::lock_guard lock(mutex);
-             test::put_slices(trainer.rank(), &Parameter::weight, loaded);
+             put_slices(trainer.rank(), &Parameter::weight, loaded);
            }});
       EXPECT_TRUE(loaded == saved.weights);
       ASSERT_EQ(rest.loss_values.size(), 3u);
@@ -153,17 +143,17 @@ TEST(ContextParallel, CheckpointsGoFromAnyCutToAnyOther) {
 TEST(ContextParallel, ReplicasThatDifferAreTold) {
   std::mutex mutex;
   std::string told;
-  test::train({.flags = Layout{.context = 2}.flags(), .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-                 EXPECT_FALSE(replica_difference(trainer.rank()));
-                 const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
-                 if (rank == 1) *weights.as<float>() += 1;
-                 const auto difference = replica_difference(trainer.rank());
-                 if (rank == 1) *weights.as<float>() -= 1;
-                 const std::lock_guard lock(mutex);
-                 if (difference) told = difference->message;
-               }});
+  train({.flags = Layout{.context = 2}.flags(), .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
+           EXPECT_FALSE(replica_difference(trainer.rank()));
+           const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
+           if (rank == 1) *weights.as<float>() += 1;
+           const auto difference = replica_difference(trainer.rank());
+           if (rank == 1) *weights.as<float>() -= 1;
+           const std::lock_guard lock(mutex);
+           if (difference) told = difference->message;
+         }});
   EXPECT_NE(told.find("on rank 1"), std::string::npos) << told;
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

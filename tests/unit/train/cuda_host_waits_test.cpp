@@ -9,23 +9,19 @@
 #include "tests/support/op_test.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::CountedStep;
-using test::operator+;
-using Words = std::vector<std::string>;
 using Plant = std::function<void(Rank&)>;
 
 Words model() {
-  return test::llama_flags() +
-         test::words(
-             "--device cuda --bf16 --hidden-size 128 --seq-length 64 --num-attention-heads 2 --num-query-groups 1");
+  return llama_flags() +
+         words("--device cuda --bf16 --hidden-size 128 --seq-length 64 --num-attention-heads 2 --num-query-groups 1");
 }
 
 Words experts() {
   return model() +
-         test::words(
+         words(
              "--num-experts 8 --moe-layer-freq [0]+[1]*3 --moe-ffn-hidden-size 64 --moe-router-score-function "
              "sigmoid --moe-router-enable-expert-bias --moe-aux-loss-coeff 0.01 --moe-z-loss-coeff 0.01 "
              "--moe-shared-expert-intermediate-size 64 --num-layers 4");
@@ -41,15 +37,15 @@ CountedStep count_waits_of(const Words& flags, const Plant& plant = nullptr) {
       if (counting) plant(rank);
     });
   };
-  const auto finish = [&](Trainer& trainer, int) { counted = test::count_waits(trainer, counting); };
-  test::train({.flags = flags, .customize = customize, .finish = finish});
+  const auto finish = [&](Trainer& trainer, int) { counted = count_waits(trainer, counting); };
+  train({.flags = flags, .customize = customize, .finish = finish});
   return counted;
 }
 
 class CudaHostWaits : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string reason = test::missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
 
@@ -61,10 +57,10 @@ TEST_F(CudaHostWaits, AStepHasNone) {
        {model(), model() + Words{"--loss-chunk-size", "32"}, model() + graphs + Words{"layer"}, experts(),
         experts() + fused, experts() + recompute, experts() + fused + graphs + Words{"layer"},
         experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"},
-        experts() + fused + graphs + Words{"attn", "moe"}, model() + test::offload({"core_attn", "act"}),
-        experts() + test::offload({"expert_fc1", "moe_act"}),
+        experts() + fused + graphs + Words{"attn", "moe"}, model() + offload({"core_attn", "act"}),
+        experts() + offload({"expert_fc1", "moe_act"}),
         experts() + graphs + Words{"attn", "moe_router", "moe_preprocess"} +
-            test::offload({"attn_norm", "expert_fc1", "moe_act"})}) {
+            offload({"attn_norm", "expert_fc1", "moe_act"})}) {
     SCOPED_TRACE(testing::PrintToString(flags));
     const CountedStep counted = count_waits_of(flags);
     EXPECT_EQ(counted.waits.of_runtime, 0) << counted.waits.first;
@@ -99,4 +95,4 @@ TEST_F(CudaHostWaits, APlantedOneIsSeen) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

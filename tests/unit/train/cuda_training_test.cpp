@@ -9,16 +9,11 @@
 #include "tests/support/op_test.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_same_run;
-using test::RunResult;
-using test::operator+;
-using Words = std::vector<std::string>;
-
 const Words kShape = {"--hidden-size", "128", "--num-attention-heads", "2", "--seq-length", "64"};
-const Words kGroupedLlama = test::llama_flags() + Words{"--num-query-groups", "1"};
+const Words kGroupedLlama = llama_flags() + Words{"--num-query-groups", "1"};
 const Words kDeterministic = {"--deterministic-mode"};
 const std::vector<Words> kDtypes = {{}, {"--bf16"}};
 
@@ -28,7 +23,7 @@ Words cuda(const Words& flags) { return kShape + Words{"--device", "cuda"} + fla
 class CudaTraining : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string reason = test::missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
   }
 
   // The run with `flags` and one that is stopped after three steps and resumed, its second half with another cache.
@@ -44,12 +39,12 @@ double l2_distance(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST_F(CudaTraining, Fp32LossesAreThoseOfTheCpu) {
-  for (const Words& model : {test::kDropout, kGroupedLlama}) {
+  for (const Words& model : {kDropout, kGroupedLlama}) {
     const Words flags = model + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
-    const RunResult want = test::train({.flags = cpu(flags)});
-    const RunResult got = test::train({.flags = cuda(flags)});
+    const RunResult want = train({.flags = cpu(flags)});
+    const RunResult got = train({.flags = cuda(flags)});
     EXPECT_EQ(got.loss_values.size(), 20u);
-    test::expect_losses_near(got, want);
+    expect_losses_near(got, want);
     EXPECT_NE(got.losses, want.losses) << "the GPU did not compute";
   }
 }
@@ -57,9 +52,9 @@ TEST_F(CudaTraining, Fp32LossesAreThoseOfTheCpu) {
 TEST_F(CudaTraining, Bf16LossesAreAsCloseToFp32AsTheCpus) {
   for (const Words& model : {Words{}, kGroupedLlama}) {
     const Words flags = model + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
-    const RunResult want = test::train({.flags = cpu(flags)});
-    const RunResult own = test::train({.flags = cpu(flags + Words{"--bf16"})});
-    const RunResult got = test::train({.flags = cuda(flags + Words{"--bf16"})});
+    const RunResult want = train({.flags = cpu(flags)});
+    const RunResult own = train({.flags = cpu(flags + Words{"--bf16"})});
+    const RunResult got = train({.flags = cuda(flags + Words{"--bf16"})});
     ASSERT_EQ(got.loss_values.size(), 20u);
     const double bound = 2 * l2_distance(own.loss_values, want.loss_values);
     EXPECT_GT(bound, 0);
@@ -70,8 +65,8 @@ TEST_F(CudaTraining, Bf16LossesAreAsCloseToFp32AsTheCpus) {
 
 TEST_F(CudaTraining, TwoDeterministicRunsAreBitIdentical) {
   for (const Words& dtype : kDtypes) {
-    const Words flags = cuda(kGroupedLlama + test::kDropout + dtype + kDeterministic);
-    const RunResult first = test::train({.flags = flags}), second = test::train({.flags = flags});
+    const Words flags = cuda(kGroupedLlama + kDropout + dtype + kDeterministic);
+    const RunResult first = train({.flags = flags}), second = train({.flags = flags});
     expect_same_run(first, second);
     EXPECT_TRUE(first.state == second.state);
     EXPECT_TRUE(first.gradients == second.gradients);
@@ -80,12 +75,11 @@ TEST_F(CudaTraining, TwoDeterministicRunsAreBitIdentical) {
 
 void CudaTraining::expect_resume(const Words& flags) {
   const std::string first_cache = scratch_.path("first"), second_cache = scratch_.path("second");
-  const RunResult unbroken = test::train({.flags = flags, .cache = first_cache});
-  const RunResult first = test::train(
-      {.flags = flags + Words{"--exit-interval", "3", "--save", scratch_.path("kept")}, .cache = first_cache});
+  const RunResult unbroken = train({.flags = flags, .cache = first_cache});
+  const RunResult first =
+      train({.flags = flags + Words{"--exit-interval", "3", "--save", scratch_.path("kept")}, .cache = first_cache});
   EXPECT_EQ(first.code, ExitCode::kStoppedOnRequest);
-  const RunResult second =
-      test::train({.flags = flags + Words{"--load", scratch_.path("kept")}, .cache = second_cache});
+  const RunResult second = train({.flags = flags + Words{"--load", scratch_.path("kept")}, .cache = second_cache});
   ASSERT_EQ(first.losses.size(), 3u);
   ASSERT_EQ(second.losses.size(), 3u);
   EXPECT_EQ(first.losses + second.losses, unbroken.losses);
@@ -99,12 +93,12 @@ std::size_t saved_algorithms(const std::string& folder) {
 }
 
 TEST_F(CudaTraining, ADeterministicRunResumesBitForBit) {
-  expect_resume(cuda(kGroupedLlama + test::kDropout + Words{"--bf16"} + kDeterministic));
+  expect_resume(cuda(kGroupedLlama + kDropout + Words{"--bf16"} + kDeterministic));
   EXPECT_EQ(saved_algorithms(scratch_.path("kept")), 0u);
 }
 
 TEST_F(CudaTraining, AnFp32RunResumesBitForBitWithTheAlgorithmsOfItsCheckpoint) {
-  expect_resume(cuda(test::kDropout));
+  expect_resume(cuda(kDropout));
   EXPECT_GT(saved_algorithms(scratch_.path("kept")), 0u);
 }
 
@@ -112,11 +106,11 @@ TEST_F(CudaTraining, RecomputationChangesNoBitAndSavesMemory) {
   for (const Words& dtype : kDtypes) {
     for (const Words& model : {Words{}, kGroupedLlama}) {
       const Words flags =
-          cuda(model + test::kDropout + dtype + kDeterministic + Words{"--num-layers", "4", "--train-iters", "2"});
-      const RunResult plain = test::train({.flags = flags});
-      for (const Words& mode : test::recompute_modes()) {
+          cuda(model + kDropout + dtype + kDeterministic + Words{"--num-layers", "4", "--train-iters", "2"});
+      const RunResult plain = train({.flags = flags});
+      for (const Words& mode : recompute_modes()) {
         SCOPED_TRACE(mode.back());
-        const RunResult recomputed = test::train({.flags = flags + mode});
+        const RunResult recomputed = train({.flags = flags + mode});
         expect_same_run(plain, recomputed);
         EXPECT_LT(recomputed.arena_planned, plain.arena_planned);
       }
@@ -128,16 +122,16 @@ TEST_F(CudaTraining, RecomputationChangesNoBitAndSavesMemory) {
 TEST_F(CudaTraining, CheckpointsMoveFromTheCpuAndBackBitForBit) {
   for (const Words& dtype : kDtypes) {
     const std::string folder = scratch_.path(dtype.empty() ? "fp32" : "bf16");
-    const auto run = [&](Words flags, int steps, test::ModelState& loaded) {
+    const auto run = [&](Words flags, int steps, ModelState& loaded) {
       flags = flags + dtype + kDeterministic + Words{"--exit-interval", "2", "--save", folder, "--load", folder};
-      const RunResult result = test::train(
-          {.flags = flags, .prepare = [&](Trainer& trainer, int) { loaded = test::read_state(trainer.rank()); }});
+      const RunResult result =
+          train({.flags = flags, .prepare = [&](Trainer& trainer, int) { loaded = read_state(trainer.rank()); }});
       EXPECT_EQ(result.losses.size(), static_cast<std::size_t>(steps));
       return result.state;
     };
-    test::ModelState fresh, on_cuda, back;
-    const test::ModelState on_cpu = run(cpu({}), 2, fresh);
-    const test::ModelState trained = run(cuda({}), 2, on_cuda);
+    ModelState fresh, on_cuda, back;
+    const ModelState on_cpu = run(cpu({}), 2, fresh);
+    const ModelState trained = run(cuda({}), 2, on_cuda);
     run(cpu({}), 2, back);
     EXPECT_TRUE(on_cuda == on_cpu);
     EXPECT_TRUE(back == trained);
@@ -155,8 +149,7 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
             if (context.microbatch == 0 && ++calls == 3) after_two = rank.memory.pool.system_allocations();
           });
     };
-    const RunResult result =
-        test::train({.flags = cuda(mode + test::kEvaluations + Words{"--bf16"}), .prepare = watch});
+    const RunResult result = train({.flags = cuda(mode + kEvaluations + Words{"--bf16"}), .prepare = watch});
     EXPECT_EQ(result.arena_touched, result.arena_planned);
     EXPECT_EQ(result.pool_peak, result.planned_total);
     EXPECT_LE(static_cast<double>(result.pool_reserved), 1.03 * static_cast<double>(result.pool_peak));
@@ -167,7 +160,7 @@ TEST_F(CudaTraining, MemoryIsWhatWasPlannedAndTakenBeforeStepThree) {
 
 TEST_F(CudaTraining, HasNoHazards) {
   const RunResult result =
-      test::train({.flags = cuda(test::kEvaluations + Words{"--bf16", "--check-hazards", "--train-iters", "4"})});
+      train({.flags = cuda(kEvaluations + Words{"--bf16", "--check-hazards", "--train-iters", "4"})});
   EXPECT_EQ(result.hazards, 0);
   EXPECT_EQ(result.code, ExitCode::kOk);
   EXPECT_EQ(result.losses.size(), 4u);
@@ -186,15 +179,15 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
     });
   };
   const Words flags = cuda(kDeterministic + Words{"--lr-decay-style", "constant"});
-  const Words moved = flags + test::offload({"attn_norm", "fc1", "act"});
+  const Words moved = flags + offload({"attn_norm", "fc1", "act"});
   testing::internal::CaptureStderr();
-  const RunResult poisoned = test::train({.flags = flags, .prepare = poison});
+  const RunResult poisoned = train({.flags = flags, .prepare = poison});
   const std::string told = testing::internal::GetCapturedStderr();
   for (const char* part : {"step 2 was skipped (loss ", "grad norm nan); the first value that is not finite: rank 0, ",
                            ", backward_weight, microbatch 0: fill wrote nan to \"gradient"})
     EXPECT_NE(told.find(part), std::string::npos) << part << " is not in: " << told;
-  const RunResult clean = test::train({.flags = flags});
-  const RunResult on_host = test::train({.flags = moved, .prepare = poison});
+  const RunResult clean = train({.flags = flags});
+  const RunResult on_host = train({.flags = moved, .prepare = poison});
   EXPECT_EQ(poisoned.skipped_steps, 1);
   EXPECT_EQ(on_host.skipped_steps, 1);
   EXPECT_GT(on_host.ranks.at(0).slot_bytes, 0);
@@ -211,7 +204,7 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
 // Refused by the forecast, before anything is allocated.
 TEST_F(CudaTraining, ARunTooLargeForTheDeviceNamesItsOwnersAndTheRemedy) {
   try {
-    test::train({.flags = cuda({"--hidden-size", "1048576", "--num-attention-heads", "8192"})});
+    train({.flags = cuda({"--hidden-size", "1048576", "--num-attention-heads", "8192"})});
     FAIL() << "no error";
   } catch (const Error& error) {
     const std::string text = error.what();
@@ -220,8 +213,8 @@ TEST_F(CudaTraining, ARunTooLargeForTheDeviceNamesItsOwnersAndTheRemedy) {
          {"memory of the GPU: ", " GiB, free of ", "a forecast of ", " GiB (optimizer ", "--micro-batch-size"})
       EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
   }
-  EXPECT_EQ(test::train({.flags = cuda({"--train-iters", "1"})}).losses.size(), 1u) << "the device is left unusable";
+  EXPECT_EQ(train({.flags = cuda({"--train-iters", "1"})}).losses.size(), 1u) << "the device is left unusable";
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -10,13 +10,8 @@
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::expect_same_run;
-using test::RunResult;
-using test::operator+;
-using Words = std::vector<std::string>;
 
 const Words kZero = {"--use-distributed-optimizer"};
 const Words kOverlapGradients = {"--overlap-grad-reduce", "--ddp-bucket-size", "1"};
@@ -28,7 +23,7 @@ const Words kClipping = {"--clip-grad", "0.1"};  // acts in every step
 const Words kBf16 = {"--bf16"};
 const Words kWide = {"--hidden-size", "32"};
 
-bool same_bits(const test::Tensors& a, const test::Tensors& b) {
+bool same_bits(const Tensors& a, const Tensors& b) {
   if (a.size() != b.size()) return false;
   for (const auto& [name, values] : a) {
     const auto found = b.find(name);
@@ -46,7 +41,7 @@ void expect_same_numbers(const RunResult& got, const RunResult& want) {
   EXPECT_TRUE(same_bits(got.gradients, want.gradients));
   EXPECT_EQ(got.grad_norms, want.grad_norms);
   EXPECT_EQ(got.squares, want.squares);
-  for (const std::string& norm : want.grad_norms) EXPECT_GT(test::number_of_hex(norm), 0.1) << "nothing is clipped";
+  for (const std::string& norm : want.grad_norms) EXPECT_GT(number_of_hex(norm), 0.1) << "nothing is clipped";
   EXPECT_TRUE(got.copies_agree);
   EXPECT_TRUE(got.memory_as_planned);
 }
@@ -58,11 +53,11 @@ INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, Replicas, testing::Range(1, 5),
 TEST_P(Replicas, HaveTheBitsOfPlainDataParallelism) {
   for (const Words& dtype : {Words{}, kBf16 + Words{"--main-grads-dtype", "bf16", "--exp-avg-dtype", "bf16"}}) {
     const Words flags = kSmallZero + kClipping + dtype;
-    const RunResult plain = test::train({.flags = flags, .ranks = GetParam()});
+    const RunResult plain = train({.flags = flags, .ranks = GetParam()});
     EXPECT_EQ(plain.ranges_scattered + plain.ranges_gathered, 0);
     for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
       SCOPED_TRACE(testing::PrintToString(overlap));
-      const RunResult zero = test::train({.flags = flags + kZero + overlap, .ranks = GetParam()});
+      const RunResult zero = train({.flags = flags + kZero + overlap, .ranks = GetParam()});
       expect_same_numbers(zero, plain);
       EXPECT_EQ(zero.ranges_gathered > 0, GetParam() > 1);
     }
@@ -85,8 +80,7 @@ TEST_P(Replicas, HoldAShareAndCommunicateIt) {
     numel = trainer.rank().model.gpt.parameters->numel();
   };
   for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
-    const RunResult run =
-        test::train({.flags = kSmallZero + kBf16 + kZero + overlap, .ranks = ranks, .prepare = measure});
+    const RunResult run = train({.flags = kSmallZero + kBf16 + kZero + overlap, .ranks = ranks, .prepare = measure});
     ASSERT_GT(units, 2);
     ASSERT_EQ(run.memory.size(), static_cast<std::size_t>(ranks));
     for (const auto& [rank, bytes] : run.memory) {
@@ -123,16 +117,16 @@ std::vector<ZeroLayout> zero_layouts() {
   const Words layers = {"--num-layers", "4"};
   return {
       {"tp2_dp2", tensor(2), 4},
-      {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + test::llama_flags() + kBf16 + kWide, 4},
+      {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + llama_flags() + kBf16 + kWide, 4},
       // Keys and values of two groups on four ranks: two hold the same, with a part of the gradient each.
-      {"tp4_sp_dp2_llama", tensor(4) + sequence + test::llama_flags() + kWide, 8},
-      {"pp2_dp2_gpipe", test::stages(2) + test::schedule("gpipe"), 4},
-      {"pp2_dp3_1f1b_bf16", test::stages(2) + test::schedule("1f1b") + kBf16, 6},
-      {"pp2_dp2_interleaved", layers + test::stages(2) + test::schedule("interleaved"), 4},
-      {"pp2_dp2_zb_h1", test::stages(2) + test::schedule("zb-h1"), 4},
-      {"pp2_dp2_zb_v", layers + test::stages(2) + test::schedule("zb-v"), 4},
-      {"pp2_dp2_dualpipe_v_bf16", layers + test::stages(2) + test::schedule("dualpipe-v") + kBf16, 4},
-      {"tp2_sp_pp2_dp2", tensor(2) + sequence + test::stages(2), 8},
+      {"tp4_sp_dp2_llama", tensor(4) + sequence + llama_flags() + kWide, 8},
+      {"pp2_dp2_gpipe", stages(2) + schedule("gpipe"), 4},
+      {"pp2_dp3_1f1b_bf16", stages(2) + schedule("1f1b") + kBf16, 6},
+      {"pp2_dp2_interleaved", layers + stages(2) + schedule("interleaved"), 4},
+      {"pp2_dp2_zb_h1", stages(2) + schedule("zb-h1"), 4},
+      {"pp2_dp2_zb_v", layers + stages(2) + schedule("zb-v"), 4},
+      {"pp2_dp2_dualpipe_v_bf16", layers + stages(2) + schedule("dualpipe-v") + kBf16, 4},
+      {"tp2_sp_pp2_dp2", tensor(2) + sequence + stages(2), 8},
       {"recompute_dp2", {"--recompute-granularity", "full", "--loss-chunk-size", "3"}, 2},
       {"untied_dp3", {"--untie-embeddings-and-output-weights", "--qk-layernorm"}, 3},
   };
@@ -143,16 +137,16 @@ INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, ShardedLayouts, testing::ValuesIn
                          [](const auto& layout) { return layout.param.name; });
 
 TEST_P(ShardedLayouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
-  const Words flags = kSmallZero + GetParam().flags + kClipping + test::kEvaluations;
-  const RunResult plain = test::train({.flags = flags, .ranks = GetParam().ranks});
+  const Words flags = kSmallZero + GetParam().flags + kClipping + kEvaluations;
+  const RunResult plain = train({.flags = flags, .ranks = GetParam().ranks});
   const RunResult zero =
-      test::train({.flags = flags + kZero + kOverlapBoth + Words{"--check-hazards"}, .ranks = GetParam().ranks});
+      train({.flags = flags + kZero + kOverlapBoth + Words{"--check-hazards"}, .ranks = GetParam().ranks});
   expect_same_numbers(zero, plain);
   EXPECT_EQ(zero.hazards, 0);
   EXPECT_EQ(zero.code, ExitCode::kOk);
   EXPECT_GT(zero.ranges_scattered, 3);
   EXPECT_GT(zero.buckets_gathered, 3);
-  expect_same_numbers(test::train({.flags = flags + kZero, .ranks = GetParam().ranks}), plain);
+  expect_same_numbers(train({.flags = flags + kZero, .ranks = GetParam().ranks}), plain);
 }
 
 // As Hazards.EverySuppressedWaitIsFound.
@@ -161,11 +155,11 @@ TEST(DistributedOptimizer, EverySuppressedWaitIsFound) {
   for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
     const Words flags = kZero + overlap + Words{"--train-iters",   "2", "--micro-batch-size", "4", "--check-hazards",
                                                 "--eval-interval", "1", "--eval-iters",       "1"};
-    const std::int64_t waits = test::train({.flags = flags, .ranks = 2}).event_waits;
+    const std::int64_t waits = train({.flags = flags, .ranks = 2}).event_waits;
     ASSERT_GE(waits, 8);
     for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
       const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(test::train({.flags = suppressed, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
+      EXPECT_GT(train({.flags = suppressed, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
     }
   }
 }
@@ -185,8 +179,8 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
   const Words flags =
       kSmallZero + kClipping + Words{"--lr-decay-style", "constant", "--check-weight-hash-interval", "1"};
   for (const Words& overlap : {Words{}, kOverlapBoth}) {
-    const RunResult plain = test::train({.flags = flags, .ranks = 3, .prepare = poison});
-    const RunResult zero = test::train({.flags = flags + kZero + overlap, .ranks = 3, .prepare = poison});
+    const RunResult plain = train({.flags = flags, .ranks = 3, .prepare = poison});
+    const RunResult zero = train({.flags = flags + kZero + overlap, .ranks = 3, .prepare = poison});
     EXPECT_EQ(zero.skipped_steps, 1);
     EXPECT_EQ(zero.grad_norms[1], "nan");
     EXPECT_EQ(zero.losses, plain.losses);
@@ -199,16 +193,16 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
 
 TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
   const std::vector<ZeroLayout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
-                                         {"tp2_dp2", tensor(2) + test::llama_flags() + kWide + kOverlapBoth, 4},
-                                         {"pp2_dp2", test::stages(2) + kBf16, 4}};
+                                         {"tp2_dp2", tensor(2) + llama_flags() + kWide + kOverlapBoth, 4},
+                                         {"pp2_dp2", stages(2) + kBf16, 4}};
   for (const ZeroLayout& layout : cases) {
     SCOPED_TRACE(layout.name);
     const TestFolder scratch;
     const Words flags = kSmallZero + kZero + layout.flags + Words{"--train-iters", "6"};
-    const RunResult unbroken = test::train({.flags = flags, .ranks = layout.ranks});
-    const RunResult first = test::train(
-        {.flags = flags + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = layout.ranks});
-    const RunResult second = test::train({.flags = flags + Words{"--load", scratch.path("c")}, .ranks = layout.ranks});
+    const RunResult unbroken = train({.flags = flags, .ranks = layout.ranks});
+    const RunResult first =
+        train({.flags = flags + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = layout.ranks});
+    const RunResult second = train({.flags = flags + Words{"--load", scratch.path("c")}, .ranks = layout.ranks});
     ASSERT_EQ(first.losses.size(), 3u);
     EXPECT_EQ(first.losses + second.losses, unbroken.losses);
     EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
@@ -222,27 +216,27 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
                                      {"zero_dp3", kZero, 3},
                                      {"zero_tp2_dp3", kZero + tensor(2), 6},
                                      {"zero_dp4", kZero + kOverlapBoth, 4},
-                                     {"zero_pp2_dp2", kZero + test::stages(2), 4}};
+                                     {"zero_pp2_dp2", kZero + stages(2), 4}};
   for (const Words& dtype : {kBf16, Words{}}) {
     if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
     // 257 words and a multiple of 100: with tensor parallelism there are rows that are nobody's.
     const Words flags = kSmallZero + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "4"};
-    const RunResult unbroken = test::train({.flags = flags});
+    const RunResult unbroken = train({.flags = flags});
     for (const ZeroLayout& from : layouts) {
       const std::string folder = scratch.path(from.name + (dtype.empty() ? "_fp32" : "_bf16"));
-      const RunResult saved = test::train(
-          {.flags = flags + from.flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = from.ranks});
+      const RunResult saved =
+          train({.flags = flags + from.flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = from.ranks});
       ASSERT_EQ(saved.losses.size(), 3u);
       for (const ZeroLayout& to : layouts) {
         SCOPED_TRACE(from.name + " to " + to.name);
-        test::Tensors loaded;
+        Tensors loaded;
         std::mutex mutex;
-        const RunResult rest = test::train({.flags = flags + to.flags + Words{"--load", folder},
-                                            .ranks = to.ranks,
-                                            .prepare = [&](Trainer& trainer, int) {
-                                              const std::lock_guard lock(mutex);
-                                              EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
-                                            }});
+        const RunResult rest = train({.flags = flags + to.flags + Words{"--load", folder},
+                                      .ranks = to.ranks,
+                                      .prepare = [&](Trainer& trainer, int) {
+                                        const std::lock_guard lock(mutex);
+                                        EXPECT_TRUE(put_state(trainer.rank(), loaded));
+                                      }});
         EXPECT_TRUE(same_bits(loaded, saved.whole_state));
         ASSERT_EQ(rest.loss_values.size(), 1u);
         EXPECT_NEAR(rest.loss_values[0] / unbroken.loss_values[3], 1, dtype.empty() ? 1e-5 : 2e-3);
@@ -254,13 +248,12 @@ TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
 TEST(DistributedOptimizer, LoadsWeightsAloneAndMomentsOfOtherDtypes) {
   const TestFolder scratch;
   const Words flags = kSmallZero + kBf16 + kClipping;
-  test::train({.flags = flags + Words{"--save", scratch.path("c")}, .ranks = 2});
+  train({.flags = flags + Words{"--save", scratch.path("c")}, .ranks = 2});
   for (const Words& how : {Words{"--finetune"}, Words{"--no-load-optim"}, Words{"--exp-avg-dtype", "bf16"}}) {
     const Words load = flags + Words{"--train-iters", "5", "--load", scratch.path("c")} + how;
-    expect_same_numbers(test::train({.flags = load + kZero + kOverlapBoth, .ranks = 3}),
-                        test::train({.flags = load, .ranks = 3}));
+    expect_same_numbers(train({.flags = load + kZero + kOverlapBoth, .ranks = 3}), train({.flags = load, .ranks = 3}));
   }
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -11,13 +11,8 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/draws.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::DrawTotals;
-using test::Outcome;
-using test::Words;
-using test::operator+;
 
 int number_of(const char* variable, int otherwise) {
   const char* const text = std::getenv(variable);
@@ -26,13 +21,13 @@ int number_of(const char* variable, int otherwise) {
 
 Outcome run_on_threads(const Words& flags, int ranks) {
   try {
-    const Options options = parse_flags(App::kTrain, test::tiny_flags() + flags).options;
+    const Options options = parse_flags(App::kTrain, tiny_flags() + flags).options;
     static_cast<void>(prepare_run(options, 0, ranks));
   } catch (const Error& error) {
     return {.refused = error.code() == ExitCode::kUsage, .problem = error.what()};
   }
   try {
-    return {.run = test::train({.flags = flags + Words{"--check-hazards"}, .ranks = ranks})};
+    return {.run = train({.flags = flags + Words{"--check-hazards"}, .ranks = ranks})};
   } catch (const Error& error) {
     return {.refused = error.code() == ExitCode::kUsage, .problem = error.what()};
   } catch (const std::exception& error) {
@@ -42,16 +37,16 @@ Outcome run_on_threads(const Words& flags, int ranks) {
 
 TEST(Draws, ChangeNoBit) {
   const int seed = number_of("SEED", 1), first = number_of("MEGALITH_FIRST_DRAW", 0);
-  const int count = number_of("MEGALITH_DRAWS", 200 / test::one_of(12));
+  const int count = number_of("MEGALITH_DRAWS", 200 / one_of(12));
   const TestFolder scratch;
   const std::string folder = scratch.path("checkpoints");
-  test::Draws draws({.run = run_on_threads, .folder = folder, .clear = [&] { std::filesystem::remove_all(folder); }});
+  Draws draws({.run = run_on_threads, .folder = folder, .clear = [&] { std::filesystem::remove_all(folder); }});
   for (int number = first; number < first + count; ++number) {
     const std::string problem = draws.run({.seed = static_cast<std::uint64_t>(seed), .number = number});
     if (!problem.empty()) ADD_FAILURE() << problem;
   }
   const DrawTotals& totals = draws.totals();
-  fmt::print("seed {}: {}", seed, test::text_of(totals));
+  fmt::print("seed {}: {}", seed, text_of(totals));
   EXPECT_EQ(totals.draws, count);
   if (count < 40) return;
   EXPECT_GE(totals.graphs, count / 8);
@@ -78,16 +73,16 @@ TEST(Draws, AFailureIsReducedToTheFewestFlagsAndPrintedAsACommand) {
     if (unbroken && has(flags, "full") && has(flags, "--bf16")) outcome.run.losses.back() = "5";
     return outcome;
   };
-  test::Draws draws({.run = run, .folder = "x", .clear = [] {}});
+  Draws draws({.run = run, .folder = "x", .clear = [] {}});
   std::vector<std::string> smallest;
   for (const int dtype : {1, 2, 3}) {
     for (const int recomputation : {1, 2, 3}) {
-      test::Draw least{.values = std::vector<int>(test::rows().size())};
-      for (std::size_t r = 0; r < test::rows().size(); ++r) {
-        if (test::rows()[r].name == "dtype") least.values[r] = dtype;
-        if (test::rows()[r].name == "recomputation") least.values[r] = recomputation;
+      Draw least{.values = std::vector<int>(rows().size())};
+      for (std::size_t r = 0; r < rows().size(); ++r) {
+        if (rows()[r].name == "dtype") least.values[r] = dtype;
+        if (rows()[r].name == "recomputation") least.values[r] = recomputation;
       }
-      smallest.push_back("\n" + test::command_of(test::tiny_flags() + least.flags(), 1) + "\nto compare with:\n");
+      smallest.push_back("\n" + command_of(tiny_flags() + least.flags(), 1) + "\nto compare with:\n");
     }
   }
   int found = 0;
@@ -107,4 +102,4 @@ TEST(Draws, AFailureIsReducedToTheFewestFlagsAndPrintedAsACommand) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

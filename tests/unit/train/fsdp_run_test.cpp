@@ -12,19 +12,15 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_same_run;
-using test::RunResult;
-using test::operator+;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
-const Words kSmallFsdpRun = test::words(
+const Words kSmallFsdpRun = words(
     "--hidden-size 16 --seq-length 8 --micro-batch-size 1 --train-iters 4 --global-batch-size 8 "
     "--hidden-dropout 0.1 --num-layers 4 --untie-embeddings-and-output-weights");
-const Words kAllSharded = test::strategy("optim_grads_params") + Words{"--fsdp-embedding-and-head", "sharded"};
+const Words kAllSharded = strategy("optim_grads_params") + Words{"--fsdp-embedding-and-head", "sharded"};
 const Words kNarrow{"--megatron-fsdp-grad-comm-dtype", "bf16"};
 const Words kAllShardedLast = kAllSharded + Words{"--fsdp-reduce-grads", "last"};
 
@@ -46,13 +42,12 @@ std::function<void(Trainer&, int)> poison() {
 // The reason is found in a step that is run again, also where stale slots are NaN.
 TEST(FsdpRun, ASkippedStepIsExplainedAndTheNextOneDropped) {
   const Words flags = kSmallFsdpRun + Words{"--lr-decay-style", "constant"};
-  const RunResult plain =
-      test::train({.flags = flags + test::strategy("optim_grads"), .ranks = 2, .prepare = poison()});
+  const RunResult plain = train({.flags = flags + strategy("optim_grads"), .ranks = 2, .prepare = poison()});
   EXPECT_EQ(plain.skipped_steps, 1);
   for (const Words& more : {Words{}, Words{"--check-hazards"}}) {
     testing::internal::CaptureStderr();
     const RunResult run =
-        test::train({.flags = flags + test::strategy("optim_grads_params") + more, .ranks = 2, .prepare = poison()});
+        train({.flags = flags + strategy("optim_grads_params") + more, .ranks = 2, .prepare = poison()});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
     EXPECT_EQ(run.losses, plain.losses);
@@ -74,31 +69,30 @@ struct Way {
 TEST(FsdpRun, CheckpointsGoFromAnyStrategyToAnyOther) {
   const TestFolder scratch;
   const std::vector<Way> ways = {{"no_shard", {}, 2},
-                                 {"optim", test::strategy("optim"), 2},
-                                 {"gradients", test::strategy("optim_grads"), 4},
+                                 {"optim", strategy("optim"), 2},
+                                 {"gradients", strategy("optim_grads"), 4},
                                  {"each", kAllSharded, 2},
                                  {"last_tp2", kAllShardedLast + Words{"--tensor-model-parallel-size", "2"}, 8},
                                  {"each_pp2", kAllSharded + Words{"--pipeline-model-parallel-size", "2"}, 4}};
   for (const Way& from : ways) {
     const Words save{"--bf16", "--exit-interval", "2", "--save", scratch.path(from.name)};
-    const RunResult unbroken =
-        test::train({.flags = kSmallFsdpRun + from.flags + Words{"--bf16"}, .ranks = from.ranks});
+    const RunResult unbroken = train({.flags = kSmallFsdpRun + from.flags + Words{"--bf16"}, .ranks = from.ranks});
     const Words async = from.name == "each" ? Words{"--async-save"} : Words{};
-    const RunResult saved = test::train({.flags = kSmallFsdpRun + from.flags + save + async, .ranks = from.ranks});
+    const RunResult saved = train({.flags = kSmallFsdpRun + from.flags + save + async, .ranks = from.ranks});
     ASSERT_EQ(saved.losses.size(), 2u);
     int pair = 0;
     for (const Way& to : ways) {
-      if (&to != &from && pair++ % test::one_of(3) != 0) continue;
+      if (&to != &from && pair++ % one_of(3) != 0) continue;
       SCOPED_TRACE(from.name + " to " + to.name);
-      test::Tensors loaded;
+      Tensors loaded;
       std::mutex mutex;
       const RunResult rest =
-          test::train({.flags = kSmallFsdpRun + to.flags + Words{"--bf16", "--load", scratch.path(from.name)},
-                       .ranks = to.ranks,
-                       .prepare = [&](Trainer& trainer, int) {
-                         const std::lock_guard lock(mutex);
-                         EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
-                       }});
+          train({.flags = kSmallFsdpRun + to.flags + Words{"--bf16", "--load", scratch.path(from.name)},
+                 .ranks = to.ranks,
+                 .prepare = [&](Trainer& trainer, int) {
+                   const std::lock_guard lock(mutex);
+                   EXPECT_TRUE(put_state(trainer.rank(), loaded));
+                 }});
       EXPECT_TRUE(loaded == saved.whole_state);
       EXPECT_EQ(rest.losses.size(), 2u);
       if (&to != &from) continue;
@@ -121,11 +115,11 @@ TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
   };
   for (const auto& [flags, unit_slots] : {std::pair{kAllSharded, 2},
                                           {kAllSharded + Words{"--fsdp-unit-slots", "3"}, 3},
-                                          {test::strategy("optim_grads_params"), 2},
+                                          {strategy("optim_grads_params"), 2},
                                           {kAllShardedLast, 2},
-                                          {test::strategy("optim_grads"), 2},
+                                          {strategy("optim_grads"), 2},
                                           {kAllSharded + kNarrow, 2},
-                                          {test::strategy("optim_grads") + kNarrow, 2}}) {
+                                          {strategy("optim_grads") + kNarrow, 2}}) {
     SCOPED_TRACE(testing::PrintToString(flags));
     Count weights, gradients;
     std::mutex mutex;
@@ -152,7 +146,7 @@ TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
       weights.slots += static_cast<std::size_t>(end_weights);
       gradients.slots += static_cast<std::size_t>(end_gradients);
     };
-    const RunResult run = test::train({.flags = kSmallFsdpRun + Words{"--bf16"} + flags, .ranks = 2, .finish = count});
+    const RunResult run = train({.flags = kSmallFsdpRun + Words{"--bf16"} + flags, .ranks = 2, .finish = count});
     for (const int rank : {0, 1}) {
       EXPECT_EQ(bytes_of(run, rank, MemoryCategory::kParameters), 2 * weights.all());
       const std::size_t of_slot = flags.back() == kNarrow.back() ? 2 : 4;
@@ -169,9 +163,9 @@ TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
 // One class of bits of those who reduce such gradients, near that of fp32.
 TEST(FsdpRun, GradientsAreSentInBf16AndSummedInFp32) {
   const Words flags = kSmallFsdpRun + Words{"--bf16", "--num-distributed-optimizer-instances", "2"};
-  const auto run = [&](const Words& more) { return test::train({.flags = flags + more, .ranks = 4}); };
-  const RunResult wide = run(test::strategy("optim_grads")), narrow = run(test::strategy("optim_grads") + kNarrow);
-  expect_same_run(run(test::strategy("optim_grads_params") + kNarrow), narrow);
+  const auto run = [&](const Words& more) { return train({.flags = flags + more, .ranks = 4}); };
+  const RunResult wide = run(strategy("optim_grads")), narrow = run(strategy("optim_grads") + kNarrow);
+  expect_same_run(run(strategy("optim_grads_params") + kNarrow), narrow);
   EXPECT_NE(narrow.grad_norms, wide.grad_norms);
   for (std::size_t step = 0; step < wide.losses.size(); ++step) {
     EXPECT_NEAR(std::stod(narrow.losses[step]), std::stod(wide.losses[step]), 1e-3);
@@ -182,12 +176,12 @@ TEST(FsdpRun, GradientsAreSentInBf16AndSummedInFp32) {
 // 2 L - N gathers of layers in a step of one microbatch, and one reduction of each.
 TEST(FsdpRun, AStepGathersEachLayerTwiceButThoseInTheSlots) {
   const Words flags =
-      kSmallFsdpRun + test::strategy("optim_grads_params") +
+      kSmallFsdpRun + strategy("optim_grads_params") +
       Words{"--num-layers", "5", "--global-batch-size", "2", "--fsdp-unit-slots", "3", "--fsdp-prefetch", "1"};
   const auto run = [&](int steps) {
-    return test::train({.flags = flags + Words{"--train-iters", std::to_string(steps)}, .ranks = 2}).ranks[0];
+    return train({.flags = flags + Words{"--train-iters", std::to_string(steps)}, .ranks = 2}).ranks[0];
   };
-  const test::RankActivity few = run(2), more = run(5);
+  const RankActivity few = run(2), more = run(5);
   EXPECT_EQ(more.units_gathered - few.units_gathered, 3 * (2 * 5 - 3));
   EXPECT_EQ(more.units_reduced - few.units_reduced, 3 * 5);
 }
@@ -198,18 +192,18 @@ TEST(FsdpRun, EverySuppressedWaitIsFound) {
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
   // But for those behind the last step, for the gathers of a next one.
   for (const auto& [way, behind] : {std::pair{Way{"all", kAllSharded, 2}, 3},
-                                    {Way{"ends_whole", test::strategy("optim_grads_params"), 2}, 2},
-                                    {Way{"hybrid", test::strategy("optim_grads_params") + hybrid, 4}, 3}}) {
+                                    {Way{"ends_whole", strategy("optim_grads_params"), 2}, 2},
+                                    {Way{"hybrid", strategy("optim_grads_params") + hybrid, 4}, 3}}) {
     SCOPED_TRACE(way.name);
     const Words flags =
         kSmallFsdpRun + way.flags + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
                                           "--eval-interval", "1", "--eval-iters",        "1"};
-    const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
+    const RunResult whole = train({.flags = flags, .ranks = way.ranks});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GE(whole.event_waits, 40);
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - behind; ordinal += test::one_of(7)) {
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - behind; ordinal += one_of(7)) {
       const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(test::train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
+      EXPECT_GT(train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
           << "wait " << ordinal << " of " << whole.event_waits;
     }
   }
@@ -219,12 +213,11 @@ TEST(FsdpRun, EverySuppressedWaitIsFound) {
 // By an exception that the caller of the step catches: between two steps, while the weights of the first are gathered.
 TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
-  for (const Words& way :
-       {test::strategy("optim") + overlap, test::strategy("optim_grads_params") + overlap, kAllSharded}) {
+  for (const Words& way : {strategy("optim") + overlap, strategy("optim_grads_params") + overlap, kAllSharded}) {
     SCOPED_TRACE(testing::PrintToString(way));
     // Behind the reductions of all but the embedding.
-    test::expect_nothing_left_of_a_broken_step({.flags = kSmallFsdpRun + way + Words{"--check-hazards"}, .ranks = 2},
-                                               {.point = HookPoint::kPostWeight, .segment = 1, .microbatch = 3});
+    expect_nothing_left_of_a_broken_step({.flags = kSmallFsdpRun + way + Words{"--check-hazards"}, .ranks = 2},
+                                         {.point = HookPoint::kPostWeight, .segment = 1, .microbatch = 3});
   }
 }
 
@@ -232,8 +225,8 @@ TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
 TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
-  for (const auto& [way, ranks] : {std::pair{test::strategy("optim") + Words{"--pipeline-model-parallel-size", "2"}, 4},
-                                   {test::strategy("optim") + overlap, 2},
+  for (const auto& [way, ranks] : {std::pair{strategy("optim") + Words{"--pipeline-model-parallel-size", "2"}, 4},
+                                   {strategy("optim") + overlap, 2},
                                    {kAllSharded + hybrid, 4}}) {
     SCOPED_TRACE(testing::PrintToString(way));
     const auto run = [&, way = way, ranks = ranks](bool breaks) {
@@ -257,7 +250,7 @@ TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
         }
         observer = own;
       };
-      return test::train({.flags = kSmallFsdpRun + way + Words{"--check-hazards"}, .ranks = ranks, .prepare = steps});
+      return train({.flags = kSmallFsdpRun + way + Words{"--check-hazards"}, .ranks = ranks, .prepare = steps});
     };
     const RunResult with = run(true);
     EXPECT_EQ(with.hazards, 0);
@@ -267,4 +260,4 @@ TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

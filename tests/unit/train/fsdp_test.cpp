@@ -11,13 +11,9 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_same_run;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 using ::testing::HasSubstr;
 
 // Four layers, one sequence a microbatch.
@@ -26,20 +22,16 @@ const Words kSmallFsdp = {"--num-layers",       "4", "--hidden-size",       "16"
                           "--train-iters",      "3", "--clip-grad",         "0.1"};
 const Words kUntied = {"--untie-embeddings-and-output-weights"};
 
-const Words kGradients = test::strategy("optim_grads");
-const Words kWeights = test::strategy("optim_grads_params");
+const Words kGradients = strategy("optim_grads");
+const Words kWeights = strategy("optim_grads_params");
 const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
 Words slots(int count, int prefetch) {
   return {"--fsdp-unit-slots", std::to_string(count), "--fsdp-prefetch", std::to_string(prefetch)};
 }
-Words stages(int count, const std::string& schedule) {
-  Words flags = {"--pipeline-model-parallel-size", std::to_string(count), "--pipeline-schedule", schedule};
-  return schedule == "interleaved" ? flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"} : flags;
-}
 const Words kTensor = {"--tensor-model-parallel-size", "2", "--sequence-parallel"};
 
 void expect_units_moved(const RunResult& run, bool gathers, bool reduces) {
-  for (const test::RankActivity& rank : run.ranks) {
+  for (const RankActivity& rank : run.ranks) {
     EXPECT_EQ(rank.units_gathered > 0, gathers);
     EXPECT_EQ(rank.units_reduced > 0, reduces);
   }
@@ -61,21 +53,20 @@ INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpReplicas, testing::Values(2, 4, 8),
 
 TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
   const int ranks = GetParam();
-  if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
-  for (const Words& model : {kUntied, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}}) {
-    const Words flags =
-        kSmallFsdp + model + test::kEvaluations + Words{"--global-batch-size", "16"};  // several microbatches
-    const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+  if (ranks > 4 && one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  for (const Words& model : {kUntied, Words{"--bf16"} + llama_flags() + Words{"--ffn-hidden-size", "32"}}) {
+    const Words flags = kSmallFsdp + model + kEvaluations + Words{"--global-batch-size", "16"};  // several microbatches
+    const RunResult plain = train({.flags = flags, .ranks = ranks});
     for (const Words& way :
-         {test::strategy("optim"), test::strategy("optim") + Words{"--overlap-grad-reduce", "--overlap-param-gather"},
-          kLast, kLast + slots(3, 2) + Words{"--fsdp-embedding-and-head", "sharded"}}) {
+         {strategy("optim"), strategy("optim") + Words{"--overlap-grad-reduce", "--overlap-param-gather"}, kLast,
+          kLast + slots(3, 2) + Words{"--fsdp-embedding-and-head", "sharded"}}) {
       SCOPED_TRACE(testing::PrintToString(way));
-      const RunResult run = test::train({.flags = flags + way, .ranks = ranks});
+      const RunResult run = train({.flags = flags + way, .ranks = ranks});
       expect_same(run, plain);
       expect_units_moved(run, way[1] == "optim_grads_params", false);
     }
     // Summed in each microbatch gradients have other bits.
-    const RunResult each = test::train({.flags = flags + kGradients, .ranks = ranks});
+    const RunResult each = train({.flags = flags + kGradients, .ranks = ranks});
     EXPECT_FALSE(each.weights == plain.weights);
     expect_units_moved(each, false, true);
   }
@@ -83,12 +74,12 @@ TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
 
 TEST_P(FsdpReplicas, WithOneMicrobatchSumsAreTheSameWhenTheyAreMadeInEach) {
   const int ranks = GetParam();
-  if (ranks > 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (ranks > 4 && one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   const Words flags = kSmallFsdp + kUntied + Words{"--global-batch-size", std::to_string(ranks)};
-  const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+  const RunResult plain = train({.flags = flags, .ranks = ranks});
   for (const Words& way : {kGradients, kWeights, kWeights + Words{"--fsdp-embedding-and-head", "sharded"}}) {
     SCOPED_TRACE(testing::PrintToString(way));
-    const RunResult run = test::train({.flags = flags + way, .ranks = ranks});
+    const RunResult run = train({.flags = flags + way, .ranks = ranks});
     expect_same(run, plain);
     expect_units_moved(run, way != kGradients, true);
   }
@@ -107,7 +98,7 @@ const Words kAll = kWeights + Words{"--fsdp-embedding-and-head", "sharded"};
 class FsdpEach : public testing::TestWithParam<FsdpCase> {
  protected:
   static const RunResult& want() {
-    static const RunResult run = test::train({.flags = kSmallFsdp + kUntied + test::kEvaluations + kAll, .ranks = 2});
+    static const RunResult run = train({.flags = kSmallFsdp + kUntied + kEvaluations + kAll, .ranks = 2});
     return run;
   }
 };
@@ -115,8 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpEach,
                          testing::Values(FsdpCase{"one_slot", slots(1, 0)},               //
                                          FsdpCase{"three_slots", slots(3, 1)},            //
                                          FsdpCase{"prefetch_3_of_4", slots(4, 3)},        //
-                                         FsdpCase{"gpipe", stages(1, "gpipe")},           //
-                                         FsdpCase{"zb_h1", stages(1, "zb-h1")},           //
+                                         FsdpCase{"gpipe", schedule("gpipe")},            //
+                                         FsdpCase{"zb_h1", schedule("zb-h1")},            //
                                          FsdpCase{"delayed", {"--delay-wgrad-compute"}},  //
                                          FsdpCase{"full", {"--recompute-granularity", "full"}},
                                          FsdpCase{"full_2", slots(2, 0) + Words{"--recompute-granularity", "full",
@@ -124,29 +115,28 @@ INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpEach,
                                          FsdpCase{"selective",
                                                   {"--recompute-granularity", "selective", "--recompute-modules", "mlp",
                                                    "core_attn"}},
-                                         FsdpCase{"pp2_1f1b", stages(2, "1f1b"), 4},                //
-                                         FsdpCase{"pp2_interleaved", stages(2, "interleaved"), 4},  //
-                                         FsdpCase{"pp2_zb_v", stages(2, "zb-v"), 4},                //
-                                         FsdpCase{"pp2_dualpipe_v", stages(2, "dualpipe-v"), 4},    //
+                                         FsdpCase{"pp2_1f1b", stages(2) + schedule("1f1b"), 4},                //
+                                         FsdpCase{"pp2_interleaved", stages(2) + schedule("interleaved"), 4},  //
+                                         FsdpCase{"pp2_zb_v", stages(2) + schedule("zb-v"), 4},                //
+                                         FsdpCase{"pp2_dualpipe_v", stages(2) + schedule("dualpipe-v"), 4},    //
                                          FsdpCase{"poisoned", {"--check-hazards"}}),
                          [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpEach, HasOneClassOfBits) {
-  const Words flags = kSmallFsdp + kUntied + test::kEvaluations + kAll + GetParam().flags;
-  const RunResult run = test::train({.flags = flags, .ranks = GetParam().ranks});
+  const Words flags = kSmallFsdp + kUntied + kEvaluations + kAll + GetParam().flags;
+  const RunResult run = train({.flags = flags, .ranks = GetParam().ranks});
   expect_same(run, want());
   expect_units_moved(run, true, true);
 }
 
 // The head's forward writes gradients, which a schedule may keep apart from those of its backward.
 TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
-  const Words flags =
-      kSmallFsdp + kUntied + test::kEvaluations + kAll + Words{"--loss-chunk-size", "3", "--check-hazards"};
-  const RunResult want = test::train({.flags = flags, .ranks = 2});
+  const Words flags = kSmallFsdp + kUntied + kEvaluations + kAll + Words{"--loss-chunk-size", "3", "--check-hazards"};
+  const RunResult want = train({.flags = flags, .ranks = 2});
   EXPECT_EQ(want.hazards, 0);
-  for (const Words& schedule : {stages(1, "gpipe"), stages(1, "zb-v"), stages(1, "zb-h1") + slots(3, 2)}) {
-    SCOPED_TRACE(testing::PrintToString(schedule));
-    expect_same(test::train({.flags = flags + schedule, .ranks = 2}), want);
+  for (const Words& order : {schedule("gpipe"), schedule("zb-v"), schedule("zb-h1") + slots(3, 2)}) {
+    SCOPED_TRACE(testing::PrintToString(order));
+    expect_same(train({.flags = flags + order, .ranks = 2}), want);
   }
 }
 
@@ -155,20 +145,20 @@ class FsdpLayouts : public testing::TestWithParam<FsdpCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Fsdp, FsdpLayouts,
     testing::Values(FsdpCase{"tied", {}, 2},  //
-                    FsdpCase{"tp2_sp_llama", kTensor + test::llama_flags() + Words{"--hidden-size", "32"}, 4},
-                    FsdpCase{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + stages(1, "zb-h1"), 4},
+                    FsdpCase{"tp2_sp_llama", kTensor + llama_flags() + Words{"--hidden-size", "32"}, 4},
+                    FsdpCase{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + schedule("zb-h1"), 4},
                     FsdpCase{"cp2", {"--context-parallel-size", "2"}, 4},
-                    FsdpCase{"pp2_tied", stages(2, "1f1b"), 4},  //
-                    FsdpCase{"tp2_pp2_bf16", kTensor + stages(2, "dualpipe-v") + Words{"--bf16"}, 8}),
+                    FsdpCase{"pp2_tied", stages(2) + schedule("1f1b"), 4},  //
+                    FsdpCase{"tp2_pp2_bf16", kTensor + stages(2) + schedule("dualpipe-v") + Words{"--bf16"}, 8}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpLayouts, ShardedWeightsChangeNoBits) {
-  const Words flags = kSmallFsdp + test::kEvaluations + GetParam().flags;
-  const RunResult want = test::train({.flags = flags + kGradients, .ranks = GetParam().ranks});
-  const RunResult run = test::train({.flags = flags + kWeights + Words{"--check-hazards"}, .ranks = GetParam().ranks});
+  const Words flags = kSmallFsdp + kEvaluations + GetParam().flags;
+  const RunResult want = train({.flags = flags + kGradients, .ranks = GetParam().ranks});
+  const RunResult run = train({.flags = flags + kWeights + Words{"--check-hazards"}, .ranks = GetParam().ranks});
   expect_same(run, want);
   expect_units_moved(run, true, true);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -9,14 +9,10 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_same_run;
-using test::RunResult;
-using test::operator+;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 struct Call {
   std::string what;  // point, segment, chunk, microbatch, verb
@@ -81,8 +77,8 @@ void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vec
 TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--pipeline-schedule", "zb-h1"};
   std::vector<Call> eager, graphs;
-  const RunResult without = test::train({.flags = flags, .prepare = record(eager)});
-  const RunResult with = test::train({.flags = flags + test::kGraphsOfAttentionAndMlp, .prepare = record(graphs)});
+  const RunResult without = train({.flags = flags, .prepare = record(eager)});
+  const RunResult with = train({.flags = flags + kGraphsOfAttentionAndMlp, .prepare = record(graphs)});
   expect_same_run(with, without);
   // Embedding, 2 layers of 2, head: 6 points, 2 microbatches, 3 steps.
   ASSERT_EQ(eager.size(), 6u * 6 * 2 * kSteps);
@@ -93,16 +89,15 @@ TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
 TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
   for (const char* schedule : {"1f1b", "interleaved", "zb-v", "dualpipe-v"}) {
     SCOPED_TRACE(schedule);
-    Words flags = test::words("--train-iters 3 --micro-batch-size 2 --num-layers 4 --pipeline-model-parallel-size 2") +
+    Words flags = words("--train-iters 3 --micro-batch-size 2 --num-layers 4 --pipeline-model-parallel-size 2") +
                   Words{"--pipeline-schedule", schedule};
     if (schedule == std::string("interleaved")) flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
     std::array<std::vector<Call>, 2> eager, graphs;
     const auto of_rank = [](std::array<std::vector<Call>, 2>& calls) {
       return [&calls](Trainer& trainer, int rank) { record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank); };
     };
-    const RunResult without = test::train({.flags = flags, .ranks = 2, .prepare = of_rank(eager)});
-    const RunResult with =
-        test::train({.flags = flags + test::kGraphsOfAttentionAndMlp, .ranks = 2, .prepare = of_rank(graphs)});
+    const RunResult without = train({.flags = flags, .ranks = 2, .prepare = of_rank(eager)});
+    const RunResult with = train({.flags = flags + kGraphsOfAttentionAndMlp, .ranks = 2, .prepare = of_rank(graphs)});
     expect_same_run(with, without);
     // Two layers of 2 a rank, and the embedding and the head.
     EXPECT_EQ(eager[0].size() + eager[1].size(), 10u * 6 * 4 * kSteps);
@@ -113,15 +108,15 @@ TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
 // A stage whose layers all run eagerly captures nothing, so that no pass calls its hooks.
 TEST(GraphedRun, HooksOfAStageWithoutGraphsAreCalledInItsStepsAlone) {
   const Words flags =
-      test::llama_flags() +
-      test::words(
+      llama_flags() +
+      words(
           "--train-iters 3 --num-layers 4 --pipeline-model-parallel-size 2 --num-experts 4 --moe-layer-freq "
           "[0]*2+[1]*2 --moe-ffn-hidden-size 16 --ffn-hidden-size 32 --moe-router-topk 2");
-  const Words graphs = test::kGraphs + Words{"--cuda-graph-modules", "mlp"};
+  const Words graphs = kGraphs + Words{"--cuda-graph-modules", "mlp"};
   std::array<std::vector<Call>, 2> calls;
-  test::train({.flags = flags + graphs, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-                 record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank);
-               }});
+  train({.flags = flags + graphs, .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
+           record(calls.at(static_cast<std::size_t>(rank)))(trainer, rank);
+         }});
   const auto ahead = [](const Call& call) { return call.phase == Phase::kCaptureAhead; };
   EXPECT_GT(std::ranges::count_if(calls[0], ahead), 0);
   EXPECT_EQ(std::ranges::count_if(calls[1], ahead), 0);
@@ -156,10 +151,10 @@ TEST(GraphedRun, AHookThatThrowsWhileCapturingAheadChangesNoBits) {
         if (rank.graphs) rank.graphs->drop();
       };
       const Words flags =
-          test::words("--train-iters 4 --num-layers 4 --pipeline-model-parallel-size 2 --global-batch-size 4");
-      return test::train({.flags = flags + graphs, .ranks = 2, .prepare = steps});
+          words("--train-iters 4 --num-layers 4 --pipeline-model-parallel-size 2 --global-batch-size 4");
+      return train({.flags = flags + graphs, .ranks = 2, .prepare = steps});
     };
-    expect_same_run(run(test::kGraphs + Words{"--cuda-graph-modules", "attn"}), run({}));
+    expect_same_run(run(kGraphs + Words{"--cuda-graph-modules", "attn"}), run({}));
   }
 }
 
@@ -173,7 +168,7 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
   };
   const Words flags{"--train-iters", "4", "--micro-batch-size",        "8", "--eval-interval", "1",
                     "--eval-iters",  "1", "--cuda-graph-warmup-steps", "2"};
-  test::train({.flags = flags + test::kGraphs, .customize = watch});
+  train({.flags = flags + kGraphs, .customize = watch});
   EXPECT_THAT(calls, testing::ElementsAre("pre_warmup", "warm_up", "eager", "warm_up", "eager", "post_warmup",
                                           "capture", "eager", "replay", "eager"));
 }
@@ -182,8 +177,8 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
 // and forward for the evaluation.
 TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
   const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--eval-interval", "2", "--eval-iters", "1"};
-  const RunResult without = test::train({.flags = flags});
-  for (const Words& graphs : {Words{}, test::kGraphsOfAttentionAndMlp}) {
+  const RunResult without = train({.flags = flags});
+  for (const Words& graphs : {Words{}, kGraphsOfAttentionAndMlp}) {
     SCOPED_TRACE(testing::PrintToString(graphs));
     std::vector<Call> calls;
     std::vector<std::pair<std::string, std::size_t>> warm_up;  // with the calls before it
@@ -193,7 +188,7 @@ TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
       trainer.rank().warm_up_hooks.after.emplace_back([&] { warm_up.emplace_back("post_warmup", calls.size()); });
       trainer.step().warm_up();
     };
-    expect_same_run(test::train({.flags = flags + graphs, .prepare = watch}), without);
+    expect_same_run(train({.flags = flags + graphs, .prepare = watch}), without);
     // Six segments; two microbatches a step.
     constexpr std::size_t kPass = 6 * (6 + 2), kStep = 6 * 6 * 2, kEvaluation = 6 * 2 * 2;
     ASSERT_EQ(calls.size(), kPass + 3 * kStep + 2 * kEvaluation);
@@ -219,13 +214,13 @@ TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
                             Words{"--train-iters", "5", "--cuda-graph-warmup-steps", "4", "--exit-interval", "3"}}) {
     SCOPED_TRACE(testing::PrintToString(more));
     std::vector<std::string> calls;
-    test::train({.flags = test::kGraphs + more, .customize = [&](Rank& rank) {
-                   rank.warm_up_hooks.before.emplace_back([&] { calls.emplace_back("pre_warmup"); });
-                   rank.warm_up_hooks.after.emplace_back([&] { calls.emplace_back("post_warmup"); });
-                   rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) {
-                     if (calls.empty() || calls.back() != name_of(c.phase)) calls.emplace_back(name_of(c.phase));
-                   });
-                 }});
+    train({.flags = kGraphs + more, .customize = [&](Rank& rank) {
+             rank.warm_up_hooks.before.emplace_back([&] { calls.emplace_back("pre_warmup"); });
+             rank.warm_up_hooks.after.emplace_back([&] { calls.emplace_back("post_warmup"); });
+             rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) {
+               if (calls.empty() || calls.back() != name_of(c.phase)) calls.emplace_back(name_of(c.phase));
+             });
+           }});
     EXPECT_THAT(calls, testing::ElementsAre("pre_warmup", "warm_up", "post_warmup"));
   }
 }
@@ -236,10 +231,10 @@ TEST(GraphedRun, AHookInsideALayerFromTheStartIsRefusedBeforeTheFirstStep) {
   const auto add_hook = [&](Rank& rank) {
     rank.runner.hooks(1).add(HookPoint::kPostForward, [&](const HookContext&) { ++calls; });
   };
-  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { test::train({.flags = test::kGraphs, .customize = add_hook}); }),
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { train({.flags = kGraphs, .customize = add_hook}); }),
               HasSubstr("hook post_forward of segment layer 0 attention"));
   EXPECT_EQ(calls, 0);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -15,15 +15,11 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_same_run;
-using test::RunResult;
-using test::operator+;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 // A gradient becomes NaN in the calls `first` and `second` of a hook of the embedding, which no graph holds: in step 41
 // and where it is run again.
@@ -53,24 +49,24 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
                     "--trace", scratch.path("trace.json"), "--profile-step-start", "70", "--profile-step-end",
                     "73"};
   // Two microbatches a step; step 42 is begun, dropped and begun again.
-  const RunResult eager = test::train({.flags = flags, .prepare = poison(82, 86)});
+  const RunResult eager = train({.flags = flags, .prepare = poison(82, 86)});
   EXPECT_EQ(eager.skipped_steps, 1);
   GraphedRunner::Stats stats;
   std::map<Phase, int> phases;  // of the first attention's forwards
-  const RunResult first = test::train({.flags = flags + test::kGraphs + saves + Words{"--exit-interval", "120"},
-                                       .customize =
-                                           [&](Rank& rank) {
-                                             rank.runner.hooks(1).add(HookPoint::kPreForward,
-                                                                      [&](const HookContext& c) { ++phases[c.phase]; });
-                                           },
-                                       .prepare = poison(82, 86),
-                                       .finish = [&](Trainer& t, int) { stats = t.rank().graphs->stats(); }});
+  const RunResult first =
+      train({.flags = flags + kGraphs + saves + Words{"--exit-interval", "120"},
+             .customize =
+                 [&](Rank& rank) {
+                   rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) { ++phases[c.phase]; });
+                 },
+             .prepare = poison(82, 86),
+             .finish = [&](Trainer& t, int) { stats = t.rank().graphs->stats(); }});
   EXPECT_EQ(first.code, ExitCode::kStoppedOnRequest);
   EXPECT_EQ(first.skipped_steps, 1);
   EXPECT_GT(stats.graphs, 0);
   EXPECT_GT(stats.replays, 2 * 2 * 110);
-  const RunResult second = test::train(
-      {.flags = flags + test::kGraphs + Words{"--save", scratch.path("kept"), "--load", scratch.path("kept")}});
+  const RunResult second =
+      train({.flags = flags + kGraphs + Words{"--save", scratch.path("kept"), "--load", scratch.path("kept")}});
   EXPECT_EQ(joined(first.losses, second.losses), eager.losses);
   EXPECT_EQ(joined(first.grad_norms, second.grad_norms), eager.grad_norms);
   EXPECT_EQ(joined(first.validation_losses, second.validation_losses), eager.validation_losses);
@@ -132,21 +128,21 @@ class ByHand {
 std::vector<float> losses_by_hand(const Words& flags, const std::function<void(Trainer&, ByHand&)>& meanwhile = {},
                                   int ranks = 1) {
   std::vector<float> losses;
-  test::train({.flags = flags + Words{"--train-iters", "1", "--micro-batch-size", "4"},
-               .ranks = ranks,
-               .prepare = [&](Trainer& trainer, int rank) {
-                 ByHand by_hand(trainer);
-                 std::vector<float> own{by_hand.step()};
-                 if (meanwhile) meanwhile(trainer, by_hand);
-                 for (int i = 0; i < 3; ++i) own.push_back(by_hand.step());
-                 if (rank == 0) losses = own;
-               }});
+  train({.flags = flags + Words{"--train-iters", "1", "--micro-batch-size", "4"},
+         .ranks = ranks,
+         .prepare = [&](Trainer& trainer, int rank) {
+           ByHand by_hand(trainer);
+           std::vector<float> own{by_hand.step()};
+           if (meanwhile) meanwhile(trainer, by_hand);
+           for (int i = 0; i < 3; ++i) own.push_back(by_hand.step());
+           if (rank == 0) losses = own;
+         }});
   return losses;
 }
 
 TEST(GraphedRun, WarmUpThatLeavesNoStepIsTold) {
   testing::internal::CaptureStderr();
-  test::train({.flags = {"--train-iters", "2", "--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}});
+  train({.flags = {"--train-iters", "2", "--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps 2"));
 }
@@ -158,7 +154,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   std::string metrics;
   const auto log_of = [&](const Words& flags) {
     testing::internal::CaptureStderr();
-    test::train(
+    train(
         {.flags = Words{"--train-iters", "5", "--micro-batch-size", "4"} + flags, .finish = [&](Trainer& trainer, int) {
            const Rank& rank = trainer.rank();
            if (rank.graphs) stats = rank.graphs->stats();
@@ -175,7 +171,7 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   };
   EXPECT_THAT(log_of({}), testing::Not(HasSubstr("graphs |")));
   EXPECT_THAT(metrics, AllOf(HasSubstr("\"step temporaries\""), testing::Not(HasSubstr("\"graphs\""))));
-  const std::string text = log_of(test::kGraphsOfAttentionAndMlp + Words{"--cuda-graph-warmup-steps", "2"});
+  const std::string text = log_of(kGraphsOfAttentionAndMlp + Words{"--cuda-graph-warmup-steps", "2"});
   const std::string line = fmt::format(
       "graphs | captured: {} of {} ops, {} nodes | memory: 0.00 MiB | capture: ", stats.graphs, stats.ops, stats.nodes);
   EXPECT_GT(stats.graphs, 0);
@@ -184,15 +180,15 @@ TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   EXPECT_LT(text.find(line), text.find("memory (MiB)"));
   EXPECT_EQ(text.find("graphs |", text.find(line) + 1), std::string::npos);
   EXPECT_THAT(metrics, HasSubstr("\"graphs\": 0}"));
-  EXPECT_THAT(log_of(test::kGraphs + Words{"--cuda-graph-warmup-steps", "5"}), testing::Not(HasSubstr("graphs |")));
+  EXPECT_THAT(log_of(kGraphs + Words{"--cuda-graph-warmup-steps", "5"}), testing::Not(HasSubstr("graphs |")));
 }
 
 TEST(GraphedRun, AFailureWhileCapturingChangesNoBits) {
   const std::vector<float> eager = losses_by_hand({});
   for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostBackward, HookPoint::kPostWeight}) {
     SCOPED_TRACE(name_of(point));
-    const std::vector<float> graphs = losses_by_hand(test::kGraphsOfAttentionAndMlp, [point](Trainer& trainer,
-                                                                                             ByHand& by_hand) {
+    const std::vector<float> graphs = losses_by_hand(kGraphsOfAttentionAndMlp, [point](Trainer& trainer,
+                                                                                       ByHand& by_hand) {
       const auto throws = std::make_shared<bool>(true);  // the hook lives as long as the rank
       trainer.rank().runner.hooks(2).add(point, [throws](const HookContext& c) {
         if (c.phase == Phase::kCapture && std::exchange(*throws, false)) throw std::runtime_error("peer lost");
@@ -233,16 +229,16 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
       });
     }
   };
-  test::train({.flags = test::words("--train-iters 2 --num-layers 4 --pipeline-model-parallel-size 2 "
-                                    "--pipeline-schedule zb-v") +
-                        test::kGraphsOfAttentionAndMlp,
-               .ranks = 2,
-               .prepare = watch,
-               .finish = [&](Trainer& trainer, int rank) {
-                 Seen& seen = of_ranks.at(static_cast<std::size_t>(rank));
-                 seen.messages = messages_of(trainer);
-                 seen.graphs = trainer.rank().graphs->stats().graphs;
-               }});
+  train({.flags = words("--train-iters 2 --num-layers 4 --pipeline-model-parallel-size 2 "
+                        "--pipeline-schedule zb-v") +
+                  kGraphsOfAttentionAndMlp,
+         .ranks = 2,
+         .prepare = watch,
+         .finish = [&](Trainer& trainer, int rank) {
+           Seen& seen = of_ranks.at(static_cast<std::size_t>(rank));
+           seen.messages = messages_of(trainer);
+           seen.graphs = trainer.rank().graphs->stats().graphs;
+         }});
   for (Seen& seen : of_ranks) {
     EXPECT_GT(seen.graphs, 0);
     EXPECT_GT(seen.messages, 0);
@@ -278,7 +274,7 @@ TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
     EXPECT_TRUE(rank.graphs->complete());
   };
   const auto eager = [](Trainer&, ByHand& by_hand) { by_hand.step(); };
-  EXPECT_EQ(losses_by_hand(pipeline + test::kGraphs + Words{"--cuda-graph-modules", "attn"}, fail_once, 2),
+  EXPECT_EQ(losses_by_hand(pipeline + kGraphs + Words{"--cuda-graph-modules", "attn"}, fail_once, 2),
             losses_by_hand(pipeline, eager, 2));
 }
 
@@ -289,18 +285,17 @@ TEST(GraphedRun, APipelineWithoutAnythingToCaptureRunsOn) {
       "--num-layers",       "2",     "--pipeline-model-parallel-size", "2", "--recompute-granularity", "full",
       "--recompute-method", "block", "--recompute-num-layers",         "1"};
   std::array<int, 2> graphs{-1, -1};
-  const RunResult graphed = test::train({.flags = flags + test::kGraphs + Words{"--cuda-graph-modules", "attn"},
-                                         .ranks = 2,
-                                         .finish = [&](Trainer& trainer, int rank) {
-                                           graphs.at(static_cast<std::size_t>(rank)) =
-                                               trainer.rank().graphs->stats().graphs;
-                                         }});
+  const RunResult graphed = train({.flags = flags + kGraphs + Words{"--cuda-graph-modules", "attn"},
+                                   .ranks = 2,
+                                   .finish = [&](Trainer& trainer, int rank) {
+                                     graphs.at(static_cast<std::size_t>(rank)) = trainer.rank().graphs->stats().graphs;
+                                   }});
   EXPECT_EQ(graphs, (std::array<int, 2>{0, 0}));
-  expect_same_run(graphed, test::train({.flags = flags, .ranks = 2}));
+  expect_same_run(graphed, train({.flags = flags, .ranks = 2}));
 }
 
 TEST(GraphedRun, AHookThatIsAddedAfterTheCaptureIsRefused) {
-  losses_by_hand(test::kGraphsOfAttentionAndMlp, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(kGraphsOfAttentionAndMlp, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     EXPECT_GT(trainer.rank().graphs->stats().graphs, 0);
     trainer.rank().runner.hooks(2).add(HookPoint::kPreForward, [](const HookContext&) {});
@@ -339,17 +334,17 @@ TEST(GraphedRun, ExchangedMemoryIsRefused) {
                                        std::vector<UnitGroups>{{.gather = group.shards(), .reduce = group.shards()}},
                                        streams, pool, 0, false));
   };
-  test::train({.flags = test::llama_flags() + test::kGraphs +
-                        test::words("--train-iters 1 --micro-batch-size 2 --ffn-hidden-size 32 --num-experts 4 "
-                                    "--moe-router-topk 2 --moe-aux-loss-coeff 0.1 --expert-model-parallel-size 2 "
-                                    "--data-parallel-sharding-strategy optim_grads_params"),
-               .ranks = 2,
-               .prepare = exchange});
+  train({.flags = llama_flags() + kGraphs +
+                  words("--train-iters 1 --micro-batch-size 2 --ffn-hidden-size 32 --num-experts 4 "
+                        "--moe-router-topk 2 --moe-aux-loss-coeff 0.1 --expert-model-parallel-size 2 "
+                        "--data-parallel-sharding-strategy optim_grads_params"),
+         .ranks = 2,
+         .prepare = exchange});
 }
 
 // What no slot holds is read by each parameter's own address.
 TEST(GraphedRun, ExchangedParametersAreRefused) {
-  losses_by_hand(test::kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     Rank& rank = trainer.rank();
     EXPECT_GT(rank.graphs->stats().graphs, 0);
@@ -363,7 +358,7 @@ TEST(GraphedRun, ExchangedParametersAreRefused) {
 }
 
 TEST(GraphedRun, AnotherPlanOrNumberOfMicrobatchesIsRefused) {
-  losses_by_hand(test::kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();
     EXPECT_GT(trainer.rank().graphs->stats().graphs, 0);
     const auto samples = by_hand.input().first_samples;
@@ -384,7 +379,7 @@ TEST(GraphedRun, AnotherPlanOrNumberOfMicrobatchesIsRefused) {
 }
 
 TEST(GraphedRun, AHookInsideALayerIsRefused) {
-  losses_by_hand(test::kGraphs, [](Trainer& trainer, ByHand& by_hand) {
+  losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     trainer.rank().runner.hooks(1).add(HookPoint::kPostForward, [](const HookContext&) {});
     EXPECT_THAT(by_hand.failing_step(), HasSubstr("hook post_forward of segment layer 0 attention"));
     trainer.rank().runner.hooks(1) = {};
@@ -392,4 +387,4 @@ TEST(GraphedRun, AHookInsideALayerIsRefused) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

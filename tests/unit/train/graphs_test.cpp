@@ -11,19 +11,9 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/graph_cells.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::at;
-using test::Books;
-using test::Cell;
-using test::expect_same_run;
-using test::Layout;
-using test::numbers;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
 using ::testing::HasSubstr;
 
 // The plan of a run says how much it recomputes.
@@ -31,7 +21,7 @@ void expect_recomputed(const Cell& cell, const Books& books) {
   if (cell.recompute == "none") return;
   Cell plain = cell;
   plain.recompute = "none";
-  const Options options = parse_flags(App::kTrain, test::tiny_flags() + plain.eager()).options;
+  const Options options = parse_flags(App::kTrain, tiny_flags() + plain.eager()).options;
   const double without = prepare_run(options, 0, cell.layout.ranks()).plans.train_flops;
   EXPECT_GT(books.flops.at(0), without);
 }
@@ -41,7 +31,7 @@ void expect_overlapped(const Cell& cell, const Books& books) {
   if (!cell.layout.overlap) return;
   Cell plain = cell;
   plain.layout.overlap = false;
-  const Options options = parse_flags(App::kTrain, test::tiny_flags() + plain.graphs()).options;
+  const Options options = parse_flags(App::kTrain, tiny_flags() + plain.graphs()).options;
   EXPECT_NE(books.stats.at(0).digest_of_ops, prepare_run(options, 0, cell.layout.ranks()).plans.graphs.digest_of_ops);
 }
 
@@ -50,11 +40,11 @@ void expect_exchanged(const Cell& cell, const RunResult& run) {
   if (cell.layout.context == 1) return;
   const std::string& form = cell.layout.communication;
   const std::int64_t forward = form == "a2a" ? 2 : 1, backward = form == "p2p" ? 3 : 2;
-  const test::Sizes sizes = test::sizes_of(cell.layout);
+  const Sizes sizes = sizes_of(cell.layout);
   const std::int64_t layers = sizes.layers / cell.layout.pipeline * sizes.global_batch / cell.layout.data;
   const std::int64_t calls =
       layers * (forward * (cell.steps + std::ssize(run.validation_losses)) + backward * cell.steps);
-  for (const test::RankActivity& rank : run.ranks) {
+  for (const RankActivity& rank : run.ranks) {
     if (cell.recompute == "none") {
       EXPECT_EQ(rank.context_calls, calls);
     } else {
@@ -68,19 +58,19 @@ void expect_as_eager(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     SCOPED_TRACE(cell.name());
     const Words flags = cell.eager();
-    if (!eager.contains(flags)) eager[flags] = test::train({.flags = flags, .ranks = cell.layout.ranks()});
+    if (!eager.contains(flags)) eager[flags] = train({.flags = flags, .ranks = cell.layout.ranks()});
     Books books;
     const RunResult run = run_graphs(cell, books);
     expect_same_run(run, eager.at(flags));
     EXPECT_EQ(run.hazards, 0);
-    test::expect_evaluated(cell, run);
-    test::expect_acted(run, cell.layout, test::sizes_of(cell.layout),
-                       {.steps = cell.steps, .evaluations = std::ssize(run.validation_losses)}, sizeof(float));
+    expect_evaluated(cell, run);
+    expect_acted(run, cell.layout, sizes_of(cell.layout),
+                 {.steps = cell.steps, .evaluations = std::ssize(run.validation_losses)}, sizeof(float));
     expect_recomputed(cell, books);
     expect_overlapped(cell, books);
     expect_exchanged(cell, run);
     for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-      const test::RankActivity &with = run.ranks[rank], &without = eager.at(flags).ranks[rank];
+      const RankActivity &with = run.ranks[rank], &without = eager.at(flags).ranks[rank];
       EXPECT_EQ(with.tensor_calls, without.tensor_calls);
       EXPECT_EQ(with.context_calls, without.context_calls);
       EXPECT_EQ(with.buckets_reduced, without.buckets_reduced);
@@ -106,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, GraphsOnDevice, testing::Values(DeviceType::k
                          [](const auto& device) { return std::string(name_of(device.param)); });
 
 TEST_P(GraphsOnDevice, EverySchedule) {
-  if (const std::string reason = test::missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+  if (const std::string reason = missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
   const bool on_gpu = GetParam() == DeviceType::kCuda;
   const Words device =
       on_gpu ? Words{"--device", "cuda", "--bf16", "--deterministic-mode", "--hidden-size", "128", "--seq-length", "64"}
@@ -114,18 +104,18 @@ TEST_P(GraphsOnDevice, EverySchedule) {
   std::vector<Cell> cells;
   const std::vector<Words> modules{kLayer, kAttention, kMlp, kBoth};
   const Words recompute{"none", "selective", "full"};
-  for (std::size_t s = 0; s < test::schedules().size(); ++s) {
+  for (std::size_t s = 0; s < schedules().size(); ++s) {
     for (std::size_t m = 0; m < modules.size(); ++m) {
       const std::string& mode = m == 0 ? recompute[s % 3] : recompute[(s + m) % 2];
       cells.push_back(
-          {.modules = modules[m], .layout = {.schedule = test::schedules()[s]}, .recompute = mode, .more = device});
+          {.modules = modules[m], .layout = {.schedule = schedules()[s]}, .recompute = mode, .more = device});
     }
   }
   expect_as_eager(cells);
 }
 
 enum Factor { kModules, kRecompute, kLayout, kSharing, kSchedule, kNumFactors };
-using Case = test::Combination<kNumFactors>;
+using Case = Combination<kNumFactors>;
 
 const std::vector<Words> kModuleSets = {kLayer, kAttention, kMlp, kBoth};
 const Words kRecomputed = {"none", "selective", "full"};
@@ -142,7 +132,7 @@ const std::vector<Sharing> kSharings = {
     Sharing::kUnits, Sharing::kGradients,  Sharing::kUnitsOfTwoInstances};  // the last one of the full tier
 
 Cell cell_of(const Case& c) {
-  const bool is_quick = test::one_of(2) > 1;
+  const bool is_quick = one_of(2) > 1;
   Cell cell{.modules = at(kModuleSets, c, kModules),
             .layout = at(kLayouts, c, kLayout),
             .recompute = at(kRecomputed, c, kRecompute),
@@ -150,7 +140,7 @@ Cell cell_of(const Case& c) {
             .steps = is_quick ? 4 : 20,
             .eval_interval = is_quick ? 2 : 5};
   Layout& layout = cell.layout;
-  layout.schedule = at(test::schedules(), c, kSchedule);
+  layout.schedule = at(schedules(), c, kSchedule);
   layout.sharing = at(kSharings, c, kSharing);
   if (layout.sharing != Sharing::kNone)
     layout.data = (layout.sharing == Sharing::kUnitsOfTwoInstances ? 4 : 2) / layout.context;  // each of two ranks
@@ -165,13 +155,13 @@ bool is_legal(const Case& c) {
 
 // Each two values of two factors once.
 TEST(Graphs, EveryLayout) {
-  const bool is_quick = test::one_of(2) > 1;
-  std::vector<Case> cases = test::combinations<kNumFactors>(
+  const bool is_quick = one_of(2) > 1;
+  std::vector<Case> cases = combinations<kNumFactors>(
       {{numbers(kModuleSets.size()), numbers(kRecomputed.size()), numbers(is_quick ? 6 : kLayouts.size()),
-        numbers(is_quick ? 5 : kSharings.size()), numbers(test::schedules().size())}});
+        numbers(is_quick ? 5 : kSharings.size()), numbers(schedules().size())}});
   std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
   std::vector<Cell> cells;
-  for (const Case& c : test::pairwise<kNumFactors>(cases)) cells.push_back(cell_of(c));
+  for (const Case& c : pairwise<kNumFactors>(cases)) cells.push_back(cell_of(c));
   if (is_quick) {  // of the others one each
     cells.push_back(cell_of({/*layer*/ 0, /*none*/ 0, /*tp2 pp2*/ 7, /*not overlapped*/ 0, /*interleaved*/ 2}));
     cells.push_back(cell_of({/*both*/ 3, /*selective*/ 1, /*tp2*/ 6, /*two instances*/ 5, /*1f1b*/ 1}));
@@ -184,11 +174,11 @@ TEST(Graphs, EveryLayout) {
 TEST(Graphs, EveryCombination) {
   std::vector<Cell> cells;
   int number = 0;
-  for (const std::string& schedule : test::schedules()) {
+  for (const std::string& schedule : schedules()) {
     for (const char* const recompute : {"none", "selective"}) {
       for (const Sharing sharing : {Sharing::kOverlapped, Sharing::kOptimizer, Sharing::kUnits}) {
         for (const Words& modules : {kAttention, kMlp, kBoth, kLayer}) {
-          if (number++ % test::one_of(23) != 0) continue;
+          if (number++ % one_of(23) != 0) continue;
           cells.push_back({.modules = modules,
                            .layout = {.data = 2, .schedule = schedule, .sharing = sharing},
                            .recompute = recompute});
@@ -212,4 +202,4 @@ TEST(Graphs, DelayedWeightGradients) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -7,17 +7,15 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::operator+;
 
 const std::vector<std::string> kRun = {
     "--train-iters", "2", "--micro-batch-size", "4", "--check-hazards",      "--eval-interval", "1",
     "--eval-iters",  "1", "--ddp-bucket-size",  "1", "--overlap-grad-reduce"};
 
 TEST(Hazards, AnUntouchedRunIsClean) {
-  const test::RunResult result = test::train({.flags = kRun, .ranks = 2});
+  const RunResult result = train({.flags = kRun, .ranks = 2});
   EXPECT_EQ(result.hazards, 0);
   EXPECT_EQ(result.code, ExitCode::kOk);
   EXPECT_GT(result.event_waits, 4);
@@ -27,12 +25,12 @@ TEST(Hazards, AnUntouchedRunIsClean) {
 // Not under ThreadSanitizer, to which these runs are all alike: the checker alone is not told of a wait.
 #if !defined(__SANITIZE_THREAD__)
 TEST(Hazards, EverySuppressedWaitIsFound) {
-  const std::int64_t waits = test::train({.flags = kRun, .ranks = 2}).event_waits;
+  const std::int64_t waits = train({.flags = kRun, .ranks = 2}).event_waits;
   ASSERT_GT(waits, 4);
   for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
     std::vector<std::string> flags = kRun;
     flags.insert(flags.end(), {"--suppress-wait", std::to_string(ordinal)});
-    EXPECT_GT(test::train({.flags = flags, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
+    EXPECT_GT(train({.flags = flags, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
   }
 }
 
@@ -40,7 +38,7 @@ TEST(Hazards, EverySuppressedWaitIsFound) {
 // runs.
 TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
   const std::vector<std::string> graphs =
-      test::words("--train-iters 3 --micro-batch-size 4 --eval-iters 0 --check-hazards --cuda-graph-impl local");
+      words("--train-iters 3 --micro-batch-size 4 --eval-iters 0 --check-hazards --cuda-graph-impl local");
   // In the pipeline some are idle: behind others there is nothing left to wait for.
   struct Way {
     const char* flags;
@@ -61,27 +59,27 @@ TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
             "--moe-shared-expert-intermediate-size 16 --moe-shared-expert-overlap --expert-model-parallel-size 2"},
         Way{"--num-layers 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v", pipeline_idle}}) {
     SCOPED_TRACE(way.flags);
-    const std::vector<std::string> run = graphs + test::words(way.flags);
-    const test::RunResult whole = test::train({.flags = run, .ranks = 2});
+    const std::vector<std::string> run = graphs + words(way.flags);
+    const RunResult whole = train({.flags = run, .ranks = 2});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GT(whole.event_waits, 15);
     std::vector<std::int64_t> missed, idle;
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += test::one_of(9)) {
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += one_of(9)) {
       if (way.idle.contains(ordinal)) idle.push_back(ordinal);
       try {
-        const std::vector<std::string> suppressed = run + test::Words{"--suppress-wait", std::to_string(ordinal)};
-        if (test::train({.flags = suppressed, .ranks = 2}).hazards == 0) missed.push_back(ordinal);
+        const std::vector<std::string> suppressed = run + Words{"--suppress-wait", std::to_string(ordinal)};
+        if (train({.flags = suppressed, .ranks = 2}).hazards == 0) missed.push_back(ordinal);
       } catch (const Error&) {
         ++refused;
       }
     }
     EXPECT_EQ(missed, idle) << "of " << whole.event_waits;
   }
-  if (test::one_of(9) == 1) {
+  if (one_of(9) == 1) {
     EXPECT_GT(refused, 0);
   }
 }
 #endif
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

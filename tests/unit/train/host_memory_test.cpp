@@ -16,13 +16,12 @@
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using test::operator+;
 
 constexpr std::size_t kMib = 1 << 20, kGib = 1 << 30;
 
@@ -171,12 +170,11 @@ TEST(HostMemory, AFullHostIsNotAnUnknownOne) {
 }
 
 TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
-  const test::Words flags =
-      test::tiny_flags() + test::words(
-                               "--data-parallel-sharding-strategy optim_grads_params --vocab-size 4000 "
-                               "--untie-embeddings-and-output-weights --global-batch-size 8");
+  const Words flags = tiny_flags() + words(
+                                         "--data-parallel-sharding-strategy optim_grads_params --vocab-size 4000 "
+                                         "--untie-embeddings-and-output-weights --global-batch-size 8");
   // By shares of the host: whether embedding and head are sharded then.
-  const auto decided = [&](const test::Words& more, std::size_t tenths) {
+  const auto decided = [&](const Words& more, std::size_t tenths) {
     const Options options = parse_flags(App::kTrain, flags + more).options;
     bool sharded = false;
     ThreadWorld(4).run([&](Communicator& world) {
@@ -197,4 +195,4 @@ TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

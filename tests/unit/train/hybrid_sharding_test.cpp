@@ -12,12 +12,8 @@
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::RunResult;
-using test::operator+;
-using Words = std::vector<std::string>;
 
 const Words kSmallHybrid = {"--hidden-size", "16", "--seq-length",        "8", "--micro-batch-size", "1",
                             "--train-iters", "3",  "--global-batch-size", "8", "--hidden-dropout",   "0.1"};
@@ -28,10 +24,9 @@ Words hybrid(int instances) {
 }
 
 void expect_near(const RunResult& got, const RunResult& want) {
-  test::expect_losses_near(got, want, 1e-6);
+  expect_losses_near(got, want, 1e-6);
   for (std::size_t i = 0; i < want.loss_values.size(); ++i)
-    EXPECT_NEAR(test::number_of_hex(got.grad_norms[i]) / test::number_of_hex(want.grad_norms[i]), 1, 1e-5)
-        << "step " << i + 1;
+    EXPECT_NEAR(number_of_hex(got.grad_norms[i]) / number_of_hex(want.grad_norms[i]), 1, 1e-5) << "step " << i + 1;
   for (const auto& [name, values] : want.gradients) {
     const std::vector<float>& others = got.gradients.at(name);
     float most = 0, difference = 0;
@@ -79,8 +74,8 @@ void expect_calls(const Grid& grid, const Words& overlap) {
   };
   const Words flags = kSmallHybrid + grid.layout;
   const int ranks = grid.instances * grid.ranks * grid.other_ranks;
-  const RunResult plain = test::train({.flags = flags, .ranks = ranks});
-  expect_near(test::train({.flags = flags + hybrid(grid.instances) + overlap, .ranks = ranks, .finish = check}), plain);
+  const RunResult plain = train({.flags = flags, .ranks = ranks});
+  expect_near(train({.flags = flags + hybrid(grid.instances) + overlap, .ranks = ranks, .finish = check}), plain);
 }
 
 TEST(HybridSharding, HasTheNumbersOfPlainDataParallelism) {
@@ -96,9 +91,9 @@ TEST(HybridSharding, WorksWithOtherParallelism) {
   for (const Words& layout :
        {Words{"--tensor-model-parallel-size", "2"}, Words{"--pipeline-model-parallel-size", "2"}, context}) {
     SCOPED_TRACE(testing::PrintToString(layout));
-    const Words flags = kSmallHybrid + layout + test::kEvaluations;
-    const RunResult plain = test::train({.flags = flags, .ranks = 8});
-    const RunResult run = test::train({.flags = flags + hybrid(2) + kOverlap + Words{"--check-hazards"}, .ranks = 8});
+    const Words flags = kSmallHybrid + layout + kEvaluations;
+    const RunResult plain = train({.flags = flags, .ranks = 8});
+    const RunResult run = train({.flags = flags + hybrid(2) + kOverlap + Words{"--check-hazards"}, .ranks = 8});
     expect_near(run, plain);
     EXPECT_EQ(run.hazards, 0);
   }
@@ -108,7 +103,7 @@ TEST(HybridSharding, WorksWithOtherParallelism) {
 TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
   const Words flags = kSmallHybrid + Words{"--global-batch-size", "16", "--eval-interval", "2", "--eval-iters", "1"};
   for (const auto& [instances, ranks] : {std::pair{2, 4}, {2, 8}, {4, 8}}) {
-    const RunResult plain = test::train({.flags = flags, .ranks = ranks});
+    const RunResult plain = train({.flags = flags, .ranks = ranks});
     for (const char* const strategy : {"optim_grads", "optim_grads_params"}) {
       SCOPED_TRACE(testing::Message() << strategy << " in " << instances << " instances of " << ranks);
       const auto check = [](Trainer& trainer, int) {
@@ -123,7 +118,7 @@ TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
         EXPECT_EQ(rank.units.sharded->reductions(), shards * 3 * rank.config.microbatches);
       };
       const Words hybrids = hybrid(instances) + Words{"--data-parallel-sharding-strategy", strategy, "--check-hazards"};
-      const RunResult run = test::train({.flags = flags + hybrids + kOverlap, .ranks = ranks, .finish = check});
+      const RunResult run = train({.flags = flags + hybrids + kOverlap, .ranks = ranks, .finish = check});
       expect_near(run, plain);
       EXPECT_EQ(run.hazards, 0);
     }
@@ -131,7 +126,7 @@ TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
 }
 
 const Words kOuter = {"--outer-dp-sharding-strategy", "optim"};
-const Words kInstanceShards = test::strategy("optim_grads_params");
+const Words kInstanceShards = strategy("optim_grads_params");
 
 Words instances(int count) { return {"--num-distributed-optimizer-instances", std::to_string(count)}; }
 
@@ -149,8 +144,8 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
   for (const Case& one : {Case{2, 4, kOverlap}, Case{2, 4, ends}, Case{4, 8, ends}, Case{2, 2, kOverlap},
                           Case{2, 8, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"}}}) {
     SCOPED_TRACE(testing::Message() << one.instances << " instances of " << one.ranks);
-    const Words flags = kSmallHybrid + kInstanceShards + instances(one.instances) + one.flags + test::kEvaluations;
-    const RunResult want = test::train({.flags = flags, .ranks = one.ranks});
+    const Words flags = kSmallHybrid + kInstanceShards + instances(one.instances) + one.flags + kEvaluations;
+    const RunResult want = train({.flags = flags, .ranks = one.ranks});
     const auto check = [&](Trainer& trainer, int) {
       const Rank& rank = trainer.rank();
       std::int64_t units = 0, owned = 0;
@@ -162,8 +157,8 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
       EXPECT_EQ(rank.groups.instances()->stats().collectives, 2 * 3 * units) << "scattered and gathered";
     };
     const RunResult run =
-        test::train({.flags = flags + kOuter + Words{"--check-hazards"}, .ranks = one.ranks, .finish = check});
-    test::expect_same_run(run, want);
+        train({.flags = flags + kOuter + Words{"--check-hazards"}, .ranks = one.ranks, .finish = check});
+    expect_same_run(run, want);
     EXPECT_TRUE(run.gradients == want.gradients);
     EXPECT_TRUE(run.whole_state == want.whole_state);
     EXPECT_TRUE(run.copies_agree);
@@ -187,7 +182,7 @@ TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
     clean += agrees ? 1 : 0;
     if (difference) messages.push_back(difference->message);
   };
-  test::train({.flags = kSmallHybrid + hybrid(2), .ranks = 4, .finish = damage});
+  train({.flags = kSmallHybrid + hybrid(2), .ranks = 4, .finish = damage});
   EXPECT_EQ(clean, 4);
   EXPECT_THAT(messages, testing::SizeIs(2)) << "those of ranks 1 and 3";
   for (const std::string& message : messages) {
@@ -208,19 +203,19 @@ TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
   for (std::size_t from = 0; from < 2; ++from) {
     const Words async = from == 1 ? Words{"--async-save"} : Words{};
     const Words saves = async + Words{"--exit-interval", "2", "--save", scratch.path(std::to_string(from))};
-    const RunResult unbroken = test::train({.flags = flags + ways[from].flags, .ranks = 4});
-    const RunResult saved = test::train({.flags = flags + ways[from].flags + saves, .ranks = 4});
+    const RunResult unbroken = train({.flags = flags + ways[from].flags, .ranks = 4});
+    const RunResult saved = train({.flags = flags + ways[from].flags + saves, .ranks = 4});
     for (std::size_t to = 0; to < ways.size(); ++to) {
       SCOPED_TRACE(testing::Message() << "way " << from << " to " << to);
-      test::Tensors loaded;
+      Tensors loaded;
       std::mutex mutex;
       const RunResult rest =
-          test::train({.flags = flags + ways[to].flags + Words{"--load", scratch.path(std::to_string(from))},
-                       .ranks = ways[to].ranks,
-                       .prepare = [&](Trainer& trainer, int) {
-                         const std::lock_guard lock(mutex);
-                         EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
-                       }});
+          train({.flags = flags + ways[to].flags + Words{"--load", scratch.path(std::to_string(from))},
+                 .ranks = ways[to].ranks,
+                 .prepare = [&](Trainer& trainer, int) {
+                   const std::lock_guard lock(mutex);
+                   EXPECT_TRUE(put_state(trainer.rank(), loaded));
+                 }});
       EXPECT_TRUE(loaded == saved.whole_state);
       ASSERT_EQ(rest.losses.size(), 1u);
       if (to != from) continue;
@@ -231,4 +226,4 @@ TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

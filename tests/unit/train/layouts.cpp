@@ -93,6 +93,10 @@ std::string Layout::name() const {
          schedule;
 }
 
+RunResult train(const Words& flags, const Layout& layout) {
+  return train({.flags = flags + layout.flags(), .ranks = layout.ranks()});
+}
+
 Sizes sizes_of(const Layout& layout) {
   const bool deep = layout.pipeline == 4;  // two chunks a stage, and eight microbatches for dualpipe-v
   return {.layers = deep ? 8 : 4, .global_batch = deep ? 8 * layout.data : 8};

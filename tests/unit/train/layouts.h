@@ -56,6 +56,8 @@ struct Layout {
   std::string name() const;
 };
 
+RunResult train(const Words& flags, const Layout& layout);
+
 struct Sizes {
   std::int64_t layers = 4;
   std::int64_t hidden = 16;

@@ -11,14 +11,8 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Layout;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
 
 TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
   int number = 0;
@@ -27,29 +21,29 @@ TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
         Layout{.tensor = 4, .pipeline = 2}, Layout{.tensor = 2, .sequence = true, .overlap = true, .pipeline = 4},
         Layout{.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .context = 2},
         Layout{.pipeline = 2, .sharing = Sharing::kOptimizer, .context = 2, .communication = "a2a"}}) {
-    const Words flags = test::sizes_for(layout) + test::families()[1].flags +
+    const Words flags = sizes_for(layout) + families()[1].flags +
                         Words{"--hidden-dropout", "0.1", "--train-iters", "2", "--check-hazards",
                               "--eval-interval",  "2",   "--eval-iters",  "1"};
     RunResult first;
     ++number;  // in the quick tier half of the schedules, and the others in the next layout
-    for (const std::string& name : test::schedules()) {
-      if (number++ % test::one_of(2) != 0) continue;
+    for (const std::string& name : schedules()) {
+      if (number++ % one_of(2) != 0) continue;
       layout.schedule = name;
       SCOPED_TRACE(layout.name());
-      const RunResult run = test::train({.flags = flags + layout.flags(), .ranks = layout.ranks()});
+      const RunResult run = train(flags, layout);
       EXPECT_EQ(run.hazards, 0);
       EXPECT_EQ(run.code, ExitCode::kOk);
       EXPECT_TRUE(run.memory_as_planned);
       EXPECT_TRUE(run.copies_agree);
       EXPECT_GT(run.event_waits, 100);
-      for (const test::RankActivity& did : run.ranks) {
+      for (const RankActivity& did : run.ranks) {
         EXPECT_GT(did.transfer.sent, 0);
         EXPECT_EQ(did.tensor_calls > 0, layout.tensor > 1);
         EXPECT_EQ(did.context_calls > 0, layout.context > 1);
         EXPECT_EQ(did.buckets_reduced > 0, layout.data * layout.context > 1);
       }
       if (first.losses.empty()) first = run;
-      test::expect_same_run(run, first);
+      expect_same_run(run, first);
       EXPECT_TRUE(run.whole_state == first.whole_state);
     }
   }
@@ -59,9 +53,9 @@ TEST(CombinedLayouts, EverySchedulesBitsAreTheSameWithoutAHazard) {
 TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
   const Layout layout{.tensor = 2, .data = 2};
   try {
-    test::train({.flags = layout.flags(), .ranks = 4, .prepare = [](Trainer& trainer, int rank) {
-                   if (rank == 3) groups_of_steps(trainer.rank())[0]->recorder().announce({.kind = "all_reduce"});
-                 }});
+    train({.flags = layout.flags(), .ranks = 4, .prepare = [](Trainer& trainer, int rank) {
+             if (rank == 3) groups_of_steps(trainer.rank())[0]->recorder().announce({.kind = "all_reduce"});
+           }});
     ADD_FAILURE() << "the run went on";
   } catch (const EveryRankFailed& failed) {
     EXPECT_EQ(failed.rank(), 1);
@@ -75,15 +69,15 @@ TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
   const Layout layout{.tensor = 2, .pipeline = 2, .data = 2};
   std::mutex mutex;
   std::map<int, std::string> told;
-  test::train({.flags = layout.flags(), .ranks = 8, .prepare = [&](Trainer& trainer, int rank) {
-                 EXPECT_FALSE(replica_difference(trainer.rank()));
-                 const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
-                 if (rank == 6) *weights.as<float>() += 1;
-                 const auto difference = replica_difference(trainer.rank());
-                 if (rank == 6) *weights.as<float>() -= 1;
-                 const std::lock_guard lock(mutex);
-                 if (difference) told[rank] = difference->message;
-               }});
+  train({.flags = layout.flags(), .ranks = 8, .prepare = [&](Trainer& trainer, int rank) {
+           EXPECT_FALSE(replica_difference(trainer.rank()));
+           const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
+           if (rank == 6) *weights.as<float>() += 1;
+           const auto difference = replica_difference(trainer.rank());
+           if (rank == 6) *weights.as<float>() -= 1;
+           const std::lock_guard lock(mutex);
+           if (difference) told[rank] = difference->message;
+         }});
   ASSERT_EQ(told.size(), 2u);  // its own group
   for (const int rank : {4, 6}) {
     EXPECT_NE(told[rank].find("on the 2 ranks of group dp"), std::string::npos) << told[rank];
@@ -103,9 +97,9 @@ TEST(CombinedLayouts, TheFirstNanIsNamedWithItsRank) {
     own.streams.compute.synchronize();
   };
   testing::internal::CaptureStderr();
-  const RunResult run = test::train({.flags = layout.flags() + Words{"--num-layers", "4", "--max-skipped-steps", "6"},
-                                     .ranks = 4,
-                                     .prepare = poison});
+  const RunResult run = train({.flags = layout.flags() + Words{"--num-layers", "4", "--max-skipped-steps", "6"},
+                               .ranks = 4,
+                               .prepare = poison});
   EXPECT_EQ(run.skipped_steps, 6);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("the first value that is not finite: rank 3, layer 2 attention, forward, microbatch 0"),
@@ -126,7 +120,7 @@ class CombinedCheckpoints : public testing::TestWithParam<Saves> {};
 INSTANTIATE_TEST_SUITE_P(Models, CombinedCheckpoints,
                          testing::Values(Saves{"gpt2", {}, {1, 2}, 1e-5},
                                          Saves{"qwen2InBf16",
-                                               test::families()[2].flags +
+                                               families()[2].flags +
                                                    Words{"--bf16", "--make-vocab-size-divisible-by", "100"},
                                                {3},
                                                1e-3}),
@@ -148,27 +142,24 @@ TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
                                "--micro-batch-size", "1", "--global-batch-size", "4",  "--hidden-dropout", "0.1",
                                "--train-iters",      "3", "--lr-warmup-iters",   "1"};
   std::vector<RunResult> unbroken;
-  for (const Layout& layout : layouts)
-    unbroken.push_back(test::train({.flags = flags + layout.flags(), .ranks = layout.ranks()}));
-  for (std::size_t from = 0; from < layouts.size(); from += static_cast<std::size_t>(test::one_of(4))) {
+  for (const Layout& layout : layouts) unbroken.push_back(train(flags, layout));
+  for (std::size_t from = 0; from < layouts.size(); from += static_cast<std::size_t>(one_of(4))) {
     const std::string folder = scratch.path(std::to_string(from));
-    const RunResult saved =
-        test::train({.flags = flags + layouts[from].flags() + Words{"--exit-interval", "2", "--save", folder},
-                     .ranks = layouts[from].ranks()});
+    const RunResult saved = train(flags + Words{"--exit-interval", "2", "--save", folder}, layouts[from]);
     ASSERT_EQ(saved.losses.size(), 2u);
     std::vector<std::size_t> targets = {from};
     for (const std::size_t distance : GetParam().distances) targets.push_back((from + distance) % layouts.size());
     for (const std::size_t to : targets) {
       SCOPED_TRACE(layouts[from].name() + " to " + layouts[to].name());
-      test::Tensors weights, optimizer;
+      Tensors weights, optimizer;
       std::mutex mutex;
-      const RunResult rest = test::train({.flags = flags + layouts[to].flags() + Words{"--load", folder},
-                                          .ranks = layouts[to].ranks(),
-                                          .prepare = [&](Trainer& trainer, int) {
-                                            const std::lock_guard lock(mutex);
-                                            test::put_slices(trainer.rank(), &Parameter::weight, weights);
-                                            test::put_state(trainer.rank(), optimizer);
-                                          }});
+      const RunResult rest = train({.flags = flags + layouts[to].flags() + Words{"--load", folder},
+                                    .ranks = layouts[to].ranks(),
+                                    .prepare = [&](Trainer& trainer, int) {
+                                      const std::lock_guard lock(mutex);
+                                      put_slices(trainer.rank(), &Parameter::weight, weights);
+                                      put_state(trainer.rank(), optimizer);
+                                    }});
       EXPECT_TRUE(weights == saved.weights);
       EXPECT_TRUE(optimizer == saved.whole_state);
       ASSERT_EQ(rest.losses.size(), 1u);
@@ -184,4 +175,4 @@ TEST_P(CombinedCheckpoints, GoFromAnyLayoutToAnyOther) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -16,13 +16,8 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Layout;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr std::int64_t kShort = 1, kLong = 2;
@@ -46,7 +41,7 @@ enum Factor {
   kNumFactors
 };
 const std::array<std::string, 4> kCommunications = {"", "p2p", "a2a", "all_gather"};
-using Case = test::Combination<kNumFactors>;
+using Case = Combination<kNumFactors>;
 
 Layout layout_of(const Case& c) {
   return {.tensor = c[kTensor],
@@ -54,24 +49,24 @@ Layout layout_of(const Case& c) {
           .overlap = c[kSequence] == 2,
           .pipeline = c[kPipeline],
           .data = c[kData],
-          .schedule = test::schedules()[static_cast<std::size_t>(c[kSchedule])],
-          .sharing = static_cast<test::Sharing>(c[kSharing]),
+          .schedule = schedules()[static_cast<std::size_t>(c[kSchedule])],
+          .sharing = static_cast<Sharing>(c[kSharing]),
           .context = c[kContext] == 0 ? 1 : 2,
           .communication = kCommunications[static_cast<std::size_t>(c[kContext])]};
 }
 
 std::vector<Case> all_cases() {
-  std::vector<Case> cases = test::combinations<kNumFactors>({{{1, 2, 4},
-                                                              {1, 2, 4},
-                                                              {1, 2},
-                                                              {0, 1, 2, 3},
-                                                              {0, 1, 2},
-                                                              {0, 1, 2},
-                                                              {0, 1, 2, 3, 4, 5},
-                                                              {0, 1},
-                                                              {0, 1, 2},
-                                                              {0, 1},
-                                                              {0, 1, 2}}});
+  std::vector<Case> cases = combinations<kNumFactors>({{{1, 2, 4},
+                                                        {1, 2, 4},
+                                                        {1, 2},
+                                                        {0, 1, 2, 3},
+                                                        {0, 1, 2},
+                                                        {0, 1, 2},
+                                                        {0, 1, 2, 3, 4, 5},
+                                                        {0, 1},
+                                                        {0, 1, 2},
+                                                        {0, 1},
+                                                        {0, 1, 2}}});
   std::erase_if(cases, [](const Case& c) {
     constexpr std::array<int, 3> kGroups = {4, 2, 1};  // of keys and values, by family
     const int context = c[kContext] == 0 ? 1 : 2;
@@ -84,8 +79,8 @@ std::vector<Case> all_cases() {
 }
 
 // Each layout is in it.
-std::vector<Case> pairwise(const std::vector<Case>& all) {
-  return test::pairwise<kNumFactors>(all, [](const Case& c) {
+std::vector<Case> chosen_of(const std::vector<Case>& all) {
+  return pairwise<kNumFactors>(all, [](const Case& c) {
     return ((c[kContext] == 0 ? 0 : 5 * 5 * 5) + c[kTensor] * 5 + c[kPipeline]) * 5 + c[kData];
   });
 }
@@ -103,7 +98,7 @@ Words steps(std::int64_t count) { return {"--train-iters", std::to_string(count)
 const RunResult& run_once(const Words& flags, int ranks) {
   static std::map<std::pair<Words, int>, RunResult> runs;
   const auto [run, is_new] = runs.try_emplace({flags, ranks});
-  if (is_new) run->second = test::train({.flags = flags, .ranks = ranks});
+  if (is_new) run->second = train({.flags = flags, .ranks = ranks});
   return run->second;
 }
 
@@ -116,10 +111,10 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
 }
 double norm(const std::vector<float>& a) { return difference(a, std::vector<float>(a.size())); }
 
-const test::Family& family_of(const Case& c) { return test::families()[static_cast<std::size_t>(c[kFamily])]; }
+const Family& family_of(const Case& c) { return families()[static_cast<std::size_t>(c[kFamily])]; }
 // Of the sizes of the layout's runs.
 Words model_of(const Case& c) {
-  return test::sizes_for(layout_of(c)) + family_of(c).flags +
+  return sizes_for(layout_of(c)) + family_of(c).flags +
          Words{"--hidden-dropout", "0.1", "--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
 }
 // Without RoPE a bias of the keys changes no attention: its gradient is what rounding leaves of 0.
@@ -127,7 +122,7 @@ bool is_zero(const Case& c, const std::string& name) {
   return family_of(c).name == "gpt2" && name.ends_with("linear_k.bias");
 }
 
-double norm_of_all(const test::Tensors& tensors, const test::Tensors* less = nullptr) {
+double norm_of_all(const Tensors& tensors, const Tensors* less = nullptr) {
   double squares = 0;
   for (const auto& [name, values] : tensors)
     squares += std::pow(less == nullptr ? norm(values) : difference(values, less->at(name)), 2);
@@ -143,8 +138,7 @@ void expect_gradients(const Case& c) {
   const RunResult& want = run_once(flags, 1);
   const Words narrow_flags = flags + dtype(c[kDtype]);
   const RunResult& narrow = run_once(narrow_flags, 1);
-  const RunResult got = test::train(
-      {.flags = flags + dtype(c[kDtype]) + layout.flags() + recompute(c[kRecompute]), .ranks = layout.ranks()});
+  const RunResult got = train(flags + dtype(c[kDtype]) + recompute(c[kRecompute]), layout);
   EXPECT_EQ(got.gradients.size(), want.gradients.size());
   const double of_all = norm_of_all(narrow.gradients, &want.gradients) / norm_of_all(want.gradients);
   for (const auto& [name, gradient] : want.gradients) {
@@ -162,7 +156,7 @@ void expect_gradients(const Case& c) {
 void expect_recompute_and_chunks(const Case& c) {
   const Layout layout = layout_of(c);
   const auto ops = [&](const Words& more) {
-    const Words flags = test::tiny_flags() + model_of(c) + dtype(c[kDtype]) + layout.flags() + more;
+    const Words flags = tiny_flags() + model_of(c) + dtype(c[kDtype]) + layout.flags() + more;
     return prepare_run(parse_flags(App::kTrain, flags).options, layout.is_v() ? 0 : layout.ranks() - 1, layout.ranks())
         .plans.train_ops;
   };
@@ -183,13 +177,12 @@ void expect_losses(const Case& c, std::int64_t count) {
   plain.schedule = "1f1b";
   const Words plain_flags = flags + plain.flags();
   const RunResult& same = run_once(plain_flags, layout.ranks());
-  const RunResult got =
-      test::train({.flags = flags + layout.flags() + recompute(c[kRecompute]), .ranks = layout.ranks()});
-  test::expect_same_run(got, same);
+  const RunResult got = train(flags + recompute(c[kRecompute]), layout);
+  expect_same_run(got, same);
   EXPECT_TRUE(got.gradients == same.gradients);
   EXPECT_TRUE(got.whole_state == same.whole_state);
   EXPECT_EQ(want.loss_values.size(), static_cast<std::size_t>(count));
-  test::expect_losses_near(got, want, c[kDtype] == 0 ? 1e-5 : 1e-3);
+  expect_losses_near(got, want, c[kDtype] == 0 ? 1e-5 : 1e-3);
   if (c[kDtype] == 1) {  // where a gradient is close to 0, Adam's step has the sign of its rounding
     EXPECT_LE(norm_of_all(got.weights, &want.weights), 1e-2 * norm_of_all(want.weights));
   }
@@ -198,21 +191,20 @@ void expect_losses(const Case& c, std::int64_t count) {
     EXPECT_LE(difference(got.weights.at(name), weights), 1e-4 * norm(weights)) << name;
   }
   expect_recompute_and_chunks(c);
-  test::expect_acted(got, layout, test::sizes_of(layout), {.steps = count}, c[kDtype] == 0 ? 4 : 2);
+  expect_acted(got, layout, sizes_of(layout), {.steps = count}, c[kDtype] == 0 ? 4 : 2);
 }
 
 class Layouts : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Models, Layouts, testing::Values(0, 1, 2), [](const auto& family) {
-  return test::families()[static_cast<std::size_t>(family.param)].name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Layouts, testing::Values(0, 1, 2),
+                         [](const auto& family) { return families()[static_cast<std::size_t>(family.param)].name; });
 
 TEST_P(Layouts, TrainTheModelOfOneRank) {
-  const std::vector<Case> all = all_cases(), chosen = pairwise(all);
+  const std::vector<Case> all = all_cases(), chosen = chosen_of(all);
   EXPECT_GE(chosen.size(), 18u);
   EXPECT_LE(chosen.size(), 40u);
   const char* const asked = std::getenv("MEGALITH_ALL_LAYOUTS");
   const std::vector<Case>& cases = asked != nullptr ? all : chosen;
-  const auto step = static_cast<std::size_t>(asked != nullptr ? std::max(1, std::atoi(asked)) : test::one_of(3));
+  const auto step = static_cast<std::size_t>(asked != nullptr ? std::max(1, std::atoi(asked)) : one_of(3));
   for (std::size_t i = 0; i < cases.size(); i += step) {
     const Case& c = cases[i];
     if (c[kFamily] != GetParam()) continue;
@@ -225,4 +217,4 @@ TEST_P(Layouts, TrainTheModelOfOneRank) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

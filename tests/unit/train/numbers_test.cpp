@@ -14,13 +14,10 @@
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::operator+;
-using test::RunResult;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 // A hook of segment `segment` that poisons an element of the last unit's gradients, on rank 1, in its calls `calls`.
 // With two microbatches a step, step 2 makes the calls 3 and 4. Where it was skipped, step 3, which is dropped, makes 5
@@ -42,11 +39,11 @@ struct Told {
   std::string text;  // standard error
 };
 
-Told train(const test::RunRequest& request) {
+Told train_captured(const RunRequest& request) {
   testing::internal::CaptureStderr();
   Told told;
   try {
-    told.result = test::train(request);
+    told.result = train(request);
   } catch (...) {
     testing::internal::GetCapturedStderr();
     throw;
@@ -58,7 +55,7 @@ Told train(const test::RunRequest& request) {
 const Words kConstant = {"--lr-decay-style", "constant", "--hidden-dropout", "0.1"};
 
 TEST(Numbers, TheFirstNanIsNamed) {
-  const Told told = train({.flags = kConstant, .ranks = 2, .prepare = poison({7, 11})});
+  const Told told = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison({7, 11})});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_THAT(told.text, HasSubstr("[megalith] warning: step 4 was skipped (loss "));
   EXPECT_THAT(told.text, HasSubstr(", grad norm nan); the first value that is not finite: rank 1, layer 0 attention, "
@@ -66,8 +63,8 @@ TEST(Numbers, TheFirstNanIsNamed) {
 }
 
 TEST(Numbers, AnInfIsNamedInItsMicrobatch) {
-  const Told told =
-      train({.flags = kConstant, .ranks = 2, .prepare = poison({4, 8}, -std::numeric_limits<double>::infinity())});
+  const Told told = train_captured(
+      {.flags = kConstant, .ranks = 2, .prepare = poison({4, 8}, -std::numeric_limits<double>::infinity())});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_THAT(told.text, HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote -inf to"));
 }
@@ -79,7 +76,7 @@ TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
     ParameterUnit& unit = trainer.rank().model.gpt.parameters->units()[2];
     unit.weights.as<float>()[unit.parameters[0]->offset] = std::numeric_limits<float>::quiet_NaN();
   };
-  const Told told = train({.flags = {"--train-iters", "1"}, .ranks = 2, .prepare = damage});
+  const Told told = train_captured({.flags = {"--train-iters", "1"}, .ranks = 2, .prepare = damage});
   EXPECT_THAT(told.text, HasSubstr("step 1 was skipped (loss nan, grad norm nan); the first value that is not finite: "
                                    "rank 1, layer 1 attention, forward, microbatch 0: "));
   EXPECT_THAT(told.text, HasSubstr(" read nan from \"decoder.layers.1."));
@@ -117,18 +114,19 @@ TEST(Numbers, ADamagedExpertIsNamed) {
   const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
   for (const Words& way : {Words{}, fused, Words{"--recompute-granularity", "full"}}) {
     SCOPED_TRACE(testing::PrintToString(way));
-    const Told told =
-        train({.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 5, std::nanf(""))});
+    const Told told = train_captured(
+        {.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 5, std::nanf(""))});
     EXPECT_THAT(told.text, HasSubstr("microbatch 0 (layer 2, expert 5): grouped_gemm"));
     EXPECT_THAT(told.text,
                 HasSubstr(" read nan from \"decoder.layers.2.mlp.experts.linear_up.weight\" (fp32, element " +
                           std::to_string(5 * 16 * 32) + " of "));
   }
   // The ranks' shards are gathered before anything reads them; with one slot in the step, not ahead of it.
-  const Told sharded = train({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params",
-                                                         "--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
-                              .ranks = 2,
-                              .prepare = damage_expert("linear_fc2.weight", 5, std::nanf(""))});
+  const Told sharded =
+      train_captured({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params",
+                                                 "--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
+                      .ranks = 2,
+                      .prepare = damage_expert("linear_fc2.weight", 5, std::nanf(""))});
   EXPECT_THAT(sharded.text, HasSubstr("unshard of unit 5 (layer 2, expert 5): all_gather "));
 }
 
@@ -136,43 +134,44 @@ TEST(Numbers, ADamagedExpertIsNamed) {
 TEST(Numbers, AnExpertsRowsAreNamed) {
   for (const Words& way : {Words{}, Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}}) {
     const Told told =
-        train({.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 3, 3e38f)});
+        train_captured({.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 3, 3e38f)});
     EXPECT_THAT(told.text,
                 HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 3): grouped_gemm"));
     EXPECT_THAT(told.text, HasSubstr("inf to "));
   }
   // Where the rank's rows are fewer than it has room for.
-  const Told told = train({.flags = experts() + Words{"--expert-model-parallel-size", "2"},
-                           .ranks = 2,
-                           .prepare = damage_expert("linear_up.weight", 6, 3e38f)});
+  const Told told = train_captured({.flags = experts() + Words{"--expert-model-parallel-size", "2"},
+                                    .ranks = 2,
+                                    .prepare = damage_expert("linear_up.weight", 6, 3e38f)});
   EXPECT_THAT(told.text, HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 6): grouped_gemm"));
 }
 
 // A value that does not come again, in models of every kind: the second run of the step finds nothing, so no op leaves
 // a value that is not finite in what it says it writes.
 TEST(Numbers, WhatDoesNotRepeatIsSaid) {
-  std::vector<Words> models = test::recompute_modes();
-  models.insert(models.end(), {{}, test::llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}});
+  std::vector<Words> models = recompute_modes();
+  models.insert(models.end(), {{}, llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}});
   models.push_back(experts() + Words{"--moe-expert-capacity-factor", "0.5"});
   for (const char* way : {"alltoall", "allgather"})
     models.push_back(experts() + Words{"--expert-model-parallel-size", "2", "--moe-token-dispatcher-type", way});
   for (const Words& model : models) {
     const Told told =
-        train({.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison({7})});
+        train_captured({.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison({7})});
     EXPECT_THAT(told.text, HasSubstr("step 4 was skipped")) << testing::PrintToString(model);
     EXPECT_THAT(told.text, HasSubstr("run again, all its tensors were finite")) << testing::PrintToString(model);
   }
 }
 
 TEST(Numbers, ASkippedStepChangesNothing) {
-  const RunResult one = test::train({.flags = kConstant + Words{"--train-iters", "1"}, .ranks = 2});
-  const Told told = train({.flags = kConstant + Words{"--train-iters", "2"}, .ranks = 2, .prepare = poison({3, 5})});
+  const RunResult one = train({.flags = kConstant + Words{"--train-iters", "1"}, .ranks = 2});
+  const Told told =
+      train_captured({.flags = kConstant + Words{"--train-iters", "2"}, .ranks = 2, .prepare = poison({3, 5})});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_TRUE(told.result.state == one.state);
   // Whether the value comes again or not, the run goes on with the same bits, dropout included.
-  const Told again = train({.flags = kConstant, .ranks = 2, .prepare = poison({7, 11})});
-  const Told gone = train({.flags = kConstant, .ranks = 2, .prepare = poison({7})});
-  test::expect_same_run(again.result, gone.result);
+  const Told again = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison({7, 11})});
+  const Told gone = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison({7})});
+  expect_same_run(again.result, gone.result);
   EXPECT_EQ(again.result.skipped_steps, 1);
 }
 
@@ -180,12 +179,12 @@ TEST(Numbers, ASkippedStepChangesNothing) {
 TEST(Numbers, TheBudgetOfSkippedStepsGoesOnAfterAResume) {
   const TestFolder scratch;
   const Words folder = {"--max-skipped-steps", "1", "--save", scratch.path("kept"), "--load", scratch.path("kept")};
-  const Told first =
-      train({.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison({3, 7})});
+  const Told first = train_captured(
+      {.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison({3, 7})});
   EXPECT_EQ(first.result.code, ExitCode::kOk);
   EXPECT_EQ(first.result.skipped_steps, 1);
   try {
-    train({.flags = kConstant + folder, .ranks = 2, .prepare = poison({3, 7})});
+    train_captured({.flags = kConstant + folder, .ranks = 2, .prepare = poison({3, 7})});
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kNumeric);
@@ -199,12 +198,12 @@ TEST(Numbers, MoreSkippedStepsThanTheBudgetEndTheRun) {
     for (int i = 1; i < 1000; ++i) calls.insert(i);
     poison(calls)(trainer, rank);
   };
-  const Told told = train({.flags = {"--max-skipped-steps", "6"}, .ranks = 2, .prepare = always});
+  const Told told = train_captured({.flags = {"--max-skipped-steps", "6"}, .ranks = 2, .prepare = always});
   EXPECT_EQ(told.result.code, ExitCode::kOk);
   EXPECT_EQ(told.result.skipped_steps, 6);
   for (const std::string budget : {"0", "3", "5"}) {
     try {
-      train({.flags = {"--max-skipped-steps", budget}, .ranks = 2, .prepare = always});
+      train_captured({.flags = {"--max-skipped-steps", budget}, .ranks = 2, .prepare = always});
       ADD_FAILURE() << "no error for " << budget;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kNumeric);
@@ -225,10 +224,10 @@ TEST(Numbers, ReplicasThatDifferEndTheRun) {
     });
   };
   const Words flags = {"--global-batch-size", "8", "--check-weight-hash-interval", "2", "--micro-batch-size", "2"};
-  EXPECT_EQ(test::train({.flags = flags, .ranks = 4}).code, ExitCode::kOk);
+  EXPECT_EQ(train({.flags = flags, .ranks = 4}).code, ExitCode::kOk);
   for (const Words& dtype : {Words{}, Words{"--bf16"}}) {
     try {
-      test::train({.flags = flags + dtype, .ranks = 4, .prepare = damage});
+      train({.flags = flags + dtype, .ranks = 4, .prepare = damage});
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kNumeric);
@@ -291,7 +290,7 @@ TEST(Numbers, EveryFlippedBitIsFoundOnItsRank) {
   };
   for (const Words& dtype : {Words{}, Words{"--bf16", "--exp-avg-dtype", "bf16"}}) {
     found = clean = 0;
-    test::train(
+    train(
         {.flags = dtype + Words{"--global-batch-size", "6", "--train-iters", "2"}, .ranks = kRanks, .prepare = check});
     EXPECT_EQ(found, flips * kRanks);  // every rank is told
     EXPECT_EQ(clean, flips * kRanks);
@@ -301,4 +300,4 @@ TEST(Numbers, EveryFlippedBitIsFoundOnItsRank) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -10,28 +10,22 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_same_run;
-using test::offload;
-using test::RunResult;
-using test::Words;
-using test::operator+;
-
-const Words kEvaluatedSteps = test::kEvaluations + Words{"--train-iters", "3"};
+const Words kEvaluatedSteps = kEvaluations + Words{"--train-iters", "3"};
 const Words kAllMoved = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
 
 // Each slot that moves once each way in each microbatch.
-void expect_moved(const RunResult& run, std::int64_t steps, std::int64_t microbatches, std::int64_t chunks) {
-  EXPECT_GT(test::expect_moved(run, steps * microbatches), 0);
-  for (const test::RankActivity& rank : run.ranks)
+void expect_all_moved(const RunResult& run, std::int64_t steps, std::int64_t microbatches, std::int64_t chunks) {
+  EXPECT_GT(expect_moved(run, steps * microbatches), 0);
+  for (const RankActivity& rank : run.ranks)
     EXPECT_GE(rank.host_planned, static_cast<std::size_t>(rank.slot_bytes) / static_cast<std::size_t>(chunks));
 }
 
 struct OffloadCase {
   std::string name;
-  test::Layout layout;
+  Layout layout;
   Words more = {};
 };
 void PrintTo(const OffloadCase& one, std::ostream* out) { *out << one.name; }
@@ -39,37 +33,35 @@ void PrintTo(const OffloadCase& one, std::ostream* out) { *out << one.name; }
 class Offload : public testing::TestWithParam<OffloadCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Offload,
-    testing::Values(OffloadCase{"plain", {}},  //
-                    OffloadCase{
-                        "llama_bf16", {}, Words{"--bf16"} + test::llama_flags() + Words{"--ffn-hidden-size", "32"}},  //
-                    OffloadCase{"gpipe", {.schedule = "gpipe"}},                                                      //
-                    OffloadCase{"pp2", {.pipeline = 2}},                                                              //
-                    OffloadCase{"pp2_interleaved", {.pipeline = 2, .schedule = "interleaved"}},                       //
-                    OffloadCase{"pp2_zb_h1", {.pipeline = 2, .schedule = "zb-h1"}},                                   //
-                    OffloadCase{"pp2_zb_v", {.pipeline = 2, .schedule = "zb-v"}},                                     //
-                    OffloadCase{"pp2_dualpipe_v", {.pipeline = 2, .schedule = "dualpipe-v"}},                         //
-                    OffloadCase{"tp2_sp_overlap", {.tensor = 2, .sequence = true, .overlap = true}},                  //
-                    OffloadCase{"tp2_pp2_zb_h1",
-                                {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-h1"}},
-                    OffloadCase{"cp2", {.context = 2}},                                             //
-                    OffloadCase{"dp2_sharded", {.data = 2, .sharing = test::Sharing::kOptimizer}},  //
-                    OffloadCase{"dp2_units", {.data = 2, .sharing = test::Sharing::kUnits}},        //
-                    OffloadCase{"pp2_units_zb_v",
-                                {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = test::Sharing::kUnits}}),
+    testing::Values(
+        OffloadCase{"plain", {}},                                                                           //
+        OffloadCase{"llama_bf16", {}, Words{"--bf16"} + llama_flags() + Words{"--ffn-hidden-size", "32"}},  //
+        OffloadCase{"gpipe", {.schedule = "gpipe"}},                                                        //
+        OffloadCase{"pp2", {.pipeline = 2}},                                                                //
+        OffloadCase{"pp2_interleaved", {.pipeline = 2, .schedule = "interleaved"}},                         //
+        OffloadCase{"pp2_zb_h1", {.pipeline = 2, .schedule = "zb-h1"}},                                     //
+        OffloadCase{"pp2_zb_v", {.pipeline = 2, .schedule = "zb-v"}},                                       //
+        OffloadCase{"pp2_dualpipe_v", {.pipeline = 2, .schedule = "dualpipe-v"}},                           //
+        OffloadCase{"tp2_sp_overlap", {.tensor = 2, .sequence = true, .overlap = true}},                    //
+        OffloadCase{"tp2_pp2_zb_h1",
+                    {.tensor = 2, .sequence = true, .overlap = true, .pipeline = 2, .schedule = "zb-h1"}},
+        OffloadCase{"cp2", {.context = 2}},                                       //
+        OffloadCase{"dp2_sharded", {.data = 2, .sharing = Sharing::kOptimizer}},  //
+        OffloadCase{"dp2_units", {.data = 2, .sharing = Sharing::kUnits}},        //
+        OffloadCase{"pp2_units_zb_v", {.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = Sharing::kUnits}}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(Offload, HasTheBitsOfKeeping) {
   const auto& [name, layout, more] = GetParam();
-  const Words flags =
-      test::sizes_for(layout) + layout.flags() + kEvaluatedSteps + more + Words{"--hidden-dropout", "0.1"};
-  const RunResult keep = test::train({.flags = flags, .ranks = layout.ranks()});
+  const Words flags = sizes_for(layout) + layout.flags() + kEvaluatedSteps + more + Words{"--hidden-dropout", "0.1"};
+  const RunResult keep = train({.flags = flags, .ranks = layout.ranks()});
   const std::int64_t microbatches = 8 / layout.data, chunks = layout.chunks();
   for (const Words& way : {Words{"--check-hazards"}, Words{"--cuda-graph-impl", "local"}}) {
     SCOPED_TRACE(way[0]);
-    const RunResult run = test::train({.flags = flags + kAllMoved + way, .ranks = layout.ranks()});
-    test::expect_same_state(run, keep);
-    expect_moved(run, 3, microbatches, chunks);
-    for (const test::RankActivity& rank : run.ranks)  // where a graph says that a layer's activations are written
+    const RunResult run = train({.flags = flags + kAllMoved + way, .ranks = layout.ranks()});
+    expect_same_state(run, keep);
+    expect_all_moved(run, 3, microbatches, chunks);
+    for (const RankActivity& rank : run.ranks)  // where a graph says that a layer's activations are written
       EXPECT_EQ(rank.offload.from_within > 0, way[0] == "--cuda-graph-impl");
   }
 }
@@ -82,29 +74,28 @@ const Words kSmallOffload = {"--hidden-size",       "16", "--seq-length",     "8
 TEST(OffloadRun, EverySuppressedWaitIsFound) {
   const Words graphs = {"--cuda-graph-impl", "local"}, kinds = offload({"attn_norm", "act", "core_attn"});
   const Words experts =
-      test::llama_flags() + test::words(
-                                "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
-                                "--expert-model-parallel-size 2");
-  const Words units =
-      test::words("--data-parallel-sharding-strategy optim_grads_params --eval-interval 1 --eval-iters 1");
+      llama_flags() + words(
+                          "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
+                          "--expert-model-parallel-size 2");
+  const Words units = words("--data-parallel-sharding-strategy optim_grads_params --eval-interval 1 --eval-iters 1");
   struct Way {
     Words flags;
     int ranks = 1;
     int behind = 0;  // waits behind the last step, for gathers of a next one
-    int one_of = test::one_of(5);
+    int stride = one_of(5);
   };
-  for (const Way& way : {Way{kinds}, Way{kinds + graphs}, Way{kinds + units, 2, 2, test::one_of(31)},
+  for (const Way& way : {Way{kinds}, Way{kinds + graphs}, Way{kinds + units, 2, 2, one_of(31)},
                          // Of rows that another rank sent, as many as came.
-                         Way{offload({"expert_fc1", "moe_act"}) + experts, 2, 0, test::one_of(31)}}) {
+                         Way{offload({"expert_fc1", "moe_act"}) + experts, 2, 0, one_of(31)}}) {
     SCOPED_TRACE(testing::PrintToString(way.flags));
     const Words flags =
         kSmallOffload + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
-    const RunResult whole = test::train({.flags = flags, .ranks = way.ranks});
+    const RunResult whole = train({.flags = flags, .ranks = way.ranks});
     EXPECT_EQ(whole.hazards, 0);
     ASSERT_GE(whole.event_waits, 40);
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - way.behind; ordinal += way.one_of) {
+    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - way.behind; ordinal += way.stride) {
       const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(test::train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
+      EXPECT_GT(train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
           << "wait " << ordinal << " of " << whole.event_waits;
     }
   }
@@ -113,14 +104,14 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
 
 // Of a fused MLP of experts without one of its kinds: just that one's bytes, copies and waits are missing.
 TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
-  const Words flags = kSmallOffload + test::llama_flags() +
-                      test::words(
+  const Words flags = kSmallOffload + llama_flags() +
+                      words(
                           "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 "
                           "--moe-grouped-gemm --use-transformer-engine-op-fuser --train-iters 2");
-  const auto run = [&](const Words& kinds) { return test::train({.flags = flags + kinds}); };
+  const auto run = [&](const Words& kinds) { return train({.flags = flags + kinds}); };
   const RunResult keep = run({}), all = run(offload({"fused_group_mlp"})), alone = run(offload({"moe_act"})),
                   without = run(offload({"expert_fc1", "expert_fc2"}));
-  const test::RankActivity &of_all = all.ranks[0], &of_alone = alone.ranks[0], &of_others = without.ranks[0];
+  const RankActivity &of_all = all.ranks[0], &of_alone = alone.ranks[0], &of_others = without.ranks[0];
   EXPECT_GT(of_alone.slots, 0);
   EXPECT_GT(of_others.slots, 0);
   EXPECT_EQ(of_all.slots, of_others.slots + of_alone.slots);
@@ -136,8 +127,8 @@ TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   for (const auto& [point, segment] :
        {std::pair{HookPoint::kPostForward, 3}, {HookPoint::kPreBackward, 5}, {HookPoint::kPostWeight, 4}}) {
     SCOPED_TRACE(name_of(point));
-    test::expect_nothing_left_of_a_broken_step({.flags = kSmallOffload + kAllMoved + Words{"--check-hazards"}},
-                                               {.point = point, .segment = segment, .microbatch = 1});
+    expect_nothing_left_of_a_broken_step({.flags = kSmallOffload + kAllMoved + Words{"--check-hazards"}},
+                                         {.point = point, .segment = segment, .microbatch = 1});
   }
 }
 
@@ -153,11 +144,11 @@ TEST(OffloadRun, ASkippedStepIsExplained) {
     });
   };
   const Words flags = kSmallOffload + Words{"--lr-decay-style", "constant", "--train-iters", "4"};
-  const RunResult plain = test::train({.flags = flags, .prepare = poison});
+  const RunResult plain = train({.flags = flags, .prepare = poison});
   EXPECT_EQ(plain.skipped_steps, 1);
   for (const Words& way : {Words{"--check-hazards"}, Words{"--check-hazards", "--cuda-graph-impl", "local"}}) {
     testing::internal::CaptureStderr();
-    const RunResult run = test::train({.flags = flags + kAllMoved + way, .prepare = poison});
+    const RunResult run = train({.flags = flags + kAllMoved + way, .prepare = poison});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 testing::HasSubstr("layer 1 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
     EXPECT_EQ(run.hazards, 0);
@@ -167,4 +158,4 @@ TEST(OffloadRun, ASkippedStepIsExplained) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -13,12 +13,8 @@
 #include "tests/unit/train/stage_sums.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::RunResult;
-using test::Words;
-using test::operator+;
 
 const Words kStages{"--num-layers", "4", "--pipeline-model-parallel-size", "2"};
 
@@ -31,8 +27,8 @@ struct HookWay {
 class OwnHooks : public testing::TestWithParam<HookWay> {};
 
 INSTANTIATE_TEST_SUITE_P(Graphs, OwnHooks,
-                         testing::Values(HookWay{"none", {}, {}}, HookWay{"local", {}, test::kGraphs},
-                                         HookWay{"stages", kStages, test::kGraphs, 2}),
+                         testing::Values(HookWay{"none", {}, {}}, HookWay{"local", {}, kGraphs},
+                                         HookWay{"stages", kStages, kGraphs, 2}),
                          [](const auto& way) { return way.param.name; });
 
 // On rank 0.
@@ -51,7 +47,7 @@ TEST_P(OwnHooks, TimeALayer) {
     });
   };
   double seconds = 0;
-  const RunResult timed = test::train(
+  const RunResult timed = train(
       {.flags = flags + graphs, .ranks = ranks, .customize = add_hooks, .finish = [&](Trainer& trainer, int rank) {
          if (rank > 0) return;
          trainer.rank().streams.compute.synchronize();
@@ -64,7 +60,7 @@ TEST_P(OwnHooks, TimeALayer) {
   for (const auto& [phase, count] : calls) others += count;
   EXPECT_EQ(others, kSteps * kMicrobatches);
   EXPECT_GT(seconds, 0);
-  test::expect_same_run(timed, test::train({.flags = flags, .ranks = ranks}));
+  expect_same_run(timed, train({.flags = flags, .ranks = ranks}));
 }
 
 // The example: counts NaN among what a segment hands on.
@@ -117,9 +113,9 @@ TEST_P(OwnHooks, CountNanOfALayer) {
     rank.runner.hooks(kLast) = {};
     if (rank.graphs) rank.graphs->drop();
   };
-  test::train({.flags = GetParam().flags + GetParam().graphs + Words{"--train-iters", "1", "--check-hazards"},
-               .ranks = GetParam().ranks,
-               .prepare = steps});
+  train({.flags = GetParam().flags + GetParam().graphs + Words{"--train-iters", "1", "--check-hazards"},
+         .ranks = GetParam().ranks,
+         .prepare = steps});
   EXPECT_EQ(counts, (std::vector<std::int64_t>{0, 0, 0, 3}));
   EXPECT_GT(poisoned[Phase::kWarmUp], 0);
   EXPECT_EQ(poisoned[Phase::kCaptureAhead] > 0, GetParam().ranks > 1);
@@ -162,19 +158,18 @@ std::function<void(Trainer&, int)> read_all(std::map<int, Reads>& of_ranks, std:
 // still held.
 TEST(OwnHooksRun, ReadTheSameTensorsInGraphsAndEagerly) {
   const Words experts =
-      test::llama_flags() +
-      test::words("--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 --moe-router-topk 2");
-  const Words router = test::kGraphs + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
+      llama_flags() + words("--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 --moe-router-topk 2");
+  const Words router = kGraphs + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
   for (const auto& [flags, graphs] :
-       {std::pair{kStages + Words{"--pipeline-schedule", "1f1b"}, test::kGraphsOfAttentionAndMlp},
-        {kStages + Words{"--pipeline-schedule", "zb-v"}, test::kGraphsOfAttentionAndMlp},
+       {std::pair{kStages + Words{"--pipeline-schedule", "1f1b"}, kGraphsOfAttentionAndMlp},
+        {kStages + Words{"--pipeline-schedule", "zb-v"}, kGraphsOfAttentionAndMlp},
         {kStages + experts, router}}) {
     SCOPED_TRACE(testing::PrintToString(flags));
     const auto run = [flags = flags + Words{"--train-iters", "3", "--global-batch-size", "4"}](const Words& more) {
       std::map<int, Reads> reads;
       std::mutex mutex;
-      const RunResult result = test::train(
-          {.flags = flags + more + Words{"--check-hazards"}, .ranks = 2, .prepare = read_all(reads, mutex)});
+      const RunResult result =
+          train({.flags = flags + more + Words{"--check-hazards"}, .ranks = 2, .prepare = read_all(reads, mutex)});
       EXPECT_EQ(result.hazards, 0);
       return reads;
     };
@@ -194,25 +189,25 @@ TEST(OwnHooksRun, ReadTheSameTensorsInGraphsAndEagerly) {
 }
 
 TEST(OwnHooksRun, ShardUnitsWithTheSameBits) {
-  const Words flags = test::words(
+  const Words flags = words(
       "--hidden-size 16 --seq-length 8 --micro-batch-size 1 --train-iters 4 --global-batch-size 8 --hidden-dropout 0.1 "
       "--num-layers 4 --untie-embeddings-and-output-weights --data-parallel-sharding-strategy optim_grads_params "
       "--fsdp-embedding-and-head sharded --eval-interval 2 --eval-iters 1 --check-hazards");
   std::int64_t unit_actions = 0;
-  const RunResult actions = test::train({.flags = flags, .ranks = 2});
-  for (const auto shard : {test::shard_by_segment, test::shard_by_layer}) {
-    const RunResult hooks = test::train({.flags = flags,
-                                         .ranks = 2,
-                                         .customize = [&](Rank& rank) { shard(rank); },
-                                         .finish =
-                                             [&](Trainer& trainer, int rank) {
-                                               if (rank > 0) return;
-                                               for (const Action& action : trainer.step().actions().train)
-                                                 unit_actions += is_of_unit(action.kind) ? 1 : 0;
-                                             }});
+  const RunResult actions = train({.flags = flags, .ranks = 2});
+  for (const auto shard : {shard_by_segment, shard_by_layer}) {
+    const RunResult hooks = train({.flags = flags,
+                                   .ranks = 2,
+                                   .customize = [&](Rank& rank) { shard(rank); },
+                                   .finish =
+                                       [&](Trainer& trainer, int rank) {
+                                         if (rank > 0) return;
+                                         for (const Action& action : trainer.step().actions().train)
+                                           unit_actions += is_of_unit(action.kind) ? 1 : 0;
+                                       }});
     EXPECT_EQ(unit_actions, 0);
     EXPECT_GT(actions.ranks[0].units_gathered, 0);
-    test::expect_same_run(hooks, actions);
+    expect_same_run(hooks, actions);
     EXPECT_EQ(hooks.hazards, 0);
   }
 }
@@ -225,27 +220,27 @@ TEST(OwnHooksRun, CommunicateWithinAStageInEverySchedule) {
                                   "--micro-batch-size",  "1",      "--check-hazards"};
     if (schedule == std::string("interleaved")) flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
     std::mutex mutex;
-    std::map<int, std::unique_ptr<test::StageSums>> sums;  // by rank
+    std::map<int, std::unique_ptr<StageSums>> sums;  // by rank
     const auto customize = [&](Rank& rank) {
-      auto of_rank = std::make_unique<test::StageSums>(rank);
+      auto of_rank = std::make_unique<StageSums>(rank);
       const std::lock_guard lock(mutex);
       sums[rank.mesh.world().rank()] = std::move(of_rank);
     };
     const auto finish = [&](Trainer& trainer, int rank) {
       trainer.rank().drain();
       const std::unique_lock lock(mutex);
-      const test::StageSums& own = *sums.at(rank);
+      const StageSums& own = *sums.at(rank);
       EXPECT_GT(own.calls(Phase::kCaptureAhead), 0);
       EXPECT_EQ(own.calls(Phase::kCaptureAhead), own.calls(Phase::kWarmUp));
       EXPECT_EQ(own.collectives(), 4 * own.calls(Phase::kCaptureAhead));  // warm-up, the pass, and two steps
       sums.at(rank).reset();
     };
-    const RunResult with = test::train(
-        {.flags = flags + test::kGraphsOfAttentionAndMlp, .ranks = 4, .customize = customize, .finish = finish});
-    test::expect_same_run(with, test::train({.flags = flags, .ranks = 4}));
+    const RunResult with =
+        train({.flags = flags + kGraphsOfAttentionAndMlp, .ranks = 4, .customize = customize, .finish = finish});
+    expect_same_run(with, train({.flags = flags, .ranks = 4}));
     EXPECT_EQ(with.hazards, 0);
   }
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

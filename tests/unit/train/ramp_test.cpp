@@ -16,15 +16,9 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Layout;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
-using test::words;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
@@ -43,7 +37,7 @@ struct Cell {
 
   int unit() const { return microbatches * layout.data; }
   Words base() const {
-    return test::sizes_for(layout) + flags + layout.flags() +
+    return sizes_for(layout) + flags + layout.flags() +
            words(fmt::format("--train-iters 0 --train-samples {} --lr-warmup-samples {} --hidden-dropout 0.1",
                              13 * unit() + 1, 2 * unit())) +
            (graphs ? words("--cuda-graph-impl local") : Words{}) +
@@ -65,7 +59,7 @@ RunResult in_parts(const std::vector<std::pair<Words, int>>& parts, int ranks) {
   RunResult all;
   for (const auto& [flags, end] : parts) {
     const Words kept{"--save", folder.path("kept"), "--load", folder.path("kept")};
-    append(all, test::train({.flags = flags + kept + Words{"--exit-interval", std::to_string(end)}, .ranks = ranks}));
+    append(all, train({.flags = flags + kept + Words{"--exit-interval", std::to_string(end)}, .ranks = ranks}));
     EXPECT_EQ(all.code, end < kSteps ? ExitCode::kStoppedOnRequest : ExitCode::kOk);
     EXPECT_EQ(std::ssize(all.losses), end);
   }
@@ -73,7 +67,7 @@ RunResult in_parts(const std::vector<std::pair<Words, int>>& parts, int ranks) {
 }
 
 void expect_same(const RunResult& got, const RunResult& want) {
-  test::expect_same_run(got, want);
+  expect_same_run(got, want);
   EXPECT_TRUE(got.whole_state == want.whole_state);
   EXPECT_EQ(got.hazards, 0);
   EXPECT_TRUE(got.copies_agree);
@@ -141,7 +135,7 @@ void expect_ramps(const Cell& cell) {
     peaks[static_cast<std::size_t>(rank)] = trainer.rank().memory.pool.peak_allocated_bytes();
     if (notes) note_phases(cell, phases)(trainer, rank);
   };
-  const RunResult ramp = test::train(
+  const RunResult ramp = train(
       {.flags = cell.ramp() + few + Words{"--check-hazards"}, .ranks = ranks, .prepare = prepare, .finish = finish});
   EXPECT_EQ(ramp.code, ExitCode::kOk);
   EXPECT_EQ(std::ssize(ramp.losses), kSteps);
@@ -164,7 +158,7 @@ void expect_ramps(const Cell& cell) {
   expect_same(in_parts({{cell.ramp() + few, 2}, {cell.ramp() + few, 4}, {cell.ramp() + few, kSteps}}, ranks), ramp);
 }
 
-const Words kMoves = test::offload({"attn_norm", "act"});
+const Words kMoves = offload({"attn_norm", "act"});
 
 std::vector<Cell> cells() {
   std::vector<Cell> cells{
@@ -184,7 +178,7 @@ std::vector<Cell> cells() {
        .graphs = true},
       {.name = "split rows", .layout = {.tensor = 2, .sequence = true, .overlap = true, .context = 2}, .graphs = true},
   };
-  for (const std::string& schedule : test::schedules()) {
+  for (const std::string& schedule : schedules()) {
     cells.push_back({.name = schedule,
                      .layout = {.pipeline = 2, .schedule = schedule},
                      .microbatches = schedule == "dualpipe-v"    ? 4
@@ -198,7 +192,7 @@ std::vector<Cell> cells() {
                    .microbatches = 2,
                    .graphs = true});
   const Words experts =
-      test::llama_flags() + words("--seq-length 128 --ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2");
+      llama_flags() + words("--seq-length 128 --ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2");
   cells.push_back({.name = "experts whose room is regrown",
                    .layout = {.data = 2, .sharing = Sharing::kUnits, .expert = 2},
                    .flags = experts,
@@ -211,7 +205,7 @@ std::vector<Cell> cells() {
                    .graphs = true,
                    .room = "0.5",
                    .enough = "4"});
-  const int one = test::one_of(3);
+  const int one = one_of(3);
   std::vector<Cell> chosen;
   for (int i = one - 1; i < std::ssize(cells); i += one) chosen.push_back(cells[static_cast<std::size_t>(i)]);
   return chosen;
@@ -229,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(All, RampTest, testing::ValuesIn(cells()), [](const tes
 });
 
 TEST(RampCuda, HasTheBitsOfSeparateRuns) {
-  if (const std::string reason = test::missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
+  if (const std::string reason = missing(DeviceType::kCuda); !reason.empty()) GTEST_SKIP() << reason;
   const Words sizes = words("--hidden-size 128 --num-attention-heads 2 --seq-length 64");
   expect_ramps({.name = "eager", .flags = sizes, .on_gpu = true});
   expect_ramps(
@@ -240,20 +234,19 @@ TEST(RampCuda, HasTheBitsOfSeparateRuns) {
 TEST(Ramp, TheLargestStageHasItsMemoryBeforeTheFirstStep) {
   const Cell cell{.name = "pipeline", .layout = {.pipeline = 2}};
   std::vector<std::size_t> before(2), small(2), largest(2);
-  test::train(
-      {.flags = cell.ramp() + Words{"--exit-interval", "1"},
-       .ranks = 2,
-       .prepare =
-           [&](Trainer& trainer, int rank) {
-             before[static_cast<std::size_t>(rank)] = trainer.rank().memory.pool.peak_allocated_bytes();
-           },
-       .finish = [&](Trainer& trainer,
-                     int rank) { small[static_cast<std::size_t>(rank)] = memory_use(trainer.plans()).total(); }});
-  test::train({.flags = cell.of_batch(3) + Words{"--exit-interval", "1"},
-               .ranks = 2,
-               .finish = [&](Trainer& trainer, int rank) {
-                 largest[static_cast<std::size_t>(rank)] = memory_use(trainer.plans()).total();
-               }});
+  train({.flags = cell.ramp() + Words{"--exit-interval", "1"},
+         .ranks = 2,
+         .prepare =
+             [&](Trainer& trainer, int rank) {
+               before[static_cast<std::size_t>(rank)] = trainer.rank().memory.pool.peak_allocated_bytes();
+             },
+         .finish = [&](Trainer& trainer,
+                       int rank) { small[static_cast<std::size_t>(rank)] = memory_use(trainer.plans()).total(); }});
+  train({.flags = cell.of_batch(3) + Words{"--exit-interval", "1"},
+         .ranks = 2,
+         .finish = [&](Trainer& trainer, int rank) {
+           largest[static_cast<std::size_t>(rank)] = memory_use(trainer.plans()).total();
+         }});
   EXPECT_EQ(before, largest);
   EXPECT_LT(small[0], largest[0]);  // of two microbatches the first stage has two in flight
 }
@@ -262,13 +255,12 @@ TEST(Ramp, TheLargestStageHasItsMemoryBeforeTheFirstStep) {
 TEST(Ramp, EvaluationsTakeTheWholeBatch) {
   const Cell cell{.name = "data", .layout = {.data = 2, .sharing = Sharing::kUnits}, .graphs = true};
   const Words evaluates = words("--eval-iters 2 --eval-interval 3");
-  const RunResult ramp = test::train({.flags = cell.ramp() + evaluates + Words{"--exit-interval", "3"}, .ranks = 2});
+  const RunResult ramp = train({.flags = cell.ramp() + evaluates + Words{"--exit-interval", "3"}, .ranks = 2});
   ASSERT_EQ(ramp.validation_losses.size(), 1U);
   const TestFolder folder;
   const Words kept{"--save", folder.path("kept"), "--load", folder.path("kept")};
-  test::train({.flags = cell.of_batch(1) + kept + Words{"--exit-interval", "3"}, .ranks = 2});
-  const RunResult alone =
-      test::train({.flags = cell.of_batch(3) + kept + evaluates + Words{"--skip-train"}, .ranks = 2});
+  train({.flags = cell.of_batch(1) + kept + Words{"--exit-interval", "3"}, .ranks = 2});
+  const RunResult alone = train({.flags = cell.of_batch(3) + kept + evaluates + Words{"--skip-train"}, .ranks = 2});
   EXPECT_EQ(alone.validation_losses, ramp.validation_losses);
 }
 
@@ -284,7 +276,7 @@ TEST(Ramp, AStepThatIsSkippedBeforeAStageIsExplained) {
              Fill{.x = own.model.gpt.parameters->units()[1].main_grads.slice(0, 5, 1), .value = std::nan("")});
     });
   };
-  const RunResult run = test::train({.flags = cell.ramp(), .prepare = poison});
+  const RunResult run = train({.flags = cell.ramp(), .prepare = poison});
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_EQ(run.skipped_steps, 1);
   EXPECT_EQ(std::ssize(run.losses), kSteps);
@@ -292,4 +284,4 @@ TEST(Ramp, AStepThatIsSkippedBeforeAStageIsExplained) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -14,13 +14,11 @@
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::operator+;
 using testing::HasSubstr;
 using testing::Not;
-using Words = std::vector<std::string>;
 using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int64_t kLength = 16;
@@ -71,9 +69,9 @@ class ResumedData : public testing::TestWithParam<Resume> {
         read_[input.first_samples[at]].emplace_back(tokens.begin(), tokens.end());
       });
     };
-    test::train({.flags = data_ + Words{"--micro-batch-size", "1", "--global-batch-size", part.batch} + more,
-                 .ranks = part.ranks,
-                 .prepare = record});
+    train({.flags = data_ + Words{"--micro-batch-size", "1", "--global-batch-size", part.batch} + more,
+           .ranks = part.ranks,
+           .prepare = record});
     return testing::internal::GetCapturedStderr();
   }
   std::vector<Tokens> order_for(std::int64_t num_samples) const {
@@ -152,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ResumedData, testing::ValuesIn(resumes()), [](const
 
 // Sizes of data sets follow from the length of the run, so that only other data than these can end early.
 TEST(StepSamples, TrainingNeverBeginsAgainAndEvaluationDoes) {
-  const Options options = parse_flags(App::kTrain, test::tiny_flags()).options;
+  const Options options = parse_flags(App::kTrain, tiny_flags()).options;
   const Datasets data = build_datasets(
       {.seed = 11, .seq_length = kLength, .vocab_size = 257, .mock = true, .num_samples = {.train = 20, .valid = 20}});
   ThreadWorld(1).run([&](Communicator& world) {
@@ -204,4 +202,4 @@ TEST(RunData, OrderOfEarlierCheckpointsIsThatOfTheirFlags) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -3,14 +3,8 @@
 
 #include "tests/unit/train/moe/moe_families.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Layout;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
 
 // Also with layers as graphs.
 constexpr const char* kGraphs = "--cuda-graph-impl";
@@ -40,7 +34,7 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
   const Layout& layout = GetParam();
   const TestFolder scratch;
   const std::int64_t steps = 3;
-  const Words flags = test::sizes_for(layout) + test::families()[1].flags + layout.flags() +
+  const Words flags = sizes_for(layout) + families()[1].flags + layout.flags() +
                       Words{"--train-iters",
                             std::to_string(steps),
                             "--eval-interval",
@@ -52,40 +46,36 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
                             "--async-save",
                             kGraphs,
                             layout.sharing != Sharing::kNone ? "local" : "none"};
-  const RunResult run = test::train({.flags = flags, .ranks = layout.ranks()});
+  const RunResult run = train({.flags = flags, .ranks = layout.ranks()});
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
   ASSERT_EQ(run.losses.size(), static_cast<std::size_t>(steps));
-  test::expect_acted(run, layout, test::sizes_of(layout), {.steps = steps}, 4);
+  expect_acted(run, layout, sizes_of(layout), {.steps = steps}, 4);
 }
 
 // Gathers and sums of two groups of ranks on the same streams, beside tensor-parallel pieces.
 TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
   const Layout layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = Sharing::kUnits};
-  const RunResult run = test::train(
-      {.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + Words{"--train-iters", "2"},
-       .ranks = layout.ranks()});
+  const RunResult run = train(sizes_for(layout) + moe_families()[0].flags + Words{"--train-iters", "2"}, layout);
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
   EXPECT_EQ(run.losses.size(), 2u);
-  for (const test::RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
+  for (const RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
 }
 
 // Rows to the ranks of their experts and back beside the shared expert, in graphs, beside gathers of dense units and
 // copies of as many rows as are in use.
 TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
   const Layout layout{.data = 2, .sharing = Sharing::kUnits, .expert = 2};
-  const Words more = test::words(
+  const Words more = words(
                          "--train-iters 3 --moe-shared-expert-overlap --fine-grained-activation-offloading "
                          "--min-offload-bytes 0 --offload-modules fused_group_mlp") +
                      Words{kGraphs, "local"};
-  const RunResult run =
-      test::train({.flags = test::sizes_for(layout) + test::moe_families()[0].flags + layout.flags() + more,
-                   .ranks = layout.ranks()});
+  const RunResult run = train(sizes_for(layout) + moe_families()[0].flags + more, layout);
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
   EXPECT_EQ(run.losses.size(), 3u);
-  for (const test::RankActivity& rank : run.ranks) {
+  for (const RankActivity& rank : run.ranks) {
     EXPECT_GT(rank.units_reduced, 0);
     EXPECT_GT(rank.offload.reloads, 0);
   }
@@ -94,19 +84,17 @@ TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
 // Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
 TEST(ThreadsOfOffload, ShareNothingWithoutOrder) {
   const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = Sharing::kUnits};
-  const Words kinds = test::words(
+  const Words kinds = words(
       "--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules attn_norm core_attn act "
       "fc2");
-  const RunResult run = test::train(
-      {.flags = test::sizes_for(layout) + layout.flags() + kinds + Words{"--train-iters", "3", kGraphs, "local"},
-       .ranks = layout.ranks()});
+  const RunResult run = train(sizes_for(layout) + kinds + Words{"--train-iters", "3", kGraphs, "local"}, layout);
   EXPECT_EQ(run.code, ExitCode::kOk);
   EXPECT_TRUE(run.copies_agree);
   EXPECT_EQ(run.losses.size(), 3u);
   std::int64_t reloads = 0;
-  for (const test::RankActivity& rank : run.ranks) reloads += rank.offload.reloads;
+  for (const RankActivity& rank : run.ranks) reloads += rank.offload.reloads;
   EXPECT_GT(reloads, 0);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -12,11 +12,10 @@
 #include "tests/support/error_of.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 using nlohmann::json;
-using test::operator+;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -84,9 +83,9 @@ std::vector<std::string> overlapping(const Picture& picture) {
 TEST(TraceOfARun, ShowsTheStepsOfTheWindowOnAllRanks) {
   const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
-  const test::RunResult plain = test::train({.flags = {}, .ranks = 2});
-  const test::RunResult traced = test::train({.flags = window(path, 2, 4), .ranks = 2});
-  test::expect_same_run(plain, traced);
+  const RunResult plain = train({.flags = {}, .ranks = 2});
+  const RunResult traced = train({.flags = window(path, 2, 4), .ranks = 2});
+  expect_same_run(plain, traced);
 
   const Picture picture = read(path);
   EXPECT_THAT(overlapping(picture), ::testing::IsEmpty());
@@ -115,14 +114,13 @@ TEST(TraceOfARun, ShowsTheStepsOfTheWindowOnAllRanks) {
 TEST(TraceOfARun, ProfileRanksChoosesTheRanks) {
   const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
-  test::train({.flags = window(path, 1, 100) + std::vector<std::string>{"--profile-ranks", "1"}, .ranks = 2});
+  train({.flags = window(path, 1, 100) + Words{"--profile-ranks", "1"}, .ranks = 2});
   std::set<int> ranks;
   for (const json& span : read(path).spans) ranks.insert(span["pid"].get<int>());
   EXPECT_EQ(ranks, std::set<int>{1});
   EXPECT_EQ(error_of(ExitCode::kUsage,
                      [&] {
-                       test::train({.flags = window(path, 1, 2) + std::vector<std::string>{"--profile-ranks", "0", "2"},
-                                    .ranks = 2});
+                       train({.flags = window(path, 1, 2) + Words{"--profile-ranks", "0", "2"}, .ranks = 2});
                      }),
             "--profile-ranks: expected ranks from 0 to 1, got 2");
 }
@@ -131,7 +129,7 @@ TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
   const TestFolder scratch;
   const std::string path = scratch.path("trace.json");
   testing::internal::CaptureStderr();
-  test::train({.flags = window(path, 50, 52)});
+  train({.flags = window(path, 50, 52)});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("--trace " + path + ": not written, no step of [50, 52) was run"));
   EXPECT_FALSE(std::ifstream(path).is_open());
@@ -139,7 +137,7 @@ TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
 
 TEST(TraceOfARun, AFolderThatIsMissingIsToldBeforeTheFirstStep) {
   try {
-    test::train({.flags = window("/nowhere/at/all.json", 1, 2)});
+    train({.flags = window("/nowhere/at/all.json", 1, 2)});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kFileIo);
@@ -148,4 +146,4 @@ TEST(TraceOfARun, AFolderThatIsMissingIsToldBeforeTheFirstStep) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

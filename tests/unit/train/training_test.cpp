@@ -10,39 +10,32 @@
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::RunResult;
-
-using test::expect_same_run;
-using test::operator+;
-
-const std::vector<std::string> kLlama = test::llama_flags();
+const std::vector<std::string> kLlama = llama_flags();
 
 TEST(Training, TwoRunsAreBitIdentical) {
-  expect_same_run(test::train({.flags = test::kDropout, .ranks = 2}),
-                  test::train({.flags = test::kDropout, .ranks = 2}));
+  expect_same_run(train({.flags = kDropout, .ranks = 2}), train({.flags = kDropout, .ranks = 2}));
 }
 
 class Ranks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(DataParallel, Ranks, testing::Values(2, 4));
 
 TEST_P(Ranks, AgreeWithOneRank) {
-  const std::vector<std::string> flags =
-      kLlama + test::kDropout + std::vector<std::string>{"--train-iters", "20", "--lr-warmup-iters", "2"};
-  const RunResult one = test::train({.flags = flags});
-  const RunResult many = test::train({.flags = flags, .ranks = GetParam()});
+  const std::vector<std::string> flags = kLlama + kDropout + Words{"--train-iters", "20", "--lr-warmup-iters", "2"};
+  const RunResult one = train({.flags = flags});
+  const RunResult many = train({.flags = flags, .ranks = GetParam()});
   EXPECT_EQ(one.loss_values.size(), 20u);
-  test::expect_losses_near(many, one);
+  expect_losses_near(many, one);
   EXPECT_EQ(one.buckets_reduced, 0);
   EXPECT_GT(many.buckets_reduced, 0);
 }
 
 TEST_P(Ranks, GradientsOfOneStepAgreeWithOneRank) {
-  const std::vector<std::string> flags = kLlama + std::vector<std::string>{"--train-iters", "1"};
-  const RunResult one = test::train({.flags = flags});
-  const RunResult many = test::train({.flags = flags, .ranks = GetParam()});
+  const std::vector<std::string> flags = kLlama + Words{"--train-iters", "1"};
+  const RunResult one = train({.flags = flags});
+  const RunResult many = train({.flags = flags, .ranks = GetParam()});
   for (const auto& [name, want] : one.gradients) {
     const std::vector<float>& got = many.gradients.at(name);
     double difference = 0, norm = 0;
@@ -56,50 +49,47 @@ TEST_P(Ranks, GradientsOfOneStepAgreeWithOneRank) {
 }
 
 TEST(Training, ABucketPerUnitGivesTheBitsOfOneBucket) {
-  const RunResult one = test::train({.ranks = 2});
-  const RunResult many = test::train({.flags = {"--overlap-grad-reduce", "--ddp-bucket-size", "1"}, .ranks = 2});
+  const RunResult one = train({.ranks = 2});
+  const RunResult many = train({.flags = {"--overlap-grad-reduce", "--ddp-bucket-size", "1"}, .ranks = 2});
   EXPECT_GT(many.buckets_reduced, one.buckets_reduced);
   expect_same_run(one, many);
 }
 
 TEST(Training, MicroBatchSizeKeepsDropoutAndLoss) {
-  const RunResult small = test::train({.flags = test::kDropout + std::vector<std::string>{"--micro-batch-size", "1"}});
-  const RunResult large = test::train({.flags = test::kDropout + std::vector<std::string>{"--micro-batch-size", "8"}});
-  test::expect_losses_near(small, large);
+  const RunResult small = train({.flags = kDropout + Words{"--micro-batch-size", "1"}});
+  const RunResult large = train({.flags = kDropout + Words{"--micro-batch-size", "8"}});
+  expect_losses_near(small, large);
 }
 
 class RecomputeRuns : public testing::TestWithParam<std::vector<std::string>> {};
-INSTANTIATE_TEST_SUITE_P(All, RecomputeRuns, testing::ValuesIn(test::recompute_modes()));
+INSTANTIATE_TEST_SUITE_P(All, RecomputeRuns, testing::ValuesIn(recompute_modes()));
 
 TEST_P(RecomputeRuns, ChangeNoBitAndSaveMemory) {
-  for (const std::vector<std::string>& model :
-       {std::vector<std::string>{}, kLlama, std::vector<std::string>{"--bf16"}}) {
-    const std::vector<std::string> flags = model + test::kDropout + std::vector<std::string>{"--train-iters", "3"};
-    const RunResult plain = test::train({.flags = flags});
-    const RunResult recomputed = test::train({.flags = flags + GetParam()});
+  for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama, Words{"--bf16"}}) {
+    const std::vector<std::string> flags = model + kDropout + Words{"--train-iters", "3"};
+    const RunResult plain = train({.flags = flags});
+    const RunResult recomputed = train({.flags = flags + GetParam()});
     expect_same_run(plain, recomputed);
     EXPECT_LT(recomputed.arena_planned, plain.arena_planned);
   }
 }
 
 TEST(Training, MemoryIsWhatWasPlanned) {
-  RunResult result = test::train({.flags = test::kEvaluations, .ranks = 2});
+  RunResult result = train({.flags = kEvaluations, .ranks = 2});
   EXPECT_EQ(result.arena_touched, result.arena_planned);
   EXPECT_EQ(result.pool_peak, result.planned_total);
 }
 
 TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
   const TestFolder scratch;
-  for (const std::vector<std::string>& dtype : {std::vector<std::string>{}, std::vector<std::string>{"--bf16"}}) {
+  for (const std::vector<std::string>& dtype : {std::vector<std::string>{}, Words{"--bf16"}}) {
     const std::string folder = scratch.path(dtype.empty() ? "fp32" : "bf16");
-    const std::vector<std::string> flags =
-        kLlama + test::kDropout + dtype + std::vector<std::string>{"--lr-warmup-iters", "2"};
-    const RunResult unbroken = test::train({.flags = flags, .ranks = 2});
-    const RunResult first =
-        test::train({.flags = flags + std::vector<std::string>{"--exit-interval", "3", "--save", folder}, .ranks = 2});
+    const std::vector<std::string> flags = kLlama + kDropout + dtype + Words{"--lr-warmup-iters", "2"};
+    const RunResult unbroken = train({.flags = flags, .ranks = 2});
+    const RunResult first = train({.flags = flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = 2});
     EXPECT_EQ(first.code, ExitCode::kStoppedOnRequest);
     ASSERT_EQ(first.losses.size(), 3u);
-    const RunResult second = test::train({.flags = flags + std::vector<std::string>{"--load", folder}, .ranks = 2});
+    const RunResult second = train({.flags = flags + Words{"--load", folder}, .ranks = 2});
     ASSERT_EQ(second.losses.size(), 3u);
     EXPECT_EQ(first.losses + second.losses, unbroken.losses);
     EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
@@ -107,7 +97,7 @@ TEST(Training, ResumeGivesTheBitsOfTheUnbrokenRun) {
   }
 }
 
-const std::vector<std::string> kNarrowModel = test::words(
+const std::vector<std::string> kNarrowModel = words(
     "--bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 --adam-beta2 0.95 --lr "
     "1e-2");
 
@@ -117,17 +107,16 @@ TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
   for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
     const std::string folder = scratch.path(model.empty() ? "gpt" : "llama");
     const std::vector<std::string> flags = model + kNarrowModel;
-    const RunResult unbroken = test::train({.flags = flags, .ranks = 2});
-    const RunResult wide = test::train({.flags = model + wide_flags, .ranks = 2});
+    const RunResult unbroken = train({.flags = flags, .ranks = 2});
+    const RunResult wide = train({.flags = model + wide_flags, .ranks = 2});
     EXPECT_EQ(unbroken.losses[0], wide.losses[0]);
     EXPECT_NE(unbroken.losses, wide.losses);
     EXPECT_LT(unbroken.loss_values[5], unbroken.loss_values[0]);
     EXPECT_NEAR(unbroken.loss_values[5], wide.loss_values[5], 0.1 * (wide.loss_values[0] - wide.loss_values[5]));
     EXPECT_EQ(unbroken.pool_peak, unbroken.planned_total);
     EXPECT_LT(unbroken.planned_total, wide.planned_total);
-    const RunResult first =
-        test::train({.flags = flags + std::vector<std::string>{"--exit-interval", "3", "--save", folder}, .ranks = 2});
-    const RunResult second = test::train({.flags = flags + std::vector<std::string>{"--load", folder}, .ranks = 2});
+    const RunResult first = train({.flags = flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = 2});
+    const RunResult second = train({.flags = flags + Words{"--load", folder}, .ranks = 2});
     EXPECT_EQ(first.losses + second.losses, unbroken.losses);
     EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
     EXPECT_TRUE(second.weights == unbroken.weights);
@@ -138,14 +127,13 @@ TEST(Training, Bf16GradientsAndMomentsTrainAndResumeBitForBit) {
 TEST(Training, MomentsOfAnotherDtypeAreConverted) {
   const TestFolder scratch;
   const std::vector<std::string> wide = {"--bf16", "--lr-decay-style", "constant"};
-  const std::vector<std::string> narrow =
-      wide + std::vector<std::string>{"--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"};
+  const std::vector<std::string> narrow = wide + Words{"--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"};
   for (const bool widen : {false, true}) {
     const std::vector<std::string>&from = widen ? narrow : wide, &to = widen ? wide : narrow;
     const std::string folder = scratch.path(widen ? "narrow" : "wide");
-    const RunResult unbroken = test::train({.flags = from});
-    test::train({.flags = from + std::vector<std::string>{"--exit-interval", "3", "--save", folder}});
-    const RunResult second = test::train({.flags = to + std::vector<std::string>{"--load", folder}});
+    const RunResult unbroken = train({.flags = from});
+    train({.flags = from + Words{"--exit-interval", "3", "--save", folder}});
+    const RunResult second = train({.flags = to + Words{"--load", folder}});
     ASSERT_EQ(second.losses.size(), 3u);
     EXPECT_EQ(second.losses[0], unbroken.losses[3]);
     EXPECT_NE(second.losses, (std::vector<std::string>(unbroken.losses.begin() + 3, unbroken.losses.end())));
@@ -155,37 +143,35 @@ TEST(Training, MomentsOfAnotherDtypeAreConverted) {
 
 TEST(Training, TheLossInChunksTrainsTheSameModelInLessMemory) {
   for (const std::vector<std::string>& model : {std::vector<std::string>{}, kLlama}) {
-    const std::vector<std::string> flags = model + test::kEvaluations;
-    const RunResult plain = test::train({.flags = flags, .ranks = 2});
-    const RunResult chunked = test::train(
-        {.flags = flags + std::vector<std::string>{"--loss-chunk-size", "5", "--check-hazards"}, .ranks = 2});
+    const std::vector<std::string> flags = model + kEvaluations;
+    const RunResult plain = train({.flags = flags, .ranks = 2});
+    const RunResult chunked = train({.flags = flags + Words{"--loss-chunk-size", "5", "--check-hazards"}, .ranks = 2});
     EXPECT_EQ(chunked.losses[0], plain.losses[0]);
     EXPECT_TRUE(chunked.weights != plain.weights) << "the sums' order did not change";
-    test::expect_losses_near(chunked, plain);
+    expect_losses_near(chunked, plain);
     EXPECT_LT(chunked.arena_planned, plain.arena_planned);
     EXPECT_EQ(chunked.arena_touched, chunked.arena_planned);
     EXPECT_EQ(chunked.hazards, 0);
-    const RunResult recomputed = test::train(
-        {.flags = flags + std::vector<std::string>{"--loss-chunk-size", "5", "--recompute-granularity", "full"},
-         .ranks = 2});
+    const RunResult recomputed =
+        train({.flags = flags + Words{"--loss-chunk-size", "5", "--recompute-granularity", "full"}, .ranks = 2});
     expect_same_run(chunked, recomputed);
   }
 }
 
 TEST(Training, ResumeOnAnotherNumberOfRanksContinues) {
   const TestFolder scratch;
-  const RunResult unbroken = test::train({.ranks = 1});
-  test::train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = 4});
-  const RunResult second = test::train({.flags = {"--load", scratch.path("c")}, .ranks = 2});
+  const RunResult unbroken = train({.ranks = 1});
+  train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = 4});
+  const RunResult second = train({.flags = {"--load", scratch.path("c")}, .ranks = 2});
   ASSERT_EQ(second.loss_values.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(second.loss_values[i] / unbroken.loss_values[i + 3], 1, 1e-5);
 }
 
 TEST(Training, AnotherSeedCannotContinueTheDataOrder) {
   const TestFolder scratch;
-  test::train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}});
+  train({.flags = {"--exit-interval", "3", "--save", scratch.path("c")}});
   try {
-    test::train({.flags = {"--load", scratch.path("c"), "--seed", "12"}});
+    train({.flags = {"--load", scratch.path("c"), "--seed", "12"}});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
@@ -196,15 +182,15 @@ TEST(Training, AnotherSeedCannotContinueTheDataOrder) {
 TEST(Training, ALastSaveThatFailsIsNotSuccess) {
   const TestFolder scratch;
   std::ofstream(scratch.path("file")) << "not a folder";
-  const RunResult result = test::train({.flags = {"--save", scratch.path("file/c")}});
+  const RunResult result = train({.flags = {"--save", scratch.path("file/c")}});
   EXPECT_EQ(result.code, ExitCode::kFileIo);
   EXPECT_EQ(result.losses.size(), 6u);  // training itself went on
 }
 
 TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {
   const TestFolder scratch;
-  const RunResult first = test::train({.flags = {"--save", scratch.path("c"), "--lr", "1e-2"}});
-  const RunResult tuned = test::train({.flags = {"--load", scratch.path("c"), "--finetune"}});
+  const RunResult first = train({.flags = {"--save", scratch.path("c"), "--lr", "1e-2"}});
+  const RunResult tuned = train({.flags = {"--load", scratch.path("c"), "--finetune"}});
   ASSERT_EQ(tuned.losses.size(), 6u);
   EXPECT_LT(tuned.loss_values[0], first.loss_values[0]);
   EXPECT_NE(tuned.losses[0], first.losses[0]);
@@ -224,8 +210,8 @@ TEST(Training, ANanSkipsTheStepOnAllRanks) {
     });
   };
   const std::vector<std::string> flags = {"--lr-decay-style", "constant"};
-  const RunResult poisoned = test::train({.flags = flags, .ranks = 2, .prepare = poison});
-  const RunResult clean = test::train({.flags = flags, .ranks = 2});
+  const RunResult poisoned = train({.flags = flags, .ranks = 2, .prepare = poison});
+  const RunResult clean = train({.flags = flags, .ranks = 2});
   EXPECT_EQ(poisoned.skipped_steps, 1);
   EXPECT_EQ(poisoned.grad_norms[1], "nan");
   EXPECT_EQ(poisoned.losses[0], clean.losses[0]);
@@ -251,7 +237,7 @@ TEST(Training, NothingIsTakenFromTheSystemWithinSteps) {
       });
     };
     const RunResult result =
-        test::train({.flags = test::words("--eval-interval 2 --eval-iters 1 " + more), .ranks = 2, .prepare = watch});
+        train({.flags = words("--eval-interval 2 --eval-iters 1 " + more), .ranks = 2, .prepare = watch});
     EXPECT_GE(at_first, 0);
     EXPECT_EQ(result.system_allocations_after, at_first);
   }
@@ -268,7 +254,7 @@ TEST(Training, HooksRunAroundEveryVerbInOrder) {
       });
     }
   };
-  test::train({.flags = {"--train-iters", "1", "--micro-batch-size", "4"}, .prepare = watch});
+  train({.flags = {"--train-iters", "1", "--micro-batch-size", "4"}, .prepare = watch});
   std::vector<std::string> want;
   for (const char* m : {"0", "1"}) {
     for (const char* point :
@@ -285,7 +271,7 @@ TEST(Training, AHookThatThrowsNamesItsSegment) {
                                        [](const HookContext&) { throw std::runtime_error("no more"); });
   };
   try {
-    test::train({.prepare = fail_in_hook});
+    train({.prepare = fail_in_hook});
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
@@ -295,4 +281,4 @@ TEST(Training, AHookThatThrowsNamesItsSegment) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -12,20 +12,17 @@
 #include "apps/config/logging_options.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 using nlohmann::json;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kRanks = 4, kMicrobatches = 2, kTokens = 32, kTopk = 2, kWidth = 24;
 
 const Words kFlags = Words{"--num-layers",       "4", "--hidden-size",       "16", "--seq-length",  "16",
                            "--micro-batch-size", "2", "--global-batch-size", "8",  "--train-iters", "5"} +
-                     test::llama_flags() +
+                     llama_flags() +
                      Words{"--ffn-hidden-size",
                            "32",
                            "--num-experts",
@@ -69,7 +66,7 @@ std::map<std::pair<int, std::string>, std::int64_t> copies_in(const std::string&
 void expect_offload_of_step(const json& line, const RunResult& run, const std::string& log) {
   const json& offload = line.at("offload");
   std::int64_t slots = 0, planned = 0;
-  for (const test::RankActivity& rank : run.ranks) {
+  for (const RankActivity& rank : run.ranks) {
     slots += rank.slots;
     planned += static_cast<std::int64_t>(rank.host_planned);
   }
@@ -106,14 +103,14 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
   };
   const Words trace = {"--trace", scratch.path("trace.json"), "--profile-step-start", "2", "--profile-step-end", "3"};
   testing::internal::CaptureStderr();
-  const RunResult run = test::train({.flags = kFlags + trace, .ranks = kRanks, .finish = read});
+  const RunResult run = train({.flags = kFlags + trace, .ranks = kRanks, .finish = read});
   const std::string log = testing::internal::GetCapturedStderr();
 
   // Tokens of two ranks have kTopk rows each on one of the two or the other, of gate and up in fp32.
   constexpr std::int64_t kRowBytes = 2 * kWidth * 4;
   std::int64_t all = 0, want = 0;
   for (const auto& [rank, bytes] : moved) {
-    const test::RankActivity& did = run.ranks[static_cast<std::size_t>(rank)];
+    const RankActivity& did = run.ranks[static_cast<std::size_t>(rank)];
     EXPECT_EQ(bytes[0], bytes[1]);
     EXPECT_LT(bytes[0], did.slot_bytes * kMicrobatches);
     EXPECT_EQ(did.offload.bounded_out, did.offload.bytes_out);
@@ -148,11 +145,11 @@ TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
       const std::lock_guard lock(mutex);
       moved[rank] = trainer.rank().step.moved_bytes.as<const std::int64_t>()[0];
     };
-    const RunResult run = test::train(
-        {.flags = kFlags + Words{"--offload-modules", "expert_fc1"} + graphs, .ranks = kRanks, .finish = read});
+    const RunResult run =
+        train({.flags = kFlags + Words{"--offload-modules", "expert_fc1"} + graphs, .ranks = kRanks, .finish = read});
     std::int64_t all = 0, most = 0;
     for (int rank = 0; rank < kRanks; ++rank) {
-      const test::RankActivity& did = run.ranks[static_cast<std::size_t>(rank)];
+      const RankActivity& did = run.ranks[static_cast<std::size_t>(rank)];
       const std::int64_t layers = did.slots / 2;
       const std::int64_t arrived = did.slot_bytes - layers * kNormBytes;  // with all of their room
       EXPECT_EQ(did.offload.bounded_out * did.slot_bytes, did.offload.bytes_out * arrived);
@@ -180,7 +177,7 @@ TEST(MoeCopies, OfOtherStagesAreToldByRankZero) {
   Words flags = kFlags;
   ASSERT_EQ(flags.back(), "moe_act");
   flags.back() = "moe_act:2";
-  const RunResult run = test::train({.flags = flags, .ranks = kRanks, .finish = read});
+  const RunResult run = train({.flags = flags, .ranks = kRanks, .finish = read});
   EXPECT_EQ(run.ranks[0].slots, 0);
   ASSERT_EQ(lines.size(), 5u);
   for (const json& line : lines) {
@@ -194,4 +191,4 @@ TEST(MoeCopies, OfOtherStagesAreToldByRankZero) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -7,13 +7,8 @@
 
 #include "tests/unit/train/moe/moe_runs.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Layout;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 
 constexpr std::array kSegments = {"router", "dispatch", "experts", "return", "merge"};
 
@@ -40,7 +35,7 @@ Hooked train_hooked(const Words& flags, const Layout& layout, const std::vector<
       }
     }
   };
-  hooked.run = test::train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .customize = add_hooks});
+  hooked.run = train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .customize = add_hooks});
   EXPECT_TRUE(hooked.run.memory_as_planned);
   EXPECT_EQ(hooked.run.hazards, 0);
   return hooked;
@@ -49,7 +44,7 @@ Hooked train_hooked(const Words& flags, const Layout& layout, const std::vector<
 TEST(MoeHooks, AnywhereInALayerOfExpertsChangeNoBit) {
   constexpr int kSteps = 3, kLayers = 4, kMicrobatches = 4;
   const Words flags =
-      test::sizes_for({}) + test::moe_families()[0].flags +
+      sizes_for({}) + moe_families()[0].flags +
       Words{"--bf16",        "--hidden-dropout",    "0.1", "--check-hazards", "--moe-shared-expert-overlap",
             "--train-iters", std::to_string(kSteps)};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
@@ -61,7 +56,7 @@ TEST(MoeHooks, AnywhereInALayerOfExpertsChangeNoBit) {
     for (const Words& way : {Words{}, graphs}) {
       SCOPED_TRACE(testing::PrintToString(place) + testing::PrintToString(way));
       const Hooked hooked = train_hooked(flags + way, layout, place);
-      test::expect_same_run(hooked.run, plain);
+      expect_same_run(hooked.run, plain);
       const auto in_graphs = std::ranges::count_if(
           place, [&](const std::string& name) { return !way.empty() && (name == "router" || name == "dispatch"); });
       EXPECT_EQ(hooked.segments, kLayers * std::ssize(place));
@@ -74,4 +69,4 @@ TEST(MoeHooks, AnywhereInALayerOfExpertsChangeNoBit) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

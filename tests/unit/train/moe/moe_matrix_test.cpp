@@ -13,20 +13,11 @@
 #include "tests/unit/train/graph_cells.h"
 #include "tests/unit/train/moe/moe_families.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::at;
-using test::Cell;
-using test::Layout;
-using test::numbers;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
-
 enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kWay, kSchedule, kLayout, kNumFactors };
-using Case = test::Combination<kNumFactors>;
+using Case = Combination<kNumFactors>;
 
 // Of the first ones eager.
 const std::vector<Words> kModuleSets = {
@@ -60,7 +51,7 @@ constexpr int kGroups = 3;  // adds up in another order
 
 Layout layout_of(const Case& c) {
   Layout layout = at(kLayouts, c, kLayout);
-  layout.schedule = at(test::schedules(), c, kSchedule);
+  layout.schedule = at(schedules(), c, kSchedule);
   layout.sharing = at(kSharings, c, kSharing);
   return layout;
 }
@@ -83,17 +74,17 @@ bool has_ranks(const Case& c) {
 }
 
 std::vector<Case> chosen_cases() {
-  const bool is_quick = test::one_of(2) > 1;
-  const std::size_t schedules = is_quick ? test::schedules().size() : 1, layouts = is_quick ? kLayouts.size() : 1;
-  std::vector<Case> cases = test::combinations<kNumFactors>(
-      {{numbers(test::moe_families().size()), numbers(kModuleSets.size()), numbers(kRecomputed.size()),
+  const bool is_quick = one_of(2) > 1;
+  const std::size_t num_schedules = is_quick ? schedules().size() : 1, num_layouts = is_quick ? kLayouts.size() : 1;
+  std::vector<Case> cases = combinations<kNumFactors>(
+      {{numbers(moe_families().size()), numbers(kModuleSets.size()), numbers(kRecomputed.size()),
         numbers(kFusions.size()), numbers(kSharings.size()), numbers(is_quick ? kSlotCounts.size() : 1),
-        numbers(is_quick ? kWays.size() : 1), numbers(schedules), numbers(layouts)}});
+        numbers(is_quick ? kWays.size() : 1), numbers(num_schedules), numbers(num_layouts)}});
   std::erase_if(cases, [&](const Case& c) { return !is_legal(c) || (is_quick && !has_ranks(c)); });
-  if (is_quick) return test::pairwise<kNumFactors>(cases);
+  if (is_quick) return pairwise<kNumFactors>(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     Case& c = cases[i];
-    c[kSchedule] = static_cast<int>(i % test::schedules().size());
+    c[kSchedule] = static_cast<int>(i % schedules().size());
     c[kLayout] = static_cast<int>(i / 7 % kLayouts.size());
     if (!has_ranks(c)) c[kLayout] = 4;
     if (at(kLayouts, c, kLayout).expert > 1) c[kWay] = static_cast<int>(i / 3 % kWays.size());
@@ -105,7 +96,7 @@ std::vector<Case> chosen_cases() {
 
 Cell cell_of(const Case& c) {
   Cell cell{.modules = at(kModuleSets, c, kModules), .layout = layout_of(c), .steps = 4, .eval_interval = 2};
-  cell.more = at(test::moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
+  cell.more = at(moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
               at(kSlotCounts, c, kSlots) + at(kWays, c, kWay) + Words{"--bf16", "--check-hazards"};
   return cell;
 }
@@ -135,18 +126,18 @@ class MoeMatrix : public testing::TestWithParam<std::tuple<int, int>> {
   static const RunResult& plain_run(const Case& c) {
     static std::map<Case, RunResult> runs;
     const Case key = plain(c);
-    if (!runs.contains(key)) runs.emplace(key, test::run_eagerly(cell_of(key)));
+    if (!runs.contains(key)) runs.emplace(key, run_eagerly(cell_of(key)));
     return runs.at(key);
   }
 };
 std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& test) {
   const auto [family, modules] = test.param;
-  std::string name = test::moe_families()[static_cast<std::size_t>(family)].name;
+  std::string name = moe_families()[static_cast<std::size_t>(family)].name;
   for (const std::string& module : kModuleSets[static_cast<std::size_t>(modules)]) name += "_" + module;
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Models, MoeMatrix,
-                         testing::Combine(testing::Range(0, static_cast<int>(test::moe_families().size())),
+                         testing::Combine(testing::Range(0, static_cast<int>(moe_families().size())),
                                           testing::Range(0, static_cast<int>(kModuleSets.size()))),
                          name_of);
 
@@ -157,18 +148,18 @@ TEST_P(MoeMatrix, ChangesNoBit) {
     const Cell cell = cell_of(c);
     SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
     const RunResult& want = plain_run(c);
-    test::Books books;
-    const RunResult run = test::run(cell, books);
-    test::expect_same_run(run, want);
-    ASSERT_EQ(run.balancing_losses.size(), want.balancing_losses.size());
-    for (std::size_t i = 0; i < run.balancing_losses.size(); ++i)  // whose sum over layers has any order
-      EXPECT_NEAR(run.balancing_losses[i], want.balancing_losses[i], 1e-6);
-    EXPECT_TRUE(run.copies_agree);
-    EXPECT_TRUE(run.memory_as_planned);
-    EXPECT_EQ(run.hazards, 0);
-    for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.gathers_units());
-    test::expect_evaluated(cell, run);
-    test::expect_replayed(cell, books);
+    Books books;
+    const RunResult got = run(cell, books);
+    expect_same_run(got, want);
+    ASSERT_EQ(got.balancing_losses.size(), want.balancing_losses.size());
+    for (std::size_t i = 0; i < got.balancing_losses.size(); ++i)  // whose sum over layers has any order
+      EXPECT_NEAR(got.balancing_losses[i], want.balancing_losses[i], 1e-6);
+    EXPECT_TRUE(got.copies_agree);
+    EXPECT_TRUE(got.memory_as_planned);
+    EXPECT_EQ(got.hazards, 0);
+    for (const RankActivity& rank : got.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.gathers_units());
+    expect_evaluated(cell, got);
+    expect_replayed(cell, books);
     EXPECT_EQ(books.stats.empty(), modules == 0);
     if (testing::Test::HasFailure()) return;
   }
@@ -181,10 +172,10 @@ TEST(MoeMatrixCases, HaveEachModelAndModules) {
     ++cases[{c[kFamily], c[kModules]}];
     replayed += c[kModules] == 0 ? 0 : 1;
   }
-  EXPECT_EQ(cases.size(), test::moe_families().size() * kModuleSets.size());
+  EXPECT_EQ(cases.size(), moe_families().size() * kModuleSets.size());
   EXPECT_GE(all_cases().size(), 30u);
   EXPECT_GE(replayed, 25);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

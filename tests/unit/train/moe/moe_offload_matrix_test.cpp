@@ -10,26 +10,17 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/graph_cells.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::at;
-using test::Cell;
-using test::Layout;
-using test::numbers;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
-
 enum Factor { kModel, kWay, kModules, kSharing, kSchedule, kLayout, kNumFactors };
-using Case = test::Combination<kNumFactors>;
+using Case = Combination<kNumFactors>;
 
 // Every other layer has experts, the first one too.
 const Words kExperts =
-    test::llama_flags() + Words{"--bf16", "--ffn-hidden-size", "32", "--num-experts",    "4", "--moe-ffn-hidden-size",
-                                "16",     "--moe-router-topk", "2",  "--moe-layer-freq", "2", "--moe-aux-loss-coeff",
-                                "0.1"};
+    llama_flags() + Words{"--bf16", "--ffn-hidden-size", "32", "--num-experts",    "4", "--moe-ffn-hidden-size",
+                          "16",     "--moe-router-topk", "2",  "--moe-layer-freq", "2", "--moe-aux-loss-coeff",
+                          "0.1"};
 const std::vector<Words> kModels = {{},
                                     kExperts,
                                     kExperts + Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
@@ -78,12 +69,12 @@ bool is_legal(const Case& c) {
 }
 
 std::vector<Case> chosen_cases() {
-  const bool is_quick = test::kIsSlow || test::one_of(2) > 1;
-  std::vector<Case> cases = test::combinations<kNumFactors>(
+  const bool is_quick = kIsSlow || one_of(2) > 1;
+  std::vector<Case> cases = combinations<kNumFactors>(
       {{numbers(kModels.size()), numbers(ways().size()), numbers(kModuleSets.size()), numbers(kSharings.size()),
-        numbers(test::schedules().size()), numbers(is_quick ? kLayouts.size() : 1)}});
+        numbers(schedules().size()), numbers(is_quick ? kLayouts.size() : 1)}});
   std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
-  if (is_quick) return test::pairwise<kNumFactors>(cases);
+  if (is_quick) return pairwise<kNumFactors>(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i][kLayout] = static_cast<int>(i / 7 % kLayouts.size());
   return cases;
 }
@@ -95,10 +86,10 @@ Cell cell_of(const Case& c) {
   const Way& way = at(ways(), c, kWay);
   Cell cell{
       .modules = at(kModuleSets, c, kModules), .layout = at(kLayouts, c, kLayout), .steps = kSteps, .eval_interval = 2};
-  cell.layout.schedule = at(test::schedules(), c, kSchedule);
+  cell.layout.schedule = at(schedules(), c, kSchedule);
   cell.layout.sharing = at(kSharings, c, kSharing);
   cell.more = at(kModels, c, kModel) + way.more + Words{"--check-hazards"};
-  if (!way.offloads.empty()) cell.more = cell.more + test::offload(way.offloads);
+  if (!way.offloads.empty()) cell.more = cell.more + offload(way.offloads);
   return cell;
 }
 
@@ -113,9 +104,9 @@ Case plain(const Case& c) {
 }
 
 // Each slot that moves once each way in each microbatch, and some rank has one.
-void expect_moved(const Case& c, const RunResult& run) {
-  const std::int64_t slots = test::expect_moved(run, kSteps * kMicrobatches);
-  for (const test::RankActivity& rank : run.ranks) EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
+void expect_slots_moved(const Case& c, const RunResult& run) {
+  const std::int64_t slots = expect_moved(run, kSteps * kMicrobatches);
+  for (const RankActivity& rank : run.ranks) EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
   const Words& offloads = at(ways(), c, kWay).offloads;
   // Experts on zb-v with one layer a chunk: handed on within the stage, sent, or needed again at once.
   const Layout layout = cell_of(c).layout;
@@ -138,14 +129,14 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
     const Cell cell = cell_of(c);
     SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
     const auto [found, is_new] = plain_runs.try_emplace(plain(c));
-    if (is_new) found->second = test::run_eagerly(cell_of(plain(c)));
+    if (is_new) found->second = run_eagerly(cell_of(plain(c)));
     const RunResult& want = found->second;
-    test::Books books;
-    const RunResult run = test::run(cell, books);
-    test::expect_same_state(run, want);
-    expect_moved(c, run);
-    test::expect_evaluated(cell, run);
-    test::expect_replayed(cell, books);
+    Books books;
+    const RunResult got = run(cell, books);
+    expect_same_state(got, want);
+    expect_slots_moved(c, got);
+    expect_evaluated(cell, got);
+    expect_replayed(cell, books);
     replayed += books.stats.empty() ? 0 : 1;
     if (testing::Test::HasFailure()) return;
   }
@@ -154,4 +145,4 @@ TEST_P(OffloadMatrix, ChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -9,14 +9,8 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/own_sharding.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Cell;
-using test::OwnCase;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 
 constexpr int kShardedSteps = 3;
 constexpr std::int64_t kShardedMicrobatches = 4;  // of a replica
@@ -31,7 +25,7 @@ Own run_own(const Cell& cell, bool graphs) {
   std::mutex mutex;
   std::map<int, std::shared_ptr<ShardedUnits>> units;
   const auto customize = [&](Rank& rank) {
-    const std::shared_ptr<ShardedUnits> of_rank = test::shard_by_hooks(rank, cell);
+    const std::shared_ptr<ShardedUnits> of_rank = shard_by_hooks(rank, cell);
     const std::lock_guard lock(mutex);
     units[rank.mesh.world().rank()] = of_rank;
     rank.runner.hooks(0).add(HookPoint::kPreForward, [&](const HookContext& hook) {
@@ -52,30 +46,30 @@ Own run_own(const Cell& cell, bool graphs) {
     own.replays +=
         of_rank.stats().replays - static_cast<std::int64_t>(of_rank.plan().runs.size()) * (kShardedSteps - 1);
   };
-  own.run = test::train({.flags = graphs ? cell.graphs() : cell.eager(),
-                         .ranks = cell.layout.ranks(),
-                         .customize = customize,
-                         .finish = finish});
+  own.run = train({.flags = graphs ? cell.graphs() : cell.eager(),
+                   .ranks = cell.layout.ranks(),
+                   .customize = customize,
+                   .finish = finish});
   return own;
 }
 
 void expect_own(const OwnCase& of, const Own& own, const RunResult& want) {
-  test::expect_same_state(own.run, want);
+  expect_same_state(own.run, want);
   EXPECT_EQ(own.unit_actions, 0);
   EXPECT_GT(own.gathers, 0);
-  EXPECT_EQ(own.reductions > 0, test::own_cell(of, kShardedSteps).layout.sharing == test::Sharing::kUnits);
-  EXPECT_EQ(test::expect_moved(own.run, kShardedSteps * kShardedMicrobatches) > 0, !of.offloads.empty());
+  EXPECT_EQ(own.reductions > 0, own_cell(of, kShardedSteps).layout.sharing == Sharing::kUnits);
+  EXPECT_EQ(expect_moved(own.run, kShardedSteps * kShardedMicrobatches) > 0, !of.offloads.empty());
 }
 
 TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
-  std::map<test::Sharing, RunResult> built_in;  // by the way of sharing
-  for (const OwnCase& of : test::one_of(2) > 1 ? test::few_own_cases() : test::own_cases()) {
-    Cell cell = test::own_cell(of, kShardedSteps);
+  std::map<Sharing, RunResult> built_in;  // by the way of sharing
+  for (const OwnCase& of : one_of(2) > 1 ? few_own_cases() : own_cases()) {
+    Cell cell = own_cell(of, kShardedSteps);
     cell.more = cell.more + Words{"--bf16", "--check-hazards"};
     SCOPED_TRACE(cell.name() + testing::PrintToString(of.offloads));
     const auto [found, is_new] = built_in.try_emplace(cell.layout.sharing);
     if (is_new) {
-      found->second = test::run_eagerly(cell);
+      found->second = run_eagerly(cell);
       EXPECT_GT(found->second.ranks[0].units_gathered, 0);
       const Own eager = run_own(cell, false);
       expect_own(of, eager, found->second);
@@ -92,4 +86,4 @@ TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

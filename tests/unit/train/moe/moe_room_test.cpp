@@ -14,15 +14,9 @@
 #include "tests/support/download.h"
 #include "tests/unit/train/moe/moe_runs.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Layout;
-using test::RunRequest;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -32,11 +26,11 @@ const Layout kTwoRanks{.data = 2, .expert = 2};
 // Four experts on two ranks, two choices: evenly chosen, a rank's experts have a row for each of its tokens' choices,
 // 512, and all of them at most 1,024.
 Words model(const char* factor) {
-  return test::words(
+  return words(
              "--num-layers 2 --hidden-size 16 --seq-length 64 --micro-batch-size 4 --global-batch-size 16 "
              "--train-iters 5") +
-         test::llama_flags() +
-         test::words(
+         llama_flags() +
+         words(
              "--ffn-hidden-size 32 --num-experts 4 --moe-router-score-function sigmoid --moe-router-enable-expert-bias "
              "--moe-router-bias-update-rate 8 --hidden-dropout 0.1 --check-hazards") +
          Words{"--moe-expert-rank-capacity-factor", factor};
@@ -81,8 +75,7 @@ Outcome run_in_room(const Words& flags, const Layout& layout = kTwoRanks,
     }
     if (index == 0 && rank.graphs) outcome.replays = rank.graphs->stats().replays;
   };
-  outcome.run =
-      test::train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .prepare = prepare, .finish = finish});
+  outcome.run = train({.flags = flags + layout.flags(), .ranks = layout.ranks(), .prepare = prepare, .finish = finish});
   EXPECT_EQ(outcome.run.code, ExitCode::kOk);
   EXPECT_EQ(outcome.run.skipped_steps, 0);
   EXPECT_EQ(outcome.run.hazards, 0);
@@ -91,7 +84,7 @@ Outcome run_in_room(const Words& flags, const Layout& layout = kTwoRanks,
 }
 
 void expect_same(const Outcome& got, const Outcome& want) {
-  test::expect_same_run(got.run, want.run);
+  expect_same_run(got.run, want.run);
   EXPECT_TRUE(got.run.whole_state == want.run.whole_state);
   EXPECT_EQ(got.biases, want.biases);
   EXPECT_THAT(want.run.regrows, Each(0));
@@ -107,7 +100,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     bool graphs = false;
   };
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe"};
-  const Words moves = test::offload({"attn_norm", "fused_group_mlp"});
+  const Words moves = offload({"attn_norm", "fused_group_mlp"});
   for (const Way& way : {Way{{.data = 2, .expert = 2}, {}, second},
                          Way{{.data = 2, .sharing = Sharing::kOptimizer, .expert = 2}, {}, second},
                          Way{{.data = 2, .sharing = Sharing::kUnits, .expert = 2}, moves, second},
@@ -123,7 +116,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
     EXPECT_EQ(got.run.regrows, way.regrows);
     EXPECT_THAT(got.factors, Each(testing::DoubleNear(2.2, 1e-9)));
     EXPECT_EQ(got.replays > 0, way.graphs);
-    const test::RankActivity &did = got.run.ranks[0], &had_room = want.run.ranks[0];
+    const RankActivity &did = got.run.ranks[0], &had_room = want.run.ranks[0];
     EXPECT_EQ(did.offload.bytes_out, did.offload.bytes_back);
     EXPECT_EQ(did.offload.offloads > had_room.offload.offloads, did.offload.bytes_out > 0);  // done again
   }
@@ -135,16 +128,16 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
 // Where every token comes to every rank, what is short are rows: the new factor is theirs, and not the number of ranks.
 TEST(MoeRoom, GrowsByItsRowsWhereAllTokensArrive) {
   const Layout layout{.data = 4, .expert = 4};
-  const Words flags = test::words(
+  const Words flags = words(
                           "--num-layers 1 --hidden-size 16 --seq-length 64 --micro-batch-size 4 --global-batch-size 16 "
                           "--train-iters 1") +
-                      test::llama_flags() +
-                      test::words(
+                      llama_flags() +
+                      words(
                           "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 1 --moe-router-score-function "
                           "sigmoid --moe-token-dispatcher-type allgather --moe-expert-rank-capacity-factor");
-  const auto with_factor = [&](const char* factor) { return test::train(flags + Words{factor}, layout); };
-  const test::MoeResult got = with_factor("1"), want = with_factor("4");
-  test::expect_same_run(got.run, want.run);
+  const auto with_factor = [&](const char* factor) { return train_experts(flags + Words{factor}, layout); };
+  const MoeResult got = with_factor("1"), want = with_factor("4");
+  expect_same_run(got.run, want.run);
   EXPECT_EQ(got.counts, want.counts);
   EXPECT_THAT(got.run.regrows, ElementsAre(1));
   EXPECT_THAT(want.run.regrows, ElementsAre(0));
@@ -186,9 +179,9 @@ TEST(MoeRoom, ASkippedStepNeedsNone) {
     launch(rank.streams.compute, Fill{.x = rank.model.gpt.parameters->units().front().weights, .value = std::nan("")});
   };
   const RunResult got =
-      test::train({.flags = model("1") + kTwoRanks.flags() + Words{"--train-iters", "2", "--max-skipped-steps", "2"},
-                   .ranks = 2,
-                   .prepare = spoil});
+      train({.flags = model("1") + kTwoRanks.flags() + Words{"--train-iters", "2", "--max-skipped-steps", "2"},
+             .ranks = 2,
+             .prepare = spoil});
   EXPECT_EQ(got.code, ExitCode::kOk);
   EXPECT_EQ(got.skipped_steps, 2);
   EXPECT_THAT(got.regrows, ElementsAre(0, 0));
@@ -199,12 +192,12 @@ TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const TestFolder folder;
   const Outcome whole = run_in_room(model("4"));
   const Words flags = model("1") + kTwoRanks.flags();
-  const RunResult begun = test::train({.flags = flags + Words{"--save", folder.path("kept"), "--exit-interval", "2"},
-                                       .ranks = 2,
-                                       .prepare = set_biases});
+  const RunResult begun = train({.flags = flags + Words{"--save", folder.path("kept"), "--exit-interval", "2"},
+                                 .ranks = 2,
+                                 .prepare = set_biases});
   EXPECT_EQ(begun.code, ExitCode::kStoppedOnRequest);
   EXPECT_THAT(begun.regrows, ElementsAre(0, 1));
-  const RunResult rest = test::train({.flags = flags + Words{"--load", folder.path("kept")}, .ranks = 2});
+  const RunResult rest = train({.flags = flags + Words{"--load", folder.path("kept")}, .ranks = 2});
   EXPECT_THAT(rest.regrows, ElementsAre(1, 1, 1));
   EXPECT_TRUE(rest.whole_state == whole.run.whole_state);
   EXPECT_EQ(rest.losses.back(), whole.run.losses.back());
@@ -212,19 +205,19 @@ TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
 
 // The host has room for what moves there at the start of the run, and not for what would move with more room.
 TEST(MoeRoom, MoreRoomIsCheckedAgainstTheHost) {
-  const Words flags = model("1") + test::offload({"fused_group_mlp"}) + kTwoRanks.flags();
+  const Words flags = model("1") + offload({"fused_group_mlp"}) + kTwoRanks.flags();
   std::atomic<bool> begun = false;
   const auto run_with = [&](std::size_t bytes_then) {
     begun = false;
-    return test::train({.flags = flags,
-                        .ranks = 2,
-                        .prepare =
-                            [&](Trainer& trainer, int index) {
-                              set_biases(trainer, index);
-                              trainer.rank().mesh.world().host_barrier();
-                              begun = true;
-                            },
-                        .host_bytes = [&, bytes_then] { return begun ? bytes_then : std::size_t{0}; }});
+    return train({.flags = flags,
+                  .ranks = 2,
+                  .prepare =
+                      [&](Trainer& trainer, int index) {
+                        set_biases(trainer, index);
+                        trainer.rank().mesh.world().host_barrier();
+                        begun = true;
+                      },
+                  .host_bytes = [&, bytes_then] { return begun ? bytes_then : std::size_t{0}; }});
   };
   const RunResult free = run_with(0);
   EXPECT_THAT(free.regrows, ElementsAre(0, 1, 1, 1, 1));
@@ -248,7 +241,7 @@ TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
   };
   std::string message;
   try {
-    test::train({.flags = model("1") + kTwoRanks.flags(), .ranks = 2, .prepare = fill});
+    train({.flags = model("1") + kTwoRanks.flags(), .ranks = 2, .prepare = fill});
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
     message = error.what();
@@ -260,4 +253,4 @@ TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -9,22 +9,16 @@
 #include "tests/support/download.h"
 #include "tests/unit/train/layouts.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Layout;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
-
 Words model() {
-  return test::sizes_for({}) + test::llama_flags() +
+  return sizes_for({}) + llama_flags() +
          Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--micro-batch-size", "2", "--train-iters", "1"};
 }
 
 RunResult train_checked(const Words& flags, const Layout& layout = {}) {
-  RunResult result = test::train({.flags = flags + layout.flags(), .ranks = layout.ranks()});
+  RunResult result = train(flags, layout);
   EXPECT_TRUE(result.copies_agree) << layout.name();
   EXPECT_TRUE(result.memory_as_planned) << layout.name();
   EXPECT_EQ(result.hazards, 0) << layout.name();
@@ -38,7 +32,7 @@ double router_norm(const std::vector<float>& x) {
 }
 
 void expect_near(const RunResult& got, const RunResult& want) {
-  test::expect_losses_near(got, want);
+  expect_losses_near(got, want);
   for (std::size_t i = 0; i < want.loss_values.size(); ++i)
     EXPECT_NEAR(got.balancing_losses[i], want.balancing_losses[i], 1e-5);
   for (const auto& [name, gradient] : want.gradients) {
@@ -48,7 +42,7 @@ void expect_near(const RunResult& got, const RunResult& want) {
   }
 }
 
-const Words kAll = test::words(
+const Words kAll = words(
     "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss --moe-aux-loss-coeff 0.3 0.1 "
     "0.6");
 // These do not ask which of the replicas has a sequence.
@@ -116,12 +110,12 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
                                 {"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"},
                                 {"--moe-pad-expert-input-to-capacity"}};
   for (const Layout& layout : {Layout{}, Layout{.data = 2}}) {
-    const Words sharded = test::strategy("optim_grads_params");
+    const Words sharded = strategy("optim_grads_params");
     const Words base = layout.data > 1 ? flags + sharded : flags;
     const RunResult plain = train_checked(base, layout);
     for (const Words& way : ways) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(way));
-      test::expect_same_run(train_checked(base + way, layout), plain);
+      expect_same_run(train_checked(base + way, layout), plain);
     }
   }
 }
@@ -140,18 +134,18 @@ TEST(MoeRouter, DropsWhatOneRankDrops) {
     const RunResult run = train_checked(limited, layout);
     expect_near(run, want);
     if (layout.expert * layout.expert_tensor == 1) continue;
-    test::expect_same_run(train_checked(limited + Words{"--moe-token-dispatcher-type", "allgather"}, layout), run);
+    expect_same_run(train_checked(limited + Words{"--moe-token-dispatcher-type", "allgather"}, layout), run);
   }
   const RunResult dropless = train_checked(model());
   EXPECT_NE(want.losses, dropless.losses);
   EXPECT_NE(train_checked(limited + Words{"--moe-token-drop-policy", "position"}).losses, want.losses);
   // Four experts, of which a token chooses two: none has more than twice the mean.
   const RunResult enough = train_checked(model() + Words{"--moe-expert-capacity-factor", "2"});
-  test::expect_same_run(enough, dropless);
+  expect_same_run(enough, dropless);
 }
 
-test::Tensors biases_of(Rank& rank) {
-  test::Tensors biases;
+Tensors biases_of(Rank& rank) {
+  Tensors biases;
   for (const ParameterBuffer& buffer : rank.model.gpt.parameters->buffers())
     biases[buffer.part.name] = download(rank.streams.compute, buffer.values);
   return biases;
@@ -163,12 +157,12 @@ TEST(MoeRouter, PrefersExpertsOfAHigherBias) {
   const Words flags = model() + Words{"--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias",
                                       "--moe-router-bias-update-rate", "10"};
   const auto biases_after = [&](const char* steps) {
-    test::Tensors biases;
-    test::train({.flags = flags + Words{"--train-iters", steps},
-                 .finish = [&](Trainer& trainer, int) { biases = biases_of(trainer.rank()); }});
+    Tensors biases;
+    train({.flags = flags + Words{"--train-iters", steps},
+           .finish = [&](Trainer& trainer, int) { biases = biases_of(trainer.rank()); }});
     return biases;
   };
-  const test::Tensors one = biases_after("1"), two = biases_after("2");
+  const Tensors one = biases_after("1"), two = biases_after("2");
   ASSERT_EQ(one.size(), 4u);
   int compared = 0;
   for (const auto& [name, bias] : one) {
@@ -202,13 +196,13 @@ TEST(MoeRouter, ASkippedStepLeavesTheExpertsBias) {
                 launch(rank.streams.compute, Fill{.x = rank.step.sums.slice(0, 0, 1), .value = std::nan("")});
             });
       };
-      std::pair<RunResult, test::Tensors> result;
-      result.first = test::train({.flags = words + Words{"--train-iters", steps},
-                                  .ranks = 2,
-                                  .prepare = spoil,
-                                  .finish = [&](Trainer& trainer, int rank) {
-                                    if (rank == 0) result.second = biases_of(trainer.rank());
-                                  }});
+      std::pair<RunResult, Tensors> result;
+      result.first = train({.flags = words + Words{"--train-iters", steps},
+                            .ranks = 2,
+                            .prepare = spoil,
+                            .finish = [&](Trainer& trainer, int rank) {
+                              if (rank == 0) result.second = biases_of(trainer.rank());
+                            }});
       EXPECT_EQ(result.first.skipped_steps, skipped == 0 ? 0 : 1);
       return result;
     };
@@ -237,4 +231,4 @@ TEST(MoeRouter, KeepsLessWhatIsRecomputed) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

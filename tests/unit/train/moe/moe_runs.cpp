@@ -9,7 +9,7 @@
 
 namespace megalith::test {
 
-MoeResult train(const Words& flags, const Layout& layout) {
+MoeResult train_experts(const Words& flags, const Layout& layout) {
   MoeResult result;
   result.sums.resize(static_cast<std::size_t>(layout.ranks()));
   result.counts.resize(result.sums.size());

@@ -23,7 +23,7 @@ struct MoeResult {
   std::int64_t exchanges = 0;  // of rank 0: calls that sent as many rows as there were, which allgather never does
 };
 
-MoeResult train(const Words& flags, const Layout& layout);
+MoeResult train_experts(const Words& flags, const Layout& layout);
 // Losses, norms, evaluations, and sums, counts and biases of experts. The memory of `run` was as planned, without
 // hazards.
 void expect_same_bits(const MoeResult& run, const MoeResult& plain);

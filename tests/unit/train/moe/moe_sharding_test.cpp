@@ -9,13 +9,8 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/moe/moe_runs.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Layout;
-using test::RunResult;
-using test::Words;
-using test::operator+;
 
 Words sharding(const char* dense, const char* experts) {
   return {"--data-parallel-sharding-strategy", dense, "--expert-data-parallel-sharding-strategy", experts};
@@ -53,7 +48,7 @@ std::vector<Pair> pairs() {
 
 RunResult run_sharded(const Words& flags, const Layout& layout) {
   const auto check = [&](Rank& rank) {
-    const ParallelOptions parallel = parse_flags(App::kTrain, test::tiny_flags() + flags).options.parallel;
+    const ParallelOptions parallel = parse_flags(App::kTrain, tiny_flags() + flags).options.parallel;
     for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
       const bool experts = unit.kind == UnitKind::kExperts;
       if (unit.name.find("layer") == std::string::npos) continue;
@@ -66,15 +61,15 @@ RunResult run_sharded(const Words& flags, const Layout& layout) {
       EXPECT_GT(trainer.rank().graphs->stats().replays, 0);
     }
   };
-  const RunResult result = test::train({.flags = flags, .ranks = layout.ranks(), .customize = check, .finish = finish});
+  const RunResult result = train({.flags = flags, .ranks = layout.ranks(), .customize = check, .finish = finish});
   EXPECT_TRUE(result.copies_agree);
   EXPECT_TRUE(result.memory_as_planned);
   EXPECT_EQ(result.hazards, 0);
   return result;
 }
 
-class MoeSharding : public test::MoeTest {};
-INSTANTIATE_TEST_SUITE_P(Models, MoeSharding, testing::Values(0, 1), test::name_of_moe);
+class MoeSharding : public MoeTest {};
+INSTANTIATE_TEST_SUITE_P(Models, MoeSharding, testing::Values(0, 1), name_of_moe);
 
 TEST_P(MoeSharding, OfExpertsAloneChangesNoBit) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout",  "0.1", "--check-hazards", "--train-iters",
@@ -85,15 +80,15 @@ TEST_P(MoeSharding, OfExpertsAloneChangesNoBit) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t l = 0; l < all[i].layouts.size(); ++l) {
       // In the quick tier one family has it in this layout, the other in the next.
-      if ((static_cast<int>(i + l) + GetParam()) % test::one_of(2) != 0) continue;
+      if ((static_cast<int>(i + l) + GetParam()) % one_of(2) != 0) continue;
       const Layout& layout = all[i].layouts[l];
       SCOPED_TRACE(layout.name() + testing::PrintToString(all[i].flags));
       const Words base = flags + layout.flags();
       const auto [want, is_new] = wanted.try_emplace(base + all[i].same_as);
       if (is_new) want->second = run_sharded(want->first, layout);
       const RunResult got = run_sharded(base + all[i].flags, layout);
-      test::expect_same_run(got, want->second);
-      for (const test::RankActivity& rank : got.ranks) EXPECT_GT(rank.units_gathered, 0);
+      expect_same_run(got, want->second);
+      for (const RankActivity& rank : got.ranks) EXPECT_GT(rank.units_gathered, 0);
       ++compared;
     }
   }
@@ -101,4 +96,4 @@ TEST_P(MoeSharding, OfExpertsAloneChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -15,11 +15,8 @@
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/moe/moe_families.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Words;
-using test::operator+;
 
 struct ExpertLayout {
   int ranks = 1;
@@ -45,14 +42,14 @@ std::vector<ExpertLayout> layouts() {
           {.ranks = 4, .ep = 2, .etp = 2},
           {.ranks = 4, .ep = 2, .pp = 2},
           {.ranks = 4, .ep = 2, .more = zero1},
-          {.ranks = 4, .etp = 2, .more = test::strategy("optim_grads")},
+          {.ranks = 4, .etp = 2, .more = strategy("optim_grads")},
           {.ranks = 4, .ep = 2, .more = tensor},  // whose dense units have the same replicas
-          {.ranks = 8, .ep = 2, .etp = 2, .more = tensor + test::strategy("optim_grads_params")},
+          {.ranks = 8, .ep = 2, .etp = 2, .more = tensor + strategy("optim_grads_params")},
           {.ranks = 2, .ep = 2, .more = {"--context-parallel-size", "2", "--use-distributed-optimizer"}},
-          {.ranks = 4, .ep = 2, .more = test::strategy("optim_grads_params") + instances},
+          {.ranks = 4, .ep = 2, .more = strategy("optim_grads_params") + instances},
           {.ranks = 8,
            .ep = 2,
-           .more = test::strategy("optim_grads_params") + instances + Words{"--outer-dp-sharding-strategy", "optim"}},
+           .more = strategy("optim_grads_params") + instances + Words{"--outer-dp-sharding-strategy", "optim"}},
           {.ranks = 8,
            .ep = 2,
            .more = tensor + zero1 + Words{"--expert-data-parallel-sharding-strategy", "optim_grads_params"}},
@@ -76,14 +73,14 @@ void fill(Rank& rank) {
 }
 
 struct Held {
-  test::Tensors state;
+  Tensors state;
   bool copies_agree = true;
   std::vector<std::int64_t> expert_elements;  // by rank, without padding
 };
 
 // `from` empty: from fill().
 Held run_held(const Words& model, const ExpertLayout& layout, const std::string& from, const std::string& to) {
-  Options options = parse_flags(App::kTrain, test::tiny_flags() + test::sizes_for({}) + model + layout.flags()).options;
+  Options options = parse_flags(App::kTrain, tiny_flags() + sizes_for({}) + model + layout.flags()).options;
   const RunConfig config = complete_options(options, run_tokenizer(options, nullptr).tokenizer, layout.ranks);
   Held held;
   held.expert_elements.resize(static_cast<std::size_t>(layout.ranks));
@@ -107,7 +104,7 @@ Held run_held(const Words& model, const ExpertLayout& layout, const std::string&
         rank, {.directory = to, .state = {.step = 1, .config = config_of(options)}, .shards = {}, .ranks = &world});
     EXPECT_TRUE(saved.saved) << saved.message;
     const std::lock_guard lock(mutex);
-    held.copies_agree = test::put_state(rank, held.state) && held.copies_agree;
+    held.copies_agree = put_state(rank, held.state) && held.copies_agree;
     for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
       if (unit.kind != UnitKind::kExperts) continue;
       for (const Parameter* parameter : unit.parameters)
@@ -125,7 +122,7 @@ std::string weights_of_transformers(const std::string& checkpoint) {
 
 TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
   const TestFolder scratch;
-  const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
+  const Words model = llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
   const Held want = run_held(model, {}, "", scratch.path("start"));
   std::int64_t elements = 0;
   for (const auto& [name, values] : want.state) {
@@ -157,7 +154,7 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
 // A model out of a file of transformers' begins with the same loss whoever holds its experts.
 TEST(ExpertShards, StartFromWeightsOfTransformers) {
   const TestFolder scratch;
-  const Words model = test::llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
+  const Words model = llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};
   run_held(model, {}, "", scratch.path("start"));
   weights_of_transformers(scratch.path("start"));
   const std::string native = scratch.path("native");
@@ -165,17 +162,17 @@ TEST(ExpertShards, StartFromWeightsOfTransformers) {
                                       "--tokenizer-type", "byte"})
               .options);
   const auto first_loss = [&](const ExpertLayout& layout) {
-    const test::RunResult result =
-        test::train({.flags = test::sizes_for({}) + model + layout.flags() +
-                              Words{"--load", native, "--finetune", "--train-iters", "1", "--moe-combine-groups", "4"},
-                     .ranks = layout.ranks});
+    const RunResult result =
+        train({.flags = sizes_for({}) + model + layout.flags() +
+                        Words{"--load", native, "--finetune", "--train-iters", "1", "--moe-combine-groups", "4"},
+               .ranks = layout.ranks});
     EXPECT_TRUE(result.copies_agree);
     return result;
   };
-  const test::RunResult whole = first_loss({.ranks = 4}), split = first_loss({.ranks = 4, .etp = 2}),
-                        drawn = test::train({.flags = test::sizes_for({}) + model});
+  const RunResult whole = first_loss({.ranks = 4}), split = first_loss({.ranks = 4, .etp = 2}),
+                  drawn = train({.flags = sizes_for({}) + model});
   EXPECT_NE(whole.losses.at(0), drawn.losses.at(0));
-  test::expect_losses_near(split, whole, 1e-4);  // columns of an expert are added up in another order
+  expect_losses_near(split, whole, 1e-4);  // columns of an expert are added up in another order
   for (const ExpertLayout& layout :
        {ExpertLayout{.ranks = 4, .ep = 2}, {.ranks = 4, .ep = 4}, {.ranks = 4, .ep = 2, .etp = 2}}) {
     SCOPED_TRACE(testing::PrintToString(layout.flags()));
@@ -184,4 +181,4 @@ TEST(ExpertShards, StartFromWeightsOfTransformers) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

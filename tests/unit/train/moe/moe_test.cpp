@@ -14,16 +14,9 @@
 #include "tests/support/tier.h"
 #include "tests/unit/train/moe/moe_runs.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Layout;
-using test::MoeResult;
-using test::RunResult;
-using test::Sharing;
-using test::train;
-using test::Words;
-using test::operator+;
 using ::testing::HasSubstr;
 
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -36,10 +29,9 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
 double norm(const std::vector<float>& a) { return difference(a, std::vector<float>(a.size())); }
 
 void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of_gradients) {
-  test::expect_losses_near(got.run, want.run);
+  expect_losses_near(got.run, want.run);
   for (std::size_t i = 0; i < want.run.loss_values.size(); ++i)
-    EXPECT_NEAR(test::number_of_hex(got.run.grad_norms[i]) / test::number_of_hex(want.run.grad_norms[i]), 1,
-                of_gradients)
+    EXPECT_NEAR(number_of_hex(got.run.grad_norms[i]) / number_of_hex(want.run.grad_norms[i]), 1, of_gradients)
         << "step " << i + 1;
   for (const auto& [name, gradient] : want.run.gradients) {
     ASSERT_TRUE(got.run.gradients.contains(name)) << name;
@@ -93,12 +85,12 @@ std::vector<Layout> expert_layouts() {
            .expert = 4}};
 }
 
-class Moe : public test::MoeTest {};
-INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), test::name_of_moe);
+class Moe : public MoeTest {};
+INSTANTIATE_TEST_SUITE_P(Models, Moe, testing::Values(0, 1), name_of_moe);
 
 TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   const Words flags = model() + Words{"--micro-batch-size", "2", "--train-iters", "1"};
-  const MoeResult want = train(flags, {});
+  const MoeResult want = train_experts(flags, {});
   const std::size_t layers = GetParam() == 0 ? 4 : 3;
   ASSERT_EQ(want.sums[0].size(), 1 + 2 * layers);
   for (std::size_t i = 0; i < want.sums[0].size(); ++i)
@@ -119,7 +111,7 @@ TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
   }
   for (const Layout& layout : expert_layouts()) {
     SCOPED_TRACE(layout.name());
-    const MoeResult got = train(flags, layout);
+    const MoeResult got = train_experts(flags, layout);
     expect_near_one_rank(got, want, 5e-6);
     EXPECT_EQ(got.counts[0], want.counts[0]);
   }
@@ -127,13 +119,13 @@ TEST_P(Moe, GradientsOfOneStepAreThoseOfOneRank) {
 
 TEST_P(Moe, LossesOfTwentyStepsAreThoseOfOneRank) {
   const Words flags = model() + Words{"--hidden-dropout", "0.1", "--train-iters", "20"};
-  const MoeResult want = train(flags, {});
+  const MoeResult want = train_experts(flags, {});
   EXPECT_LT(want.run.loss_values.back(), want.run.loss_values.front() - 0.04);
   const std::vector<Layout> all = expert_layouts();
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < all.size();
-       i += 2 * static_cast<std::size_t>(test::one_of(2))) {
+       i += 2 * static_cast<std::size_t>(one_of(2))) {
     SCOPED_TRACE(all[i].name());
-    expect_near_one_rank(train(flags, all[i]), want, 1e-3);
+    expect_near_one_rank(train_experts(flags, all[i]), want, 1e-3);
   }
 }
 
@@ -157,11 +149,11 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
   for (const Layout& layout :
        {Layout{}, Layout{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kOptimizer},
         Layout{.data = 2, .sharing = Sharing::kOptimizer, .expert = 2}}) {
-    const MoeResult plain = train(flags, layout);
+    const MoeResult plain = train_experts(flags, layout);
     for (std::size_t w = layout.expert - 1; w < ways.size(); w += layout.ranks() == 1 ? 1 : 3) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(ways[w]));
-      const MoeResult run = train(flags + ways[w], layout);
-      test::expect_same_bits(run, plain);
+      const MoeResult run = train_experts(flags + ways[w], layout);
+      expect_same_bits(run, plain);
     }
   }
 }
@@ -170,7 +162,7 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
 TEST_P(Moe, ReplaysWithTheSameBits) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
-  const Words sharded = test::strategy("optim_grads_params");
+  const Words sharded = strategy("optim_grads_params");
   const int routers = GetParam() == 0 ? 4 : 3;
   const std::vector<std::pair<Words, int>> cases{{{"attn"}, 8},
                                                  {{"moe_router"}, 2 * routers},
@@ -179,11 +171,11 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
                                                  {{"layer"}, 2}};
   for (const Layout& layout : {Layout{}, Layout{.data = 2}, Layout{.data = 4, .expert = 2}}) {
     const Words base = layout.data == 1 ? flags : flags + sharded;
-    const MoeResult plain = train(base, layout);
+    const MoeResult plain = train_experts(base, layout);
     for (const auto& [modules, count] : cases) {
       SCOPED_TRACE(layout.name() + testing::PrintToString(modules));
-      const MoeResult run = train(base + graphs + modules, layout);
-      test::expect_same_bits(run, plain);
+      const MoeResult run = train_experts(base + graphs + modules, layout);
+      expect_same_bits(run, plain);
       if (layout.data == 1) {
         EXPECT_EQ(run.graphs, count);
       }
@@ -216,7 +208,7 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
         Way{{.data = 4, .expert = 2}, whole + Words{"--num-distributed-optimizer-instances", "2"}, 2},
         Way{both, whole + Words{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"},
             2}}) {
-    if (number++ % test::one_of(2) != 0) continue;
+    if (number++ % one_of(2) != 0) continue;
     SCOPED_TRACE(way.layout.name() + testing::PrintToString(way.flags));
     const auto check = [&](Rank& rank) {
       const int dense = way.layout.data * way.layout.context / way.instances;
@@ -227,10 +219,10 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
         EXPECT_EQ(unit.weight_shard.numel(), unit.numel / unit.shard.ranks) << unit.name;
       }
     };
-    const MoeResult plain = train(flags, way.layout);
+    const MoeResult plain = train_experts(flags, way.layout);
     const RunResult run =
-        test::train({.flags = flags + way.layout.flags() + way.flags, .ranks = way.layout.ranks(), .customize = check});
-    if (way.instances == 1) test::expect_same_run(run, plain.run);
+        train({.flags = flags + way.layout.flags() + way.flags, .ranks = way.layout.ranks(), .customize = check});
+    if (way.instances == 1) expect_same_run(run, plain.run);
     EXPECT_NEAR(run.loss_values.back() / plain.run.loss_values.back(), 1, 1e-3);
     EXPECT_TRUE(run.copies_agree);
     EXPECT_TRUE(run.memory_as_planned);
@@ -256,7 +248,7 @@ TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
       clean += agrees ? 1 : 0;
       if (difference) messages.push_back(difference->message);
     };
-    test::train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
+    train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
     EXPECT_EQ(clean, 4);
     EXPECT_THAT(messages, testing::SizeIs(4 / static_cast<std::size_t>(layout.expert)));
     for (const std::string& message : messages)
@@ -269,10 +261,10 @@ TEST_P(Moe, ResumesBitForBit) {
   const TestFolder folder;
   const Words flags = model() + Words{"--hidden-dropout", "0.1"};
   const Layout split{.tensor = 2, .sequence = true, .pipeline = 2};
-  const MoeResult whole = train(flags, {});
-  train(flags + Words{"--exit-interval", "4", "--save", folder.path("kept")}, {});
+  const MoeResult whole = train_experts(flags, {});
+  train_experts(flags + Words{"--exit-interval", "4", "--save", folder.path("kept")}, {});
   const Words rest = flags + Words{"--load", folder.path("kept")};
-  const MoeResult again = train(rest, {}), elsewhere = train(rest, split);
+  const MoeResult again = train_experts(rest, {}), elsewhere = train_experts(rest, split);
   ASSERT_EQ(again.run.losses.size(), 2u);
   EXPECT_THAT(whole.run.losses, testing::Contains(again.run.losses[0]));
   EXPECT_EQ(again.run.losses.back(), whole.run.losses.back());
@@ -286,24 +278,22 @@ TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
   const TestFolder folder;
   const Words flags = model() + Words{"--bf16"};
   const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kUnits};
-  const RunResult saved =
-      test::train({.flags = flags + sharded.flags() + Words{"--exit-interval", "2", "--save", folder.path("kept")},
-                   .ranks = sharded.ranks()});
+  const RunResult saved = train(flags + Words{"--exit-interval", "2", "--save", folder.path("kept")}, sharded);
   EXPECT_TRUE(saved.copies_agree);
   for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .pipeline = 2}, sharded}) {
     SCOPED_TRACE(layout.name());
-    test::Tensors loaded;
+    Tensors loaded;
     std::mutex mutex;
-    const RunResult rest = test::train({.flags = flags + layout.flags() + Words{"--load", folder.path("kept")},
-                                        .ranks = layout.ranks(),
-                                        .prepare = [&](Trainer& trainer, int) {
-                                          const std::lock_guard lock(mutex);
-                                          EXPECT_TRUE(test::put_state(trainer.rank(), loaded));
-                                        }});
+    const RunResult rest = train({.flags = flags + layout.flags() + Words{"--load", folder.path("kept")},
+                                  .ranks = layout.ranks(),
+                                  .prepare = [&](Trainer& trainer, int) {
+                                    const std::lock_guard lock(mutex);
+                                    EXPECT_TRUE(put_state(trainer.rank(), loaded));
+                                  }});
     EXPECT_TRUE(loaded == saved.whole_state);
     EXPECT_GT(rest.losses.size(), 0u);
   }
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test
