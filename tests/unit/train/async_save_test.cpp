@@ -104,16 +104,16 @@ TEST_P(AsyncSaves, FoldersAreThoseOfASaveAtOnce) {
             plain.at("step_0000002/rank_0000_of_000" + std::to_string(GetParam().ranks) + ".safetensors"));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, AsyncSaves,
-    testing::Values(SavedLayout{"One", 1, {}}, SavedLayout{"Replicas", 2, {"--bf16"}},
-                    SavedLayout{"Sharded",
-                                2,
-                                {"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
-                                 "--bf16", "--ddp-bucket-size", "5000"}},
-                    SavedLayout{
-                        "Stages", 4, {"--pipeline-model-parallel-size", "2", "--tensor-model-parallel-size", "2"}}),
-    [](const testing::TestParamInfo<SavedLayout>& layout) { return std::string(layout.param.name); });
+INSTANTIATE_TEST_SUITE_P(Layouts, AsyncSaves,
+                         testing::Values(SavedLayout{"One", 1, {}}, SavedLayout{"Replicas", 2, {"--bf16"}},
+                                         SavedLayout{"Sharded",
+                                                     2,
+                                                     {"--use-distributed-optimizer", "--overlap-grad-reduce",
+                                                      "--overlap-param-gather", "--bf16", "--ddp-bucket-size", "5000"}},
+                                         SavedLayout{"Stages", 4, stages(2) + tensor_ranks(2)}),
+                         [](const testing::TestParamInfo<SavedLayout>& layout) {
+                           return std::string(layout.param.name);
+                         });
 
 // Saves after each step, so that one is still under way when the next is due; each operation on files takes a while.
 TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {

@@ -1,14 +1,12 @@
 // The distributed optimizer (ZeRO-1) in whole runs on thread ranks: the numbers of plain data parallelism with a share
 // of the memory, in every layout, and checkpoints that know neither.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <mutex>
 
 #include "core/ops/elementwise/elementwise.h"
-#include "tests/unit/train/training_support.h"
+#include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
@@ -22,16 +20,6 @@ const Words kSmallZero = {"--hidden-size", "16", "--seq-length",        "8",  "-
 const Words kClipping = {"--clip-grad", "0.1"};  // acts in every step
 const Words kBf16 = {"--bf16"};
 const Words kWide = {"--hidden-size", "32"};
-
-bool same_bits(const Tensors& a, const Tensors& b) {
-  if (a.size() != b.size()) return false;
-  for (const auto& [name, values] : a) {
-    const auto found = b.find(name);
-    if (found == b.end() || found->second.size() != values.size()) return false;
-    if (std::memcmp(found->second.data(), values.data(), values.size() * sizeof(float)) != 0) return false;
-  }
-  return true;
-}
 
 // The same losses, norms, squares, weights, main parameters and moments, bit for bit.
 void expect_same_numbers(const RunResult& got, const RunResult& want) {
@@ -102,37 +90,27 @@ TEST_P(Replicas, HoldAShareAndCommunicateIt) {
   }
 }
 
-struct ZeroLayout {
-  std::string name;
-  Words flags;
-  int ranks = 1;
-};
-
-void PrintTo(const ZeroLayout& layout, std::ostream* out) { *out << layout.name; }
-
-Words tensor(int size) { return {"--tensor-model-parallel-size", std::to_string(size)}; }
-
-std::vector<ZeroLayout> zero_layouts() {
+std::vector<Way> zero_layouts() {
   const Words sequence = {"--sequence-parallel"};
   const Words layers = {"--num-layers", "4"};
   return {
-      {"tp2_dp2", tensor(2), 4},
-      {"tp2_sp_dp2_llama_bf16", tensor(2) + sequence + llama_flags() + kBf16 + kWide, 4},
+      {"tp2_dp2", tensor_ranks(2), 4},
+      {"tp2_sp_dp2_llama_bf16", tensor_ranks(2) + sequence + llama_flags() + kBf16 + kWide, 4},
       // Keys and values of two groups on four ranks: two hold the same, with a part of the gradient each.
-      {"tp4_sp_dp2_llama", tensor(4) + sequence + llama_flags() + kWide, 8},
+      {"tp4_sp_dp2_llama", tensor_ranks(4) + sequence + llama_flags() + kWide, 8},
       {"pp2_dp2_gpipe", stages(2) + schedule("gpipe"), 4},
       {"pp2_dp3_1f1b_bf16", stages(2) + schedule("1f1b") + kBf16, 6},
       {"pp2_dp2_interleaved", layers + stages(2) + schedule("interleaved"), 4},
       {"pp2_dp2_zb_h1", stages(2) + schedule("zb-h1"), 4},
       {"pp2_dp2_zb_v", layers + stages(2) + schedule("zb-v"), 4},
       {"pp2_dp2_dualpipe_v_bf16", layers + stages(2) + schedule("dualpipe-v") + kBf16, 4},
-      {"tp2_sp_pp2_dp2", tensor(2) + sequence + stages(2), 8},
+      {"tp2_sp_pp2_dp2", tensor_ranks(2) + sequence + stages(2), 8},
       {"recompute_dp2", {"--recompute-granularity", "full", "--loss-chunk-size", "3"}, 2},
       {"untied_dp3", {"--untie-embeddings-and-output-weights", "--qk-layernorm"}, 3},
   };
 }
 
-class ShardedLayouts : public testing::TestWithParam<ZeroLayout> {};
+class ShardedLayouts : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(DistributedOptimizer, ShardedLayouts, testing::ValuesIn(zero_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
@@ -155,12 +133,10 @@ TEST(DistributedOptimizer, EverySuppressedWaitIsFound) {
   for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {
     const Words flags = kZero + overlap + Words{"--train-iters",   "2", "--micro-batch-size", "4", "--check-hazards",
                                                 "--eval-interval", "1", "--eval-iters",       "1"};
-    const std::int64_t waits = train({.flags = flags, .ranks = 2}).event_waits;
-    ASSERT_GE(waits, 8);
-    for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
-      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(train({.flags = suppressed, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
-    }
+    const SuppressedWaits waits = suppress_each_wait(flags, 2);
+    EXPECT_GE(waits.all, 8);
+    EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
+    EXPECT_EQ(waits.refused, 0);
   }
 }
 #endif
@@ -188,60 +164,6 @@ TEST(DistributedOptimizer, ASkippedStepIsSkippedByAllRanks) {
     EXPECT_TRUE(zero.copies_agree);
     for (const auto& [name, values] : zero.whole_state)
       for (const float value : values) ASSERT_TRUE(std::isfinite(value)) << name;
-  }
-}
-
-TEST(DistributedOptimizer, ResumeGivesTheBitsOfTheUnbrokenRun) {
-  const std::vector<ZeroLayout> cases = {{"dp3", kBf16 + kOverlapBoth, 3},
-                                         {"tp2_dp2", tensor(2) + llama_flags() + kWide + kOverlapBoth, 4},
-                                         {"pp2_dp2", stages(2) + kBf16, 4}};
-  for (const ZeroLayout& layout : cases) {
-    SCOPED_TRACE(layout.name);
-    const TestFolder scratch;
-    const Words flags = kSmallZero + kZero + layout.flags + Words{"--train-iters", "6"};
-    const RunResult unbroken = train({.flags = flags, .ranks = layout.ranks});
-    const RunResult first =
-        train({.flags = flags + Words{"--exit-interval", "3", "--save", scratch.path("c")}, .ranks = layout.ranks});
-    const RunResult second = train({.flags = flags + Words{"--load", scratch.path("c")}, .ranks = layout.ranks});
-    ASSERT_EQ(first.losses.size(), 3u);
-    EXPECT_EQ(first.losses + second.losses, unbroken.losses);
-    EXPECT_EQ(first.grad_norms + second.grad_norms, unbroken.grad_norms);
-    EXPECT_TRUE(same_bits(second.whole_state, unbroken.whole_state));
-  }
-}
-
-TEST(DistributedOptimizer, CheckpointsGoFromAnyLayoutToAnyOther) {
-  const TestFolder scratch;
-  std::vector<ZeroLayout> layouts = {{"dp2", {}, 2},
-                                     {"zero_dp3", kZero, 3},
-                                     {"zero_tp2_dp3", kZero + tensor(2), 6},
-                                     {"zero_dp4", kZero + kOverlapBoth, 4},
-                                     {"zero_pp2_dp2", kZero + stages(2), 4}};
-  for (const Words& dtype : {kBf16, Words{}}) {
-    if (dtype.empty()) layouts.erase(layouts.begin() + 3, layouts.end());  // the slices are the same
-    // 257 words and a multiple of 100: with tensor parallelism there are rows that are nobody's.
-    const Words flags = kSmallZero + dtype + Words{"--make-vocab-size-divisible-by", "100", "--train-iters", "4"};
-    const RunResult unbroken = train({.flags = flags});
-    for (const ZeroLayout& from : layouts) {
-      const std::string folder = scratch.path(from.name + (dtype.empty() ? "_fp32" : "_bf16"));
-      const RunResult saved =
-          train({.flags = flags + from.flags + Words{"--exit-interval", "3", "--save", folder}, .ranks = from.ranks});
-      ASSERT_EQ(saved.losses.size(), 3u);
-      for (const ZeroLayout& to : layouts) {
-        SCOPED_TRACE(from.name + " to " + to.name);
-        Tensors loaded;
-        std::mutex mutex;
-        const RunResult rest = train({.flags = flags + to.flags + Words{"--load", folder},
-                                      .ranks = to.ranks,
-                                      .prepare = [&](Trainer& trainer, int) {
-                                        const std::lock_guard lock(mutex);
-                                        EXPECT_TRUE(put_state(trainer.rank(), loaded));
-                                      }});
-        EXPECT_TRUE(same_bits(loaded, saved.whole_state));
-        ASSERT_EQ(rest.loss_values.size(), 1u);
-        EXPECT_NEAR(rest.loss_values[0] / unbroken.loss_values[3], 1, dtype.empty() ? 1e-5 : 2e-3);
-      }
-    }
   }
 }
 

@@ -5,12 +5,11 @@
 
 #include <cmath>
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/support/tier.h"
-#include "tests/unit/train/training_support.h"
+#include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
@@ -55,51 +54,6 @@ TEST(FsdpRun, ASkippedStepIsExplainedAndTheNextOneDropped) {
     EXPECT_EQ(run.skipped_steps, 1);
     EXPECT_TRUE(run.weights == plain.weights);
     EXPECT_EQ(run.hazards, 0);
-  }
-}
-
-struct Way {
-  std::string name;
-  Words flags;
-  int ranks;
-};
-
-// From each strategy to each other, and to other numbers of replicas: the same bits, and on the same ranks the same
-// run.
-TEST(FsdpRun, CheckpointsGoFromAnyStrategyToAnyOther) {
-  const TestFolder scratch;
-  const std::vector<Way> ways = {{"no_shard", {}, 2},
-                                 {"optim", strategy("optim"), 2},
-                                 {"gradients", strategy("optim_grads"), 4},
-                                 {"each", kAllSharded, 2},
-                                 {"last_tp2", kAllShardedLast + Words{"--tensor-model-parallel-size", "2"}, 8},
-                                 {"each_pp2", kAllSharded + Words{"--pipeline-model-parallel-size", "2"}, 4}};
-  for (const Way& from : ways) {
-    const Words save{"--bf16", "--exit-interval", "2", "--save", scratch.path(from.name)};
-    const RunResult unbroken = train({.flags = kSmallFsdpRun + from.flags + Words{"--bf16"}, .ranks = from.ranks});
-    const Words async = from.name == "each" ? Words{"--async-save"} : Words{};
-    const RunResult saved = train({.flags = kSmallFsdpRun + from.flags + save + async, .ranks = from.ranks});
-    ASSERT_EQ(saved.losses.size(), 2u);
-    int pair = 0;
-    for (const Way& to : ways) {
-      if (&to != &from && pair++ % one_of(3) != 0) continue;
-      SCOPED_TRACE(from.name + " to " + to.name);
-      Tensors loaded;
-      std::mutex mutex;
-      const RunResult rest =
-          train({.flags = kSmallFsdpRun + to.flags + Words{"--bf16", "--load", scratch.path(from.name)},
-                 .ranks = to.ranks,
-                 .prepare = [&](Trainer& trainer, int) {
-                   const std::lock_guard lock(mutex);
-                   EXPECT_TRUE(put_state(trainer.rank(), loaded));
-                 }});
-      EXPECT_TRUE(loaded == saved.whole_state);
-      EXPECT_EQ(rest.losses.size(), 2u);
-      if (&to != &from) continue;
-      EXPECT_EQ(saved.losses + rest.losses, unbroken.losses);
-      EXPECT_EQ(saved.grad_norms + rest.grad_norms, unbroken.grad_norms);
-      EXPECT_TRUE(rest.whole_state == unbroken.whole_state);
-    }
   }
 }
 
@@ -198,14 +152,10 @@ TEST(FsdpRun, EverySuppressedWaitIsFound) {
     const Words flags =
         kSmallFsdpRun + way.flags + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
                                           "--eval-interval", "1", "--eval-iters",        "1"};
-    const RunResult whole = train({.flags = flags, .ranks = way.ranks});
-    EXPECT_EQ(whole.hazards, 0);
-    ASSERT_GE(whole.event_waits, 40);
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits - behind; ordinal += one_of(7)) {
-      const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
-      EXPECT_GT(train({.flags = suppressed, .ranks = way.ranks}).hazards, 0)
-          << "wait " << ordinal << " of " << whole.event_waits;
-    }
+    const SuppressedWaits waits = suppress_each_wait(flags, way.ranks, one_of(7), behind);
+    EXPECT_GE(waits.all, 40);
+    EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
+    EXPECT_EQ(waits.refused, 0);
   }
 }
 #endif
@@ -225,9 +175,8 @@ TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
 TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
-  for (const auto& [way, ranks] : {std::pair{strategy("optim") + Words{"--pipeline-model-parallel-size", "2"}, 4},
-                                   {strategy("optim") + overlap, 2},
-                                   {kAllSharded + hybrid, 4}}) {
+  for (const auto& [way, ranks] :
+       {std::pair{strategy("optim") + stages(2), 4}, {strategy("optim") + overlap, 2}, {kAllSharded + hybrid, 4}}) {
     SCOPED_TRACE(testing::PrintToString(way));
     const auto run = [&, way = way, ranks = ranks](bool breaks) {
       const auto steps = [breaks](Trainer& trainer, int) {

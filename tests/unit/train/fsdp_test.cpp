@@ -1,20 +1,12 @@
 // Sharding strategies in whole runs on thread ranks: the bits of plain data parallelism where gradients are summed over
 // the ranks once a step, and one class of bits of their own where that happens in each microbatch.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <mutex>
-
-#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Four layers, one sequence a microbatch.
 const Words kSmallFsdp = {"--num-layers",       "4", "--hidden-size",       "16", "--seq-length",     "8",
@@ -28,23 +20,13 @@ const Words kLast = kWeights + Words{"--fsdp-reduce-grads", "last"};
 Words slots(int count, int prefetch) {
   return {"--fsdp-unit-slots", std::to_string(count), "--fsdp-prefetch", std::to_string(prefetch)};
 }
-const Words kTensor = {"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+const Words kTensor = tensor_ranks(2) + Words{"--sequence-parallel"};
 
 void expect_units_moved(const RunResult& run, bool gathers, bool reduces) {
   for (const RankActivity& rank : run.ranks) {
     EXPECT_EQ(rank.units_gathered > 0, gathers);
     EXPECT_EQ(rank.units_reduced > 0, reduces);
   }
-}
-
-// The same bits, with memory as planned.
-void expect_same(const RunResult& run, const RunResult& want) {
-  expect_same_run(run, want);
-  EXPECT_TRUE(run.gradients == want.gradients);
-  EXPECT_TRUE(run.copies_agree);
-  EXPECT_TRUE(run.memory_as_planned);
-  EXPECT_EQ(run.hazards, 0);
-  EXPECT_EQ(run.code, ExitCode::kOk);
 }
 
 class FsdpReplicas : public testing::TestWithParam<int> {};
@@ -62,7 +44,7 @@ TEST_P(FsdpReplicas, EveryStrategyHasTheBitsOfPlainDataParallelism) {
           kLast + slots(3, 2) + Words{"--fsdp-embedding-and-head", "sharded"}}) {
       SCOPED_TRACE(testing::PrintToString(way));
       const RunResult run = train({.flags = flags + way, .ranks = ranks});
-      expect_same(run, plain);
+      expect_same_state(run, plain);
       expect_units_moved(run, way[1] == "optim_grads_params", false);
     }
     // Summed in each microbatch gradients have other bits.
@@ -80,52 +62,39 @@ TEST_P(FsdpReplicas, WithOneMicrobatchSumsAreTheSameWhenTheyAreMadeInEach) {
   for (const Words& way : {kGradients, kWeights, kWeights + Words{"--fsdp-embedding-and-head", "sharded"}}) {
     SCOPED_TRACE(testing::PrintToString(way));
     const RunResult run = train({.flags = flags + way, .ranks = ranks});
-    expect_same(run, plain);
+    expect_same_state(run, plain);
     expect_units_moved(run, way != kGradients, true);
   }
 }
 
-struct FsdpCase {
-  std::string name;
-  Words flags;
-  int ranks = 2;
-};
-void PrintTo(const FsdpCase& one, std::ostream* out) { *out << one.name; }
-
 const Words kAll = kWeights + Words{"--fsdp-embedding-and-head", "sharded"};
 
 // Of a model whose ends are sharded: one class of bits over slots, order of gathers, schedules and recomputation.
-class FsdpEach : public testing::TestWithParam<FsdpCase> {
+class FsdpEach : public testing::TestWithParam<Way> {
  protected:
   static const RunResult& want() {
     static const RunResult run = train({.flags = kSmallFsdp + kUntied + kEvaluations + kAll, .ranks = 2});
     return run;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Fsdp, FsdpEach,
-                         testing::Values(FsdpCase{"one_slot", slots(1, 0)},               //
-                                         FsdpCase{"three_slots", slots(3, 1)},            //
-                                         FsdpCase{"prefetch_3_of_4", slots(4, 3)},        //
-                                         FsdpCase{"gpipe", schedule("gpipe")},            //
-                                         FsdpCase{"zb_h1", schedule("zb-h1")},            //
-                                         FsdpCase{"delayed", {"--delay-wgrad-compute"}},  //
-                                         FsdpCase{"full", {"--recompute-granularity", "full"}},
-                                         FsdpCase{"full_2", slots(2, 0) + Words{"--recompute-granularity", "full",
-                                                                                "--recompute-num-layers", "2"}},
-                                         FsdpCase{"selective",
-                                                  {"--recompute-granularity", "selective", "--recompute-modules", "mlp",
-                                                   "core_attn"}},
-                                         FsdpCase{"pp2_1f1b", stages(2) + schedule("1f1b"), 4},                //
-                                         FsdpCase{"pp2_interleaved", stages(2) + schedule("interleaved"), 4},  //
-                                         FsdpCase{"pp2_zb_v", stages(2) + schedule("zb-v"), 4},                //
-                                         FsdpCase{"pp2_dualpipe_v", stages(2) + schedule("dualpipe-v"), 4},    //
-                                         FsdpCase{"poisoned", {"--check-hazards"}}),
-                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Fsdp, FsdpEach,
+    testing::Values(Way{"one_slot", slots(1, 0), 2}, Way{"three_slots", slots(3, 1), 2},
+                    Way{"prefetch_3_of_4", slots(4, 3), 2}, Way{"gpipe", schedule("gpipe"), 2},
+                    Way{"zb_h1", schedule("zb-h1"), 2}, Way{"delayed", {"--delay-wgrad-compute"}, 2},
+                    Way{"full", words("--recompute-granularity full"), 2},
+                    Way{"full_2", slots(2, 0) + words("--recompute-granularity full --recompute-num-layers 2"), 2},
+                    Way{"selective", words("--recompute-granularity selective --recompute-modules mlp core_attn"), 2},
+                    Way{"pp2_1f1b", stages(2), 4}, Way{"pp2_interleaved", stages(2) + schedule("interleaved"), 4},
+                    Way{"pp2_zb_v", stages(2) + schedule("zb-v"), 4},
+                    Way{"pp2_dualpipe_v", stages(2) + schedule("dualpipe-v"), 4},
+                    Way{"poisoned", {"--check-hazards"}, 2}),
+    [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpEach, HasOneClassOfBits) {
   const Words flags = kSmallFsdp + kUntied + kEvaluations + kAll + GetParam().flags;
   const RunResult run = train({.flags = flags, .ranks = GetParam().ranks});
-  expect_same(run, want());
+  expect_same_state(run, want());
   expect_units_moved(run, true, true);
 }
 
@@ -136,27 +105,27 @@ TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
   EXPECT_EQ(want.hazards, 0);
   for (const Words& order : {schedule("gpipe"), schedule("zb-v"), schedule("zb-h1") + slots(3, 2)}) {
     SCOPED_TRACE(testing::PrintToString(order));
-    expect_same(train({.flags = flags + order, .ranks = 2}), want);
+    expect_same_state(train({.flags = flags + order, .ranks = 2}), want);
   }
 }
 
 // With the ends whole: against the same layout with optim_grads, and without hazards.
-class FsdpLayouts : public testing::TestWithParam<FsdpCase> {};
+class FsdpLayouts : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(
     Fsdp, FsdpLayouts,
-    testing::Values(FsdpCase{"tied", {}, 2},  //
-                    FsdpCase{"tp2_sp_llama", kTensor + llama_flags() + Words{"--hidden-size", "32"}, 4},
-                    FsdpCase{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + schedule("zb-h1"), 4},
-                    FsdpCase{"cp2", {"--context-parallel-size", "2"}, 4},
-                    FsdpCase{"pp2_tied", stages(2) + schedule("1f1b"), 4},  //
-                    FsdpCase{"tp2_pp2_bf16", kTensor + stages(2) + schedule("dualpipe-v") + Words{"--bf16"}, 8}),
+    testing::Values(Way{"tied", {}, 2},  //
+                    Way{"tp2_sp_llama", kTensor + llama_flags() + Words{"--hidden-size", "32"}, 4},
+                    Way{"tp2_overlapped_zb_h1", kTensor + Words{"--tp-comm-overlap"} + schedule("zb-h1"), 4},
+                    Way{"cp2", {"--context-parallel-size", "2"}, 4},
+                    Way{"pp2_tied", stages(2) + schedule("1f1b"), 4},  //
+                    Way{"tp2_pp2_bf16", kTensor + stages(2) + schedule("dualpipe-v") + Words{"--bf16"}, 8}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(FsdpLayouts, ShardedWeightsChangeNoBits) {
   const Words flags = kSmallFsdp + kEvaluations + GetParam().flags;
   const RunResult want = train({.flags = flags + kGradients, .ranks = GetParam().ranks});
   const RunResult run = train({.flags = flags + kWeights + Words{"--check-hazards"}, .ranks = GetParam().ranks});
-  expect_same(run, want);
+  expect_same_state(run, want);
   expect_units_moved(run, true, true);
 }
 

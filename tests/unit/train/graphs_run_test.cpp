@@ -252,7 +252,7 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
 
 // On both stages an MLP, which no graph holds, fails in that pass, behind an attention that is captured.
 TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
-  const Words pipeline{"--pipeline-model-parallel-size", "2"};
+  const Words pipeline = stages(2);
   const auto fail_once = [](Trainer& trainer, ByHand& by_hand) {
     Rank& rank = trainer.rank();
     Parameter* broken = nullptr;

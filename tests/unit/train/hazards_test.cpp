@@ -10,9 +10,8 @@
 namespace megalith::test {
 namespace {
 
-const std::vector<std::string> kRun = {
-    "--train-iters", "2", "--micro-batch-size", "4", "--check-hazards",      "--eval-interval", "1",
-    "--eval-iters",  "1", "--ddp-bucket-size",  "1", "--overlap-grad-reduce"};
+const Words kRun = {"--train-iters", "2", "--micro-batch-size", "4", "--check-hazards",      "--eval-interval", "1",
+                    "--eval-iters",  "1", "--ddp-bucket-size",  "1", "--overlap-grad-reduce"};
 
 TEST(Hazards, AnUntouchedRunIsClean) {
   const RunResult result = train({.flags = kRun, .ranks = 2});
@@ -25,19 +24,16 @@ TEST(Hazards, AnUntouchedRunIsClean) {
 // Not under ThreadSanitizer, to which these runs are all alike: the checker alone is not told of a wait.
 #if !defined(__SANITIZE_THREAD__)
 TEST(Hazards, EverySuppressedWaitIsFound) {
-  const std::int64_t waits = train({.flags = kRun, .ranks = 2}).event_waits;
-  ASSERT_GT(waits, 4);
-  for (std::int64_t ordinal = 0; ordinal < waits; ++ordinal) {
-    std::vector<std::string> flags = kRun;
-    flags.insert(flags.end(), {"--suppress-wait", std::to_string(ordinal)});
-    EXPECT_GT(train({.flags = flags, .ranks = 2}).hazards, 0) << "wait " << ordinal << " of " << waits;
-  }
+  const SuppressedWaits waits = suppress_each_wait(kRun, 2);
+  EXPECT_GT(waits.all, 4);
+  EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
+  EXPECT_EQ(waits.refused, 0);
 }
 
 // Waits around graphs, and inside of them, of collectives that are captured: there the capture may fail before anything
 // runs.
 TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
-  const std::vector<std::string> graphs =
+  const Words graphs =
       words("--train-iters 3 --micro-batch-size 4 --eval-iters 0 --check-hazards --cuda-graph-impl local");
   // In the pipeline some are idle: behind others there is nothing left to wait for.
   struct Way {
@@ -59,21 +55,16 @@ TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
             "--moe-shared-expert-intermediate-size 16 --moe-shared-expert-overlap --expert-model-parallel-size 2"},
         Way{"--num-layers 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v", pipeline_idle}}) {
     SCOPED_TRACE(way.flags);
-    const std::vector<std::string> run = graphs + words(way.flags);
-    const RunResult whole = train({.flags = run, .ranks = 2});
-    EXPECT_EQ(whole.hazards, 0);
-    ASSERT_GT(whole.event_waits, 15);
-    std::vector<std::int64_t> missed, idle;
-    for (std::int64_t ordinal = 0; ordinal < whole.event_waits; ordinal += one_of(9)) {
-      if (way.idle.contains(ordinal)) idle.push_back(ordinal);
-      try {
-        const std::vector<std::string> suppressed = run + Words{"--suppress-wait", std::to_string(ordinal)};
-        if (train({.flags = suppressed, .ranks = 2}).hazards == 0) missed.push_back(ordinal);
-      } catch (const Error&) {
-        ++refused;
-      }
+    const Words run = graphs + words(way.flags);
+    const int stride = one_of(9);
+    const SuppressedWaits waits = suppress_each_wait(run, 2, stride);
+    EXPECT_GT(waits.all, 15);
+    std::vector<std::int64_t> idle;
+    for (const auto& [ordinal, why] : way.idle) {
+      if (ordinal % stride == 0) idle.push_back(ordinal);
     }
-    EXPECT_EQ(missed, idle) << "of " << whole.event_waits;
+    EXPECT_EQ(waits.idle, idle) << "of " << waits.all;
+    refused += waits.refused;
   }
   if (one_of(9) == 1) {
     EXPECT_GT(refused, 0);

@@ -191,7 +191,7 @@ TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
   EXPECT_FALSE(decided({}, 12));
   EXPECT_TRUE(decided({}, 8));
   EXPECT_FALSE(decided({"--deterministic-mode"}, 8));
-  EXPECT_FALSE(decided({"--pipeline-model-parallel-size", "2"}, 8)) << "no less";
+  EXPECT_FALSE(decided(stages(2), 8)) << "no less";
 }
 
 }  // namespace

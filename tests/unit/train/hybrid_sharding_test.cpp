@@ -25,8 +25,7 @@ Words hybrid(int instances) {
 
 void expect_near(const RunResult& got, const RunResult& want) {
   expect_losses_near(got, want, 1e-6);
-  for (std::size_t i = 0; i < want.loss_values.size(); ++i)
-    EXPECT_NEAR(number_of_hex(got.grad_norms[i]) / number_of_hex(want.grad_norms[i]), 1, 1e-5) << "step " << i + 1;
+  expect_norms_near(got, want, 1e-5);
   for (const auto& [name, values] : want.gradients) {
     const std::vector<float>& others = got.gradients.at(name);
     float most = 0, difference = 0;
@@ -88,8 +87,7 @@ TEST(HybridSharding, HasTheNumbersOfPlainDataParallelism) {
 
 TEST(HybridSharding, WorksWithOtherParallelism) {
   const Words context = {"--context-parallel-size", "2"};
-  for (const Words& layout :
-       {Words{"--tensor-model-parallel-size", "2"}, Words{"--pipeline-model-parallel-size", "2"}, context}) {
+  for (const Words& layout : {tensor_ranks(2), stages(2), context}) {
     SCOPED_TRACE(testing::PrintToString(layout));
     const Words flags = kSmallHybrid + layout + kEvaluations;
     const RunResult plain = train({.flags = flags, .ranks = 8});
@@ -142,7 +140,7 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
     Words flags;
   };
   for (const Case& one : {Case{2, 4, kOverlap}, Case{2, 4, ends}, Case{4, 8, ends}, Case{2, 2, kOverlap},
-                          Case{2, 8, Words{"--tensor-model-parallel-size", "2", "--sequence-parallel"}}}) {
+                          Case{2, 8, tensor_ranks(2) + Words{"--sequence-parallel"}}}) {
     SCOPED_TRACE(testing::Message() << one.instances << " instances of " << one.ranks);
     const Words flags = kSmallHybrid + kInstanceShards + instances(one.instances) + one.flags + kEvaluations;
     const RunResult want = train({.flags = flags, .ranks = one.ranks});
@@ -188,40 +186,6 @@ TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
   for (const std::string& message : messages) {
     EXPECT_THAT(message, testing::HasSubstr("exp_avg_sq of a shard of "));
     EXPECT_THAT(message, testing::HasSubstr("on rank 3"));
-  }
-}
-
-TEST(HybridSharding, CheckpointsAreThoseOfAnyLayout) {
-  const TestFolder scratch;
-  const Words flags = kSmallHybrid + Words{"--bf16"};
-  const Words outer = kInstanceShards + instances(2) + kOuter;
-  struct Way {
-    Words flags;
-    int ranks;
-  };
-  const std::vector<Way> ways = {{hybrid(2), 4}, {outer, 4}, {hybrid(4), 8}, {{}, 1}};
-  for (std::size_t from = 0; from < 2; ++from) {
-    const Words async = from == 1 ? Words{"--async-save"} : Words{};
-    const Words saves = async + Words{"--exit-interval", "2", "--save", scratch.path(std::to_string(from))};
-    const RunResult unbroken = train({.flags = flags + ways[from].flags, .ranks = 4});
-    const RunResult saved = train({.flags = flags + ways[from].flags + saves, .ranks = 4});
-    for (std::size_t to = 0; to < ways.size(); ++to) {
-      SCOPED_TRACE(testing::Message() << "way " << from << " to " << to);
-      Tensors loaded;
-      std::mutex mutex;
-      const RunResult rest =
-          train({.flags = flags + ways[to].flags + Words{"--load", scratch.path(std::to_string(from))},
-                 .ranks = ways[to].ranks,
-                 .prepare = [&](Trainer& trainer, int) {
-                   const std::lock_guard lock(mutex);
-                   EXPECT_TRUE(put_state(trainer.rank(), loaded));
-                 }});
-      EXPECT_TRUE(loaded == saved.whole_state);
-      ASSERT_EQ(rest.losses.size(), 1u);
-      if (to != from) continue;
-      EXPECT_EQ(saved.losses + rest.losses, unbroken.losses);
-      EXPECT_TRUE(rest.whole_state == unbroken.whole_state);
-    }
   }
 }
 

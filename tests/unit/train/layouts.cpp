@@ -9,7 +9,7 @@ namespace megalith::test {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {
-      {"gpt2", {}},
+      {"gpt2", {}, "linear_k.bias"},
       {"llama", llama_flags() + Words{"--ffn-hidden-size", "32"}},
       {"qwen2",
        {"--swiglu", "--ffn-hidden-size", "32", "--normalization", "RMSNorm", "--position-embedding-type", "rope",
@@ -96,6 +96,10 @@ std::string Layout::name() const {
 RunResult train(const Words& flags, const Layout& layout) {
   return train({.flags = flags + layout.flags(), .ranks = layout.ranks()});
 }
+
+Way way_of(const Layout& layout) { return {layout.name(), layout.flags(), layout.ranks()}; }
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+RunResult train(const Words& flags, const Way& way) { return train({.flags = flags + way.flags, .ranks = way.ranks}); }
 
 Sizes sizes_of(const Layout& layout) {
   const bool deep = layout.pipeline == 4;  // two chunks a stage, and eight microbatches for dualpipe-v

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ namespace megalith::test {
 struct Family {
   std::string name;
   Words flags;
+  // How the names of tensors end whose gradient is what rounding leaves of 0: without RoPE a bias of the keys changes
+  // no attention.
+  std::string no_gradient = {};
 };
 // LayerNorm, biases, GELU, learned positions, tied table; RMSNorm, SwiGLU, RoPE, norms of q and k, two heads of keys
 // and values, a table of its own; one such head, tied and with biases of q, k and v.
@@ -57,6 +61,17 @@ struct Layout {
 };
 
 RunResult train(const Words& flags, const Layout& layout);
+
+// A layout by its flags, where Layout has no field for them.
+struct Way {
+  std::string name;
+  Words flags = {};
+  int ranks = 1;
+  Words saving = {};  // more flags of its runs that save
+};
+Way way_of(const Layout& layout);
+void PrintTo(const Way& way, std::ostream* out);
+RunResult train(const Words& flags, const Way& way);
 
 struct Sizes {
   std::int64_t layers = 4;

@@ -16,7 +16,7 @@
 namespace megalith::test {
 namespace {
 
-const Words kStages{"--num-layers", "4", "--pipeline-model-parallel-size", "2"};
+const Words kStages = stages(2) + Words{"--num-layers", "4"};
 
 struct HookWay {
   std::string name;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -79,6 +80,43 @@ void expect_losses_near(const RunResult& got, const RunResult& want, double tole
   ASSERT_EQ(got.loss_values.size(), want.loss_values.size());
   for (std::size_t i = 0; i < want.loss_values.size(); ++i)
     EXPECT_NEAR(got.loss_values[i] / want.loss_values[i], 1, tolerance) << "step " << i + 1;
+}
+
+void expect_norms_near(const RunResult& got, const RunResult& want, double tolerance) {
+  EXPECT_FALSE(want.grad_norms.empty());
+  ASSERT_EQ(got.grad_norms.size(), want.grad_norms.size());
+  for (std::size_t i = 0; i < want.grad_norms.size(); ++i)
+    EXPECT_NEAR(number_of_hex(got.grad_norms[i]) / number_of_hex(want.grad_norms[i]), 1, tolerance) << "step " << i + 1;
+}
+
+double norm_of_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(squares);
+}
+double norm(const std::vector<float>& a) { return norm_of_difference(a, std::vector<float>(a.size())); }
+
+void expect_gradients_near(const RunResult& got, const RunResult& want, double tolerance,
+                           const std::string& no_gradient) {
+  EXPECT_FALSE(want.gradients.empty());
+  EXPECT_EQ(got.gradients.size(), want.gradients.size());
+  for (const auto& [name, gradient] : want.gradients) {
+    ASSERT_TRUE(got.gradients.contains(name)) << name;
+    EXPECT_GT(norm(gradient), 0) << name;
+    const bool is_zero = !no_gradient.empty() && name.ends_with(no_gradient);
+    EXPECT_LE(norm_of_difference(got.gradients.at(name), gradient), is_zero ? 1e-8 : tolerance * norm(gradient))
+        << name;
+  }
+  EXPECT_TRUE(got.copies_agree);
+}
+
+bool same_bits(const Tensors& a, const Tensors& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.size() == y.second.size() &&
+           std::memcmp(x.second.data(), y.second.data(), x.second.size() * sizeof(float)) == 0;
+  });
 }
 
 namespace {
@@ -297,6 +335,21 @@ RunResult train(const RunRequest& request) {
   for (const auto& [rank, own] : squares)
     result.copies_agree = result.copies_agree && (result.squares.empty() || own == result.squares);
   return result;
+}
+
+SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride, std::int64_t behind) {
+  const RunResult whole = train({.flags = flags, .ranks = ranks});
+  EXPECT_EQ(whole.hazards, 0);
+  SuppressedWaits waits{.all = whole.event_waits};
+  for (std::int64_t ordinal = 0; ordinal < waits.all - behind; ordinal += stride) {
+    const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
+    try {
+      if (train({.flags = suppressed, .ranks = ranks}).hazards == 0) waits.idle.push_back(ordinal);
+    } catch (const Error&) {
+      ++waits.refused;
+    }
+  }
+  return waits;
 }
 
 void expect_nothing_left_of_a_broken_step(RunRequest request, const BrokenAt& at) {

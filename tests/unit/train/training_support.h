@@ -31,6 +31,7 @@ inline const Words kEvaluations = {"--eval-interval", "2", "--eval-iters", "1"};
 inline const Words kGraphs = {"--cuda-graph-impl", "local"};
 inline const Words kGraphsOfAttentionAndMlp = kGraphs + Words{"--cuda-graph-modules", "attn", "mlp"};
 inline Words stages(int count) { return {"--pipeline-model-parallel-size", std::to_string(count)}; }
+inline Words tensor_ranks(int count) { return {"--tensor-model-parallel-size", std::to_string(count)}; }
 inline Words schedule(const std::string& name) {  // interleaved: of two chunks
   const Words flags{"--pipeline-schedule", name};
   return name == "interleaved" ? flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"} : flags;
@@ -106,10 +107,27 @@ void expect_same_run(const RunResult& a, const RunResult& b);
 void expect_same_state(const RunResult& run, const RunResult& want);
 // Each slot of each rank moved so many times each way. Returns how many there are.
 std::int64_t expect_moved(const RunResult& run, std::int64_t times);
-// Each step's loss but for this share of it.
+// Each step's loss, or its gradients' norm, but for this share of it.
 void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance = 1e-5);
+void expect_norms_near(const RunResult& got, const RunResult& want, double tolerance);
+// The difference's norm; of one vector its own.
+double norm_of_difference(const std::vector<float>& a, const std::vector<float>& b);
+double norm(const std::vector<float>& a);
+// Each tensor's gradients but for this share of their norm; where there are none but rounding, as a tensor's name ends,
+// but for 1e-8.
+void expect_gradients_near(const RunResult& got, const RunResult& want, double tolerance,
+                           const std::string& no_gradient = {});
+bool same_bits(const Tensors& a, const Tensors& b);  // NaN is NaN
 
 RunResult train(const RunRequest& request);
+
+// Runs with each `stride`-th event wait left out, but for those `behind` the last step, for gathers of a next one.
+struct SuppressedWaits {
+  std::int64_t all = 0;            // of the run with all of them, which has no hazard
+  std::vector<std::int64_t> idle;  // without which there is no hazard either
+  int refused = 0;                 // runs that failed
+};
+SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride = 1, std::int64_t behind = 0);
 // What --metrics-jsonl tells, step by step.
 void read_metrics(const std::string& path, RunResult& result);
 

@@ -33,7 +33,7 @@ struct ExpertLayout {
 // Each loads what the one before saved.
 std::vector<ExpertLayout> layouts() {
   const Words zero1{"--use-distributed-optimizer"};
-  const Words tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+  const Words tensor = tensor_ranks(2) + Words{"--sequence-parallel"};
   const Words instances{"--num-distributed-optimizer-instances", "2"};
   return {{.ranks = 2, .ep = 2},
           {.ranks = 4, .ep = 4},

@@ -1,0 +1,114 @@
+// Tensor, sequence and context parallelism beyond what every layout promises (layout_claims_test.cpp): overlap, memory,
+// loss in chunks, padding.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/unit/train/layouts.h"
+
+namespace megalith::test {
+namespace {
+
+// On the CPU: a row of a GEMM does not depend on the others, and sums are taken in the order of a communicator's.
+TEST(TensorParallelRuns, OverlapChangesNoBit) {
+  for (const int ranks : {2, 4}) {
+    for (const Family& family : families()) {
+      for (const Words& more :
+           {Words{}, Words{"--bf16"}, Words{"--recompute-granularity", "full"}, Words{"--loss-chunk-size", "3"}}) {
+        SCOPED_TRACE(family.name + testing::PrintToString(more));
+        const Words flags = family.flags + Layout{.tensor = ranks, .sequence = true}.flags() + kDropout + more +
+                            kEvaluations + Words{"--train-iters", "2"};
+        const RunResult plain = train({.flags = flags, .ranks = ranks});
+        const RunResult overlapped =
+            train({.flags = flags + Words{"--tp-comm-overlap", "--check-hazards"}, .ranks = ranks});
+        expect_same_state(overlapped, plain);
+        if (ranks > 2) {
+          EXPECT_GT(overlapped.tensor_calls, plain.tensor_calls + 100);
+        }
+      }
+    }
+  }
+}
+
+TEST(TensorParallelRuns, SequenceParallelismKeepsLess) {
+  const Words flags = tensor_ranks(2) + Words{"--train-iters", "1"};
+  const RunResult whole = train({.flags = flags, .ranks = 2});
+  const RunResult split = train({.flags = flags + Words{"--sequence-parallel"}, .ranks = 2});
+  EXPECT_LT(split.arena_planned, whole.arena_planned);
+}
+
+TEST(TensorParallelRuns, TheLossInChunksIsThatOfTheWhole) {
+  for (const Layout& layout : {Layout{.tensor = 2}, Layout{.tensor = 2, .sequence = true}}) {
+    for (const Family& family : {families()[0], families()[1]}) {
+      const Words flags = family.flags + layout.flags() + kEvaluations;
+      const RunResult plain = train({.flags = flags, .ranks = 2});
+      const RunResult chunked =
+          train({.flags = flags + Words{"--loss-chunk-size", "5", "--check-hazards"}, .ranks = 2});
+      EXPECT_EQ(chunked.losses[0], plain.losses[0]);
+      expect_losses_near(chunked, plain);
+      EXPECT_GT(chunked.tensor_calls, plain.tensor_calls);
+      EXPECT_EQ(chunked.hazards, 0);
+    }
+  }
+}
+
+// 257 words and a multiple of 100: 300 rows on one rank, 400 on two, of which the last 100 are nobody's.
+TEST(TensorParallelRuns, PaddingOfTheVocabularyDependsOnTheRanksAndChangesNothing) {
+  const Words flags = {"--make-vocab-size-divisible-by", "100"};
+  const RunResult one = train({.flags = flags});
+  const RunResult two = train({.flags = flags + Layout{.tensor = 2, .sequence = true}.flags(), .ranks = 2});
+  expect_losses_near(two, one);
+  EXPECT_EQ(two.weights.at("embedding.word_embeddings.weight").size(), 300u * 32);
+  EXPECT_TRUE(two.copies_agree);
+}
+
+TEST(TensorParallelRuns, InBf16) {
+  for (const Layout& layout : {Layout{.tensor = 2}, Layout{.tensor = 2, .sequence = true}}) {
+    const Words flags = llama_flags() + kDropout + Words{"--bf16"};
+    const RunResult one = train({.flags = flags});
+    const RunResult two = train({.flags = flags + layout.flags() + Words{"--main-grads-dtype", "bf16"}, .ranks = 2});
+    expect_losses_near(two, one, 1e-3);
+    EXPECT_TRUE(two.copies_agree);
+  }
+}
+
+TEST(ContextParallel, EachRankKeepsItsPartOfTheSequence) {
+  const Words flags = {"--seq-length", "64", "--train-iters", "1"};
+  const RunResult one = train({.flags = flags});
+  const RunResult four = train(flags, {.context = 4});
+  EXPECT_LT(four.arena_planned, one.arena_planned / 2);
+}
+
+// The share of each replica counts context-parallel ranks too, and its update is that of the whole.
+TEST(ContextParallel, WithADistributedOptimizer) {
+  const Words flags = llama_flags() + kDropout;
+  const Words shards = {"--use-distributed-optimizer",  "--overlap-grad-reduce",
+                        "--overlap-param-gather",       "--check-hazards",
+                        "--check-weight-hash-interval", "2"};
+  const Layout layout{.data = 2, .context = 2};
+  const RunResult whole = train(flags, layout), sharded = train(flags + shards, layout);
+  EXPECT_EQ(sharded.code, ExitCode::kOk);
+  EXPECT_EQ(sharded.hazards, 0);
+  EXPECT_EQ(sharded.losses, whole.losses);
+  EXPECT_TRUE(sharded.weights == whole.weights);
+  EXPECT_GT(sharded.ranges_scattered, 0);
+}
+
+// Rank 1 of cp 2 has a weight of its own: the check names it.
+TEST(ContextParallel, ReplicasThatDifferAreTold) {
+  std::mutex mutex;
+  std::string told;
+  train({.flags = Layout{.context = 2}.flags(), .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
+           EXPECT_FALSE(replica_difference(trainer.rank()));
+           const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
+           if (rank == 1) *weights.as<float>() += 1;
+           const auto difference = replica_difference(trainer.rank());
+           if (rank == 1) *weights.as<float>() -= 1;
+           const std::lock_guard lock(mutex);
+           if (difference) told = difference->message;
+         }});
+  EXPECT_NE(told.find("on rank 1"), std::string::npos) << told;
+}
+
+}  // namespace
+}  // namespace megalith::test
