@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <functional>
 #include <random>
@@ -66,9 +67,30 @@ class Bandwidth {
     return result;
   }
 
-  // `bytes` are those the op must read plus those it must write. Work that `prepare` does is not timed.
+  // As makers of ops' cases (tests/support/op_cases.h) do.
+  Tensor normal(const Shape& shape, DType type, float = 1, bool positive = false) {
+    const Tensor x = tensor(shape, type);
+    if (positive) std::fill_n(x.as<float>(), x.numel(), 1.0f);
+    return x;
+  }
+  Tensor output(const Shape& shape, DType type) { return tensor(shape, type); }
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    const Tensor x = tensor({static_cast<std::int64_t>(values.size())}, DType::kInt32);
+    std::ranges::copy(values, x.as<std::int32_t>());
+    return x;
+  }
+  template <class T>
+  const T* structure(const T& value) {
+    const Tensor x = tensor({static_cast<std::int64_t>(sizeof(T))}, DType::kUint8);
+    std::memcpy(x.data, &value, sizeof(T));
+    return x.as<const T>();
+  }
+
+  // By the bytes that the op says it reads and writes. Work that `prepare` does is not timed.
   template <class Op>
-  void measure(benchmark::State& state, const Op& op, std::int64_t bytes, const std::function<void()>& prepare = {}) {
+  void measure(benchmark::State& state, const Op& op, const std::function<void()>& prepare = {}) {
+    Access accesses(Op::kName);
+    access(op, accesses);
     std::vector<double> op_seconds, copy_seconds;
     launch(stream_, op);  // touches every page
     stream_.synchronize();
@@ -85,7 +107,7 @@ class Bandwidth {
       copy_seconds.push_back(end - middle);
       state.SetIterationTime(op_seconds.back());
     }
-    const double speed = static_cast<double>(bytes) / median(op_seconds);
+    const double speed = static_cast<double>(accesses.moved_bytes()) / median(op_seconds);
     const double copy_speed = 2.0 * sizeof(float) * kCopyElements / median(copy_seconds);
     state.counters["GB/s"] = speed * 1e-9;
     state.counters["copy_GB/s"] = copy_speed * 1e-9;

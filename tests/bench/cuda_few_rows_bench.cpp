@@ -6,8 +6,8 @@
 
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/elementwise/reduce.h"
-#include "core/ops/norm/norm.h"
 #include "tests/bench/cuda_workbench.h"
+#include "tests/support/op_cases.h"
 
 namespace megalith::bench {
 namespace {
@@ -32,25 +32,14 @@ class GraphBench : public Workbench {
     MEGALITH_CUDA_CHECK(cudaGraphDestroy(graph));
   }
 
-  LayerNormBackward norm_backward(std::int64_t rows, std::int64_t columns) {
-    const Shape shape{rows, columns}, partial{norm_partials(DeviceType::kCuda), columns};
-    return {.dy = tensor(shape, kBf16),
-            .x = tensor(shape, kBf16),
-            .weight = tensor({columns}, kBf16),
-            .mean = tensor({rows}, kFp32),
-            .rstd = tensor({rows}, kFp32),
-            .d_residual = tensor(shape, kBf16),
-            .dx = tensor(shape, kBf16),
-            .d_weight_partial = tensor(partial, kFp32),
-            .d_bias_partial = tensor(partial, kFp32)};
-  }
   RowSum sum_of(const Tensor& x) { return {.x = x, .out = tensor({x.size(1)}, kFp32)}; }
 };
 
 // Of a GPT-2 layer's MLP: the norm, and the sums of its two linears' biases and of the norm's weights.
 void bench_segment(GraphBench& bench, std::int64_t rows, std::int64_t columns) {
   bench.reset();
-  const LayerNormBackward norm = bench.norm_backward(rows, columns);
+  const test::NormCase of{.rows = rows, .columns = columns};
+  const LayerNormBackward norm = layer_norm_backward(bench, of);
   const RowSum fc2 = bench.sum_of(norm.dy), fc1 = bench.sum_of(bench.tensor({rows, 4 * columns}, kBf16));
   const RowSum weight = bench.sum_of(norm.d_weight_partial), bias = bench.sum_of(norm.d_bias_partial);
   const ReduceRows all = bench.ready(ReduceRows{.sums = {fc2, fc1, weight, bias}, .accumulate = true});
@@ -62,14 +51,7 @@ void bench_segment(GraphBench& bench, std::int64_t rows, std::int64_t columns) {
   }
   bench.measure("reduce_rows of these four " + shape, all);
   bench.measure("layer_norm_backward and reduce_rows " + shape, norm, all);
-  bench.measure("layer_norm_forward " + shape, LayerNormForward{.x = norm.x,
-                                                                .residual = norm.dy,
-                                                                .sum = norm.d_residual,
-                                                                .weight = norm.weight,
-                                                                .bias = norm.weight,
-                                                                .y = norm.dx,
-                                                                .mean = norm.mean,
-                                                                .rstd = norm.rstd});
+  bench.measure("layer_norm_forward " + shape, layer_norm_forward(bench, of));
 }
 
 void bench_all() {

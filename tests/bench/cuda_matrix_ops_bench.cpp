@@ -16,15 +16,13 @@
 #include "core/device/cuda_device.h"
 #include "core/ops/attention/attention.h"
 #include "tests/bench/cuda_workbench.h"
+#include "tests/support/op_cases.h"
 
 namespace megalith::bench {
 namespace {
 
-struct Product {
-  std::string name;
-  std::int64_t m, n, k;
-  bool transpose_a = false, transpose_b = false, bias = false, accumulate = false;
-};
+using test::AttentionOpCase;
+using test::ProductCase;
 
 struct Linear {
   const char* name;
@@ -62,7 +60,7 @@ std::vector<Model> models() {
         {"head/4", 3584, 38016}}}};
 }
 
-std::vector<Product> products(const Model& model, const Linear& x) {
+std::vector<ProductCase> products(const Model& model, const Linear& x) {
   const std::string name = fmt::format("{} {}", model.name, x.name);
   const bool head = std::string_view(x.name).starts_with("head");
   return {{name + " forward", model.tokens, x.outputs, x.inputs, false, true, model.bias && !head, false},
@@ -70,30 +68,19 @@ std::vector<Product> products(const Model& model, const Linear& x) {
           {name + " wgrad", x.outputs, x.inputs, model.tokens, true, false, false, true}};
 }
 
-Gemm add_gemm(Workbench& bench, const Product& p) {
-  const Gemm op{.a = bench.tensor(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, DType::kBf16),
-                .b = bench.tensor(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, DType::kBf16),
-                .c = bench.tensor({p.m, p.n}, p.accumulate ? DType::kFp32 : DType::kBf16),
-                .transpose_a = p.transpose_a,
-                .transpose_b = p.transpose_b,
-                .bias = p.bias ? bench.tensor({p.n}, DType::kBf16) : Tensor{},
-                .accumulate = p.accumulate};
-  return bench.ready(op);
-}
+Gemm add_gemm(Workbench& bench, const ProductCase& p) { return bench.ready(gemm(bench, p, DType::kBf16)); }
 
-Gemm make_gemm(Workbench& bench, const Product& p) {
+Gemm make_gemm(Workbench& bench, const ProductCase& p) {
   bench.reset();
   return add_gemm(bench, p);
 }
 
-double tera_flops(const Product& p) {
-  return 2e-12 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-}
+double tera_flops(const ProductCase& p) { return 1e-12 * p.flops(); }
 
 void bench_gemm() {
   Workbench bench;
   CudaStream& stream = bench.stream();
-  const Product square{"8192^3", 8192, 8192, 8192, false, true};
+  const ProductCase square{"8192^3", 8192, 8192, 8192, false, true};
   const auto firsts = make_gemm_algorithms(stream, GemmChoice::kFirst);
   const auto table = make_gemm_algorithms(stream, GemmChoice::kMeasured);
   fmt::print("{}\n", table->environment());
@@ -101,7 +88,7 @@ void bench_gemm() {
   for (const Model& model : models()) {
     double first_seconds = 0, chosen_seconds = 0;
     for (const Linear& linear : model.linears) {
-      for (const Product& p : products(model, linear)) {
+      for (const ProductCase& p : products(model, linear)) {
         use_gemm_algorithms(stream, table);
         run(stream, make_gemm(bench, p));
         bench.synchronize();
@@ -131,63 +118,33 @@ void bench_gemm() {
   fmt::print("host time of one GEMM call: {:.2f} us\n", bench.host_microseconds([&] { run(stream, small); }));
 }
 
-struct Heads {
-  std::int64_t samples, tokens, heads, kv_heads, dim;
-};
-
-struct AttentionCase {
+struct Attention {
   AttentionForward forward;
   AttentionBackward backward;
 };
 
-AttentionCase make_attention(Workbench& bench, const Heads& z, bool deterministic) {
+Attention make_attention(Workbench& bench, const AttentionOpCase& z) {
   bench.reset();
-  const Shape fused{z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}, heads{z.samples, z.tokens, z.heads, z.dim};
-  const Tensor x = bench.tensor(fused, DType::kBf16), d = bench.tensor(fused, DType::kBf16, false);
-  const auto part = [](const Tensor& whole, std::int64_t first, std::int64_t count) {
-    return whole.slice(2, first, count);
-  };
-  AttentionCase result;
-  result.forward = {.q = part(x, 0, z.heads),
-                    .k = part(x, z.heads, z.kv_heads),
-                    .v = part(x, z.heads + z.kv_heads, z.kv_heads),
-                    .out = bench.tensor(heads, DType::kBf16, false),
-                    .lse = bench.tensor({z.samples, z.heads, z.tokens}, DType::kFp32, false),
-                    .scale = 1 / std::sqrt(static_cast<float>(z.dim))};
-  result.forward = bench.ready(result.forward);
-  const AttentionForward& f = result.forward;
-  result.backward = {.q = f.q,
-                     .k = f.k,
-                     .v = f.v,
-                     .out = f.out,
-                     .d_out = bench.tensor(heads, DType::kBf16),
-                     .lse = f.lse,
-                     .delta = bench.tensor(f.lse.shape, DType::kFp32, false),
-                     .dq = part(d, 0, z.heads),
-                     .dk = part(d, z.heads, z.kv_heads),
-                     .dv = part(d, z.heads + z.kv_heads, z.kv_heads),
-                     .workspace = {},
-                     .scale = f.scale,
-                     .deterministic = deterministic};
-  result.backward = bench.ready(result.backward);
-  return result;
+  const AttentionForward forward = bench.ready(attention_forward(bench, z));
+  return {forward, bench.ready(attention_backward(bench, z, forward))};
 }
 
 void bench_attention() {
   Workbench bench;
   fmt::print("{:26} {:>8} {:>8} {:>8}   {:>9} {:>9}  {:>6} {:>6}\n", "attention TFLOP/s", "forward", "bwd acc",
              "bwd det", "MiB acc", "MiB det", "fwd us", "bwd us");
-  for (const Heads& z : {Heads{64, 1024, 12, 12, 64},
-                         {4, 4096, 32, 8, 128},
-                         {2, 8192, 32, 8, 128},
-                         {16, 1024, 25, 25, 64},
-                         {8, 4096, 32, 8, 64},
-                         {16, 1024, 28, 4, 128}}) {
+  for (AttentionOpCase z : {AttentionOpCase{64, 1024, 12, 12, 64},
+                            {4, 4096, 32, 8, 128},
+                            {2, 8192, 32, 8, 128},
+                            {16, 1024, 25, 25, 64},
+                            {8, 4096, 32, 8, 64},
+                            {16, 1024, 28, 4, 128}}) {
     const double flops =
         2.0 * static_cast<double>(z.samples * z.heads * z.tokens) * static_cast<double>(z.tokens * z.dim);
     double backward[2], mebibytes[2], forward = 0, forward_host = 0, backward_host = 0;
     for (const bool deterministic : {false, true}) {
-      const AttentionCase x = make_attention(bench, z, deterministic);
+      z.deterministic = deterministic;
+      const Attention x = make_attention(bench, z);
       check(x.forward);
       check(x.backward);
       forward = 1e-12 * flops / bench.seconds([&] { run(bench.stream(), x.forward); });
@@ -206,7 +163,8 @@ void bench_attention() {
 // One token per sample against a full cache: bytes of the cache over time.
 void bench_decode() {
   Workbench bench;
-  for (const Heads& z : {Heads{1, 4096, 32, 8, 128}, {16, 4096, 32, 8, 128}, {64, 1024, 12, 12, 64}}) {
+  for (const AttentionOpCase& z :
+       {AttentionOpCase{1, 4096, 32, 8, 128}, {16, 4096, 32, 8, 128}, {64, 1024, 12, 12, 64}}) {
     bench.reset();
     const Shape cache{z.samples, z.tokens, z.kv_heads, z.dim};
     const Tensor start = bench.tensor({64}, DType::kInt32, false);

@@ -1,13 +1,11 @@
 // GB/s of the memory-bound ops on the GPU at the sizes of the models in configs/.
 //   build/PRESET/tests/cuda_ops_bench [part of an op's name]
-// Bytes are those an op must read plus those it must write. They are compared with a device copy of 1 GiB (`copy`), and
+// Bytes are those that an op says it reads and writes. They are compared with a device copy of 1 GiB (`copy`), and
 // with a copy of as many bytes as the op moves (`same`), both measured in the same run. Medians; L2 is flushed by
 // reading before each run, so that no dirty lines are left to be written back.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +24,7 @@
 #include "core/ops/token/embedding.h"
 #include "core/ops/token/sampling.h"
 #include "tests/bench/cuda_workbench.h"
+#include "tests/support/op_cases.h"
 
 namespace megalith::bench {
 namespace {
@@ -47,26 +46,6 @@ class OpBench : public Workbench {
     fmt::print("{:52} {:>9} {:>8} {:>7} {:>7}\n", "op", "us", "GB/s", "% copy", "% same");
   }
 
-  // Token t with a probability proportional to 1 / (t + 1), as in text.
-  Tensor zipf_tokens(std::int64_t count, std::int64_t vocabulary) {
-    std::vector<std::int32_t> tokens;
-    std::mt19937_64 random(7);
-    std::uniform_real_distribution<double> uniform(0, std::log(static_cast<double>(vocabulary)));
-    for (std::int64_t i = 0; i < count; ++i) {
-      tokens.push_back(
-          std::min(static_cast<std::int32_t>(std::exp(uniform(random))), static_cast<std::int32_t>(vocabulary)) - 1);
-    }
-    const Tensor x = tensor({count}, DType::kInt32, false);
-    upload(x.data, tokens.data(), x.bytes());
-    return x;
-  }
-  template <class T>
-  const T* device_struct(const T& value) {
-    const Tensor x = tensor({static_cast<std::int64_t>(sizeof(T))}, DType::kUint8, false);
-    upload(x.data, &value, sizeof(T));
-    return x.as<const T>();
-  }
-
   // Whether the case is asked for; frees the memory of the one before.
   bool begin(std::string_view name) {
     used_ = reserved_;
@@ -74,9 +53,12 @@ class OpBench : public Workbench {
   }
 
   template <class Op>
-  void measure(std::string_view shape, const Op& given, double bytes) {
+  void measure(std::string_view shape, const Op& given) {
     check(given);
     const Op op = ready(given);
+    Access accesses(Op::kName);
+    access(op, accesses);
+    const auto bytes = static_cast<double>(accesses.moved_bytes());
     const double time = flushed_seconds([&] { run(stream_, op); });
     const double same = copy_bytes_per_second(static_cast<std::size_t>(bytes / 2));
     fmt::print("{:52} {:9.1f} {:8.0f} {:7.1f} {:7.1f}\n", fmt::format("{} {}", Op::kName, shape), 1e6 * time,
@@ -90,11 +72,6 @@ class OpBench : public Workbench {
   }
 
  private:
-  void upload(void* to, const void* from, std::size_t bytes) {
-    stream_.copy(to, from, bytes);
-    synchronize();
-  }
-
   // The median, L2 flushed by reading before each run.
   double flushed_seconds(const Call& enqueue) {
     std::vector<double> times;
@@ -123,12 +100,6 @@ class OpBench : public Workbench {
   double copy_speed_ = 0;
 };
 
-double bytes_of(std::initializer_list<Tensor> tensors) {
-  double bytes = 0;
-  for (const Tensor& t : tensors) bytes += static_cast<double>(t.bytes());
-  return bytes;
-}
-
 struct Model {
   const char* name;
   std::int64_t tokens, hidden, ffn, vocabulary, loss_rows;
@@ -145,116 +116,63 @@ std::string title(const Model& m, std::int64_t rows, std::int64_t columns, DType
 }
 
 void bench_norms(OpBench& bench, const Model& m, DType dtype) {
-  const Shape shape{m.tokens, m.hidden};
+  const test::NormCase norm{.rows = m.tokens, .columns = m.hidden, .dtype = dtype};
   const std::string name = title(m, m.tokens, m.hidden, dtype);
-  const auto random = [&] { return bench.tensor(shape, dtype); };
-  const auto vector = [&] { return bench.tensor({m.hidden}, dtype); };
-  const auto rows = [&] { return bench.tensor({m.tokens}, kFp32); };
-  const auto partial = [&] { return bench.tensor({norm_partials(DeviceType::kCuda), m.hidden}, kFp32, false); };
   if (bench.begin("norm_forward")) {
-    const Tensor x = random(), residual = random(), sum = random(), y = random(), weight = vector(), rstd = rows();
-    if (m.gpt2) {
-      bench.measure(name,
-                    LayerNormForward{.x = x,
-                                     .residual = residual,
-                                     .sum = sum,
-                                     .weight = weight,
-                                     .bias = vector(),
-                                     .y = y,
-                                     .mean = rows(),
-                                     .rstd = rstd},
-                    bytes_of({x, residual, sum, y}));
-    } else {
-      bench.measure(name,
-                    RmsNormForward{.x = x, .residual = residual, .sum = sum, .weight = weight, .y = y, .rstd = rstd},
-                    bytes_of({x, residual, sum, y}));
-    }
+    if (m.gpt2) bench.measure(name, layer_norm_forward(bench, norm));
+    if (!m.gpt2) bench.measure(name, rms_norm_forward(bench, norm));
   }
   if (bench.begin("norm_backward")) {
-    const Tensor dy = random(), x = random(), d_residual = random(), dx = random(), weight = vector(), rstd = rows();
-    if (m.gpt2) {
-      bench.measure(name,
-                    LayerNormBackward{.dy = dy,
-                                      .x = x,
-                                      .weight = weight,
-                                      .mean = rows(),
-                                      .rstd = rstd,
-                                      .d_residual = d_residual,
-                                      .dx = dx,
-                                      .d_weight_partial = partial(),
-                                      .d_bias_partial = partial()},
-                    bytes_of({dy, x, d_residual, dx}));
-    } else {
-      bench.measure(name,
-                    RmsNormBackward{.dy = dy,
-                                    .x = x,
-                                    .weight = weight,
-                                    .rstd = rstd,
-                                    .d_residual = d_residual,
-                                    .dx = dx,
-                                    .d_weight_partial = partial()},
-                    bytes_of({dy, x, d_residual, dx}));
-    }
+    if (m.gpt2) bench.measure(name, layer_norm_backward(bench, norm));
+    if (!m.gpt2) bench.measure(name, rms_norm_backward(bench, norm));
   }
 }
 
 void bench_activation(OpBench& bench, const Model& m, DType dtype) {
-  const Shape narrow{m.tokens, m.ffn}, wide{m.tokens, 2 * m.ffn};
+  test::ActivationCase act{.rows = m.tokens, .columns = m.ffn, .dtype = dtype};
   const std::string name = title(m, m.tokens, m.ffn, dtype);
   if (m.gpt2 && bench.begin("gelu")) {
-    const Tensor x = bench.tensor(narrow, dtype), dy = bench.tensor(narrow, dtype), y = bench.tensor(narrow, dtype);
-    bench.measure(name, GeluForward{.x = x, .y = y}, bytes_of({x, y}));
-    bench.measure(name, GeluBackward{.x = x, .dy = dy, .dx = y}, bytes_of({x, dy, y}));
+    bench.measure(name, gelu_forward(bench, act));
+    bench.measure(name, gelu_backward(bench, act));
   }
   if (!m.gpt2 && bench.begin("swiglu")) {
-    const Tensor x = bench.tensor(wide, dtype), dx = bench.tensor(wide, dtype), y = bench.tensor(narrow, dtype);
-    bench.measure(name, SwigluForward{.x = x, .y = y}, bytes_of({x, y}));
-    bench.measure(name, SwigluBackward{.x = x, .dy = y, .dx = dx}, bytes_of({x, y, dx}));
-    bench.measure(name + ", again", SwigluBackward{.x = x, .dy = y, .dx = dx, .y = y}, bytes_of({x, y, dx, y}));
+    bench.measure(name, swiglu_forward(bench, act));
+    bench.measure(name, swiglu_backward(bench, act));
+    act.again = true;
+    bench.measure(name + ", again", swiglu_backward(bench, act));
   }
 }
 
 void bench_loss(OpBench& bench, const Model& m, DType dtype) {
   if (!bench.begin("cross_entropy")) return;
-  const std::int64_t rows = dtype == kBf16 ? m.loss_rows : m.loss_rows / 2;
-  const std::int64_t vocabulary = m.gpt2 ? 50257 : m.vocabulary;  // the rest is padding
-  const Tensor logits = bench.tensor({rows, m.vocabulary}, dtype), loss = bench.tensor({rows}, kFp32, false);
-  CrossEntropy op{.logits = logits,
-                  .labels = bench.zipf_tokens(rows, vocabulary),
-                  .loss = loss,
-                  .vocab_size = vocabulary,
-                  .write_gradient = true,
-                  .parameters = bench.device_struct(MicrobatchParameters{.loss_scale = 1e-3f})};
-  bench.measure(title(m, rows, m.vocabulary, dtype), op, 2 * bytes_of({logits}));
+  test::LossCase loss{.rows = dtype == kBf16 ? m.loss_rows : m.loss_rows / 2,
+                      .columns = m.vocabulary,
+                      .vocabulary = m.gpt2 ? 50257 : m.vocabulary,
+                      .dtype = dtype};
+  const std::vector<std::int32_t> labels = test::zipf_tokens(loss.rows, loss.vocabulary);
+  CrossEntropy op = cross_entropy(bench, loss, labels);
+  bench.measure(title(m, loss.rows, m.vocabulary, dtype), op);
   op.write_gradient = false;
-  bench.measure(title(m, rows, m.vocabulary, dtype) + " loss only", op, bytes_of({logits}));
+  bench.measure(title(m, loss.rows, m.vocabulary, dtype) + " loss only", op);
 }
 
 void bench_embedding(OpBench& bench, const Model& m) {
   if (!bench.begin("embedding")) return;
-  const Tensor tokens = bench.zipf_tokens(m.tokens, m.vocabulary), y = bench.tensor({m.tokens, m.hidden}, kBf16);
-  const Tensor table = bench.tensor({m.vocabulary, m.hidden}, kBf16),
-               d_table = bench.tensor({m.vocabulary, m.hidden}, kFp32);
-  const Tensor positions = m.gpt2 ? bench.tensor({1024, m.hidden}, kBf16) : Tensor();
-  const Tensor d_positions = m.gpt2 ? bench.tensor({1024, m.hidden}, kFp32) : Tensor();
+  const test::EmbeddingCase table{
+      .rows = m.tokens, .columns = m.hidden, .vocabulary = m.vocabulary, .positions = m.gpt2 ? 1024 : 0};
+  const std::vector<std::int32_t> tokens = test::zipf_tokens(m.tokens, m.vocabulary);
   const std::string name = title(m, m.tokens, m.hidden, kBf16);
-  bench.measure(
-      name, EmbeddingForward{.tokens = tokens, .table = table, .positions = positions, .rows_per_sample = 1024, .y = y},
-      bytes_of({y, y}));
-  bench.measure(name,
-                EmbeddingBackward{
-                    .tokens = tokens, .dy = y, .d_table = d_table, .d_positions = d_positions, .rows_per_sample = 1024},
-                bytes_of({y}));
+  bench.measure(name, embedding_forward(bench, table, tokens));
+  bench.measure(name, embedding_backward(bench, table, tokens));
 }
 
 void bench_rope(OpBench& bench) {
   if (!bench.begin("rope")) return;
   const Tensor fused = bench.tensor({8, 4096, 48, 64}, kBf16), heads = bench.tensor({8, 4096, 32, 64}, kBf16);
   const Tensor q = fused.slice(2, 0, 32), k = fused.slice(2, 32, 8);
-  bench.measure("llama_1b q in place [8, 4096, 32, 64] bf16", Rope{.x = q, .y = q, .rotary_dim = 64},
-                2 * bytes_of({q}));
-  bench.measure("llama_1b k in place [8, 4096, 8, 64] bf16", Rope{.x = k, .y = k, .rotary_dim = 64}, 2 * bytes_of({k}));
-  bench.measure("llama_1b apart [8, 4096, 32, 64] bf16", Rope{.x = q, .y = heads, .rotary_dim = 64}, 2 * bytes_of({q}));
+  bench.measure("llama_1b q in place [8, 4096, 32, 64] bf16", Rope{.x = q, .y = q, .rotary_dim = 64});
+  bench.measure("llama_1b k in place [8, 4096, 8, 64] bf16", Rope{.x = k, .y = k, .rotary_dim = 64});
+  bench.measure("llama_1b apart [8, 4096, 32, 64] bf16", Rope{.x = q, .y = heads, .rotary_dim = 64});
 }
 
 void bench_elementwise(OpBench& bench, const Model& m) {
@@ -263,19 +181,16 @@ void bench_elementwise(OpBench& bench, const Model& m) {
   const std::string name = title(m, m.tokens, 4 * m.hidden, kBf16);
   const Tensor a = bench.tensor(shape, kBf16), b = bench.tensor(shape, kBf16), y = bench.tensor(shape, kBf16);
   const Tensor wide = bench.tensor(shape, kFp32);
-  bench.measure(name, Add{.a = a, .b = b, .y = y}, bytes_of({a, b, y}));
-  bench.measure(name + " to fp32", CastRows{.x = a, .y = wide}, bytes_of({a, wide}));
-  bench.measure(name + " from fp32", CastRows{.x = wide, .y = a}, bytes_of({a, wide}));
-  bench.measure(name, Copy{.src = a, .dst = b}, bytes_of({a, b}));
-  bench.measure(name + " rows", Copy{.src = a.slice(1, 0, m.hidden), .dst = b.slice(1, m.hidden, m.hidden)},
-                bytes_of({a, b}) / 4);
-  bench.measure(name, Fill{.x = wide, .value = 0}, bytes_of({wide}));
-  const MicrobatchParameters* parameters =
-      bench.device_struct(MicrobatchParameters{.iteration = 3, .first_sample = 64});
+  bench.measure(name, Add{.a = a, .b = b, .y = y});
+  bench.measure(name + " to fp32", CastRows{.x = a, .y = wide});
+  bench.measure(name + " from fp32", CastRows{.x = wide, .y = a});
+  bench.measure(name, Copy{.src = a, .dst = b});
+  bench.measure(name + " rows", Copy{.src = a.slice(1, 0, m.hidden), .dst = b.slice(1, m.hidden, m.hidden)});
+  bench.measure(name, Fill{.x = wide, .value = 0});
+  const MicrobatchParameters* parameters = bench.structure(MicrobatchParameters{.iteration = 3, .first_sample = 64});
   for (const auto& [x, z] : {std::pair{a, b}, std::pair{wide, wide}}) {
     bench.measure(title(m, m.tokens, 4 * m.hidden, x.dtype),
-                  Dropout{.x = x, .y = z, .p = 0.1f, .seed = 5, .rows_per_sample = 1024, .parameters = parameters},
-                  bytes_of({x, z}));
+                  Dropout{.x = x, .y = z, .p = 0.1f, .seed = 5, .rows_per_sample = 1024, .parameters = parameters});
   }
 }
 
@@ -284,15 +199,13 @@ void bench_reductions(OpBench& bench) {
   for (const auto& [rows, columns] : {std::pair{65536, 768}, {65536, 3072}, {16384, 1600}, {16384, 6400}}) {
     const Tensor x = bench.tensor({rows, columns}, kBf16), out = bench.tensor({columns}, kFp32);
     bench.measure(fmt::format("[{}, {}] bf16", rows, columns),
-                  ReduceRows{.sums = {{.x = x, .out = out}}, .accumulate = true}, bytes_of({x}));
+                  ReduceRows{.sums = {{.x = x, .out = out}}, .accumulate = true});
   }
   const Tensor partial = bench.tensor({norm_partials(DeviceType::kCuda), 2048}, kFp32),
                out = bench.tensor({2048}, kFp32);
-  bench.measure("[264, 2048] fp32", ReduceRows{.sums = {{.x = partial, .out = out}}, .accumulate = true},
-                bytes_of({partial}));
+  bench.measure("[264, 2048] fp32", ReduceRows{.sums = {{.x = partial, .out = out}}, .accumulate = true});
   const Tensor losses = bench.tensor({65536}, kFp32);
-  bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true},
-                bytes_of({losses}));
+  bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true});
 }
 
 // The parameters of `layers` blocks and a vocabulary, as the optimizer cuts them: matrices and what lies between them.
@@ -308,7 +221,7 @@ std::vector<std::int64_t> parameter_sizes(const Model& m, std::int64_t layers) {
 // Dtypes of parameter; of gradient and moments.
 void bench_update(OpBench& bench, const char* name, const std::vector<std::int64_t>& sizes, DType type, DType state) {
   const StepParameters* step =
-      bench.device_struct(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});
+      bench.structure(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});
   std::int64_t count = 0;
   for (const std::int64_t size : sizes) count += (size + 127) / 128 * 128;
   const Tensor w = bench.tensor({count}, kFp32), g = bench.tensor({count}, state), m = bench.tensor({count}, state);
@@ -331,8 +244,8 @@ void bench_update(OpBench& bench, const char* name, const std::vector<std::int64
   }
   const std::string title =
       fmt::format("{} {} M in {} {}, state {}", name, count >> 20, sizes.size(), name_of(type), name_of(state));
-  bench.measure(title, op, bytes_of({w, g, m, v, w, m, v}) + (type == kFp32 ? 0 : bytes_of({param})));
-  bench.measure(title, squares, bytes_of({g}));
+  bench.measure(title, op);
+  bench.measure(title, squares);
 }
 
 void bench_optimizer(OpBench& bench) {
@@ -347,48 +260,34 @@ void bench_optimizer(OpBench& bench) {
   measure("qwen2.5_7b / 7", parameter_sizes(kModels[3], 2));
   measure("llama_1b / 2", parameter_sizes(kModels[2], 8));
   if (!bench.begin("adamw sum_of_squares grad_norm")) return;
-  const StepParameters* step = bench.device_struct(StepParameters{});
+  StepParameters* const step = bench.structure(StepParameters{});
   const Tensor sums = bench.tensor({400}, DType::kFp64, false);
   run(bench.stream(), Fill{.x = sums, .value = 1});
   bench.measure("[400]",
-                GradNormFinalize{.sums = sums,
-                                 .loss = bench.tensor({1}, kFp32),
-                                 .clip_grad = 1,
-                                 .parameters = const_cast<StepParameters*>(step)},
-                bytes_of({sums}));
+                GradNormFinalize{.sums = sums, .loss = bench.tensor({1}, kFp32), .clip_grad = 1, .parameters = step});
 }
 
 void bench_sampling(OpBench& bench) {
   if (!bench.begin("sampling")) return;
   const Tensor logits = bench.tensor({8, 128256}, kBf16), out = bench.tensor({8}, DType::kInt32, false);
   Sample op{
-      .logits = logits, .vocab_size = 128256, .seed = 1, .position = bench.device_struct(std::int32_t{5}), .out = out};
+      .logits = logits, .vocab_size = 128256, .seed = 1, .position = bench.structure(std::int32_t{5}), .out = out};
   op.temperature = 0;
-  bench.measure("[8, 128256] bf16 greedy", op, bytes_of({logits}));
+  bench.measure("[8, 128256] bf16 greedy", op);
   op.temperature = 1;
-  bench.measure("[8, 128256] bf16", op, bytes_of({logits}));
+  bench.measure("[8, 128256] bf16", op);
   op.top_k = 50, op.top_p = 0.9f;
-  bench.measure("[8, 128256] bf16 top_k top_p", op, bytes_of({logits}));
+  bench.measure("[8, 128256] bf16 top_k top_p", op);
 }
 
 void bench_host(OpBench& bench) {
   if (!bench.begin("host")) return;
-  const Tensor x = bench.tensor({64, 768}, kBf16), y = bench.tensor({64, 768}, kBf16),
-               weight = bench.tensor({768}, kBf16);
-  const Tensor rstd = bench.tensor({64}, kFp32), mean = bench.tensor({64}, kFp32),
-               partial = bench.tensor({norm_partials(DeviceType::kCuda), 768}, kFp32);
-  bench.measure_host(GeluForward{.x = x, .y = y});
-  bench.measure_host(LayerNormForward{.x = x, .weight = weight, .bias = weight, .y = y, .mean = mean, .rstd = rstd});
-  bench.measure_host(LayerNormBackward{.dy = x,
-                                       .x = x,
-                                       .weight = weight,
-                                       .mean = mean,
-                                       .rstd = rstd,
-                                       .dx = y,
-                                       .d_weight_partial = partial,
-                                       .d_bias_partial = partial});
-  bench.measure_host(
-      EmbeddingBackward{.tokens = bench.zipf_tokens(64, 1000), .dy = x, .d_table = bench.tensor({1000, 768}, kFp32)});
+  const test::NormCase norm{.rows = 64, .columns = 768, .residual = false};
+  bench.measure_host(gelu_forward(bench, test::ActivationCase{.rows = 64, .columns = 768}));
+  bench.measure_host(layer_norm_forward(bench, norm));
+  bench.measure_host(layer_norm_backward(bench, norm));
+  bench.measure_host(embedding_backward(bench, test::EmbeddingCase{.rows = 64, .columns = 768, .vocabulary = 1000},
+                                        test::zipf_tokens(64, 1000)));
 }
 
 void bench_all(std::string_view filter) {

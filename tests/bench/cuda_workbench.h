@@ -15,6 +15,7 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_memory.h"
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/elementwise/fill_normal.h"
 #include "core/ops/gemm/gemm_algorithms_cuda.h"
 #include "core/ops/op.h"
@@ -44,6 +45,24 @@ class Workbench {
     require(used_ <= kMemoryBytes, "a case of the bench is too large");
     if (random) run(stream_, FillNormal{.x = x.view({1, x.numel()}), .numbers = {.seed = used_}, .pitch = x.numel()});
     return x;
+  }
+  // As makers of ops' cases (tests/support/op_cases.h) do.
+  Tensor normal(const Shape& shape, DType dtype, float = 1, bool positive = false) {
+    const Tensor x = tensor(shape, dtype, !positive);
+    if (positive) run(stream_, Fill{.x = x, .value = 1e-3});
+    return x;
+  }
+  Tensor output(const Shape& shape, DType dtype) { return tensor(shape, dtype, false); }
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    const Tensor x = output({static_cast<std::int64_t>(values.size())}, DType::kInt32);
+    upload(x, values.data());
+    return x;
+  }
+  template <class T>
+  T* structure(const T& value) {
+    const Tensor x = output({static_cast<std::int64_t>(sizeof(T))}, DType::kUint8);
+    upload(x, &value);
+    return x.as<T>();
   }
   template <class Op>
   Op ready(const Op& op) {  // with its workspace
@@ -101,6 +120,11 @@ class Workbench {
   }
 
  protected:
+  void upload(const Tensor& to, const void* from) {
+    stream_.copy(to.data, from, to.bytes());
+    synchronize();
+  }
+
   CudaStream stream_;
   std::byte* block_;
   std::size_t used_ = 0;

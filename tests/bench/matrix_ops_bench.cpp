@@ -1,8 +1,8 @@
 // Speed of gemm, attention, norms, RoPE and sums at the sizes of a 4-layer, hidden 256, sequence 256 GPT with a
 // microbatch of 8 (T = 2048 tokens, vocabulary 384); memory-bound ops also at sizes that no cache holds.
 //   build/PRESET/tests/matrix_ops_bench --benchmark_counters_tabular=true
-#include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/ops/attention/attention.h"
@@ -11,6 +11,7 @@
 #include "core/ops/gemm/gemm.h"
 #include "core/ops/norm/norm.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/support/op_cases.h"
 
 namespace megalith::bench {
 namespace {
@@ -69,69 +70,30 @@ void measure_compute(Bandwidth& bench, benchmark::State& state, const Op& op) {
   state.counters["percent_of_peak"] = 100 * rate / median(peaks);
 }
 
-struct Product {
-  const char* what;
-  std::int64_t m, n, k;
-  bool transpose_a, transpose_b, accumulate;
-};
-
 void add_gemm() {
-  for (const Product& p : {Product{"qkv_forward", 2048, 768, 256, false, true, false},
-                           {"projection_forward", 2048, 256, 256, false, true, false},
-                           {"fc1_forward", 2048, 1024, 256, false, true, false},
-                           {"fc2_forward", 2048, 256, 1024, false, true, false},
-                           {"logits_forward", 2048, 384, 256, false, true, false},
-                           {"qkv_backward_data", 2048, 256, 768, false, false, false},
-                           {"fc1_backward_data", 2048, 256, 1024, false, false, false},
-                           {"fc2_backward_data", 2048, 1024, 256, false, false, false},
-                           {"qkv_backward_weight", 768, 256, 2048, true, false, true},
-                           {"fc2_backward_weight", 256, 1024, 2048, true, false, true},
-                           {"square_1024", 1024, 1024, 1024, false, false, false},
-                           {"square_1024_both_transposed", 1024, 1024, 1024, true, true, false},
-                           {"one_token_fc1", 1, 1024, 256, false, true, false}}) {
+  for (const test::ProductCase& p : {test::ProductCase{"qkv_forward", 2048, 768, 256, false, true, false, false},
+                                     {"projection_forward", 2048, 256, 256, false, true, false, false},
+                                     {"fc1_forward", 2048, 1024, 256, false, true, false, false},
+                                     {"fc2_forward", 2048, 256, 1024, false, true, false, false},
+                                     {"logits_forward", 2048, 384, 256, false, true, false, false},
+                                     {"qkv_backward_data", 2048, 256, 768, false, false, false, false},
+                                     {"fc1_backward_data", 2048, 256, 1024, false, false, false, false},
+                                     {"fc2_backward_data", 2048, 1024, 256, false, false, false, false},
+                                     {"qkv_backward_weight", 768, 256, 2048, true, false, false, true},
+                                     {"fc2_backward_weight", 256, 1024, 2048, true, false, false, true},
+                                     {"square_1024", 1024, 1024, 1024, false, false, false, false},
+                                     {"square_1024_both_transposed", 1024, 1024, 1024, true, true, false, false},
+                                     {"one_token_fc1", 1, 1024, 256, false, true, false, false}}) {
     for (const DType dtype : kFloats) {
-      add("gemm/" + std::string(p.what) + "/" + std::string(name_of(dtype)),
-          [p, dtype](Bandwidth& bench, benchmark::State& state) {
-            measure_compute(bench, state,
-                            Gemm{.a = bench.tensor(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, dtype),
-                                 .b = bench.tensor(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, dtype),
-                                 .c = bench.tensor({p.m, p.n}, p.accumulate ? DType::kFp32 : dtype),
-                                 .transpose_a = p.transpose_a,
-                                 .transpose_b = p.transpose_b,
-                                 .accumulate = p.accumulate});
-          });
+      add("gemm/" + p.name + "/" + std::string(name_of(dtype)), [p, dtype](Bandwidth& bench, benchmark::State& state) {
+        measure_compute(bench, state, gemm(bench, p, dtype));
+      });
     }
   }
 }
 
-struct Heads {
-  std::int64_t samples, tokens, heads, kv_heads, dim;
-};
-
-AttentionForward attention(Bandwidth& bench, const Heads& z, DType dtype) {
-  const Tensor fused = bench.tensor({z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}, dtype);
-  return {.q = fused.slice(2, 0, z.heads),
-          .k = fused.slice(2, z.heads, z.kv_heads),
-          .v = fused.slice(2, z.heads + z.kv_heads, z.kv_heads),
-          .out = bench.tensor({z.samples, z.tokens, z.heads, z.dim}, dtype),
-          .lse = bench.tensor({z.samples, z.heads, z.tokens}, DType::kFp32),
-          .scale = 1 / std::sqrt(static_cast<float>(z.dim))};
-}
-
-AttentionBackward attention_backward(Bandwidth& bench, const Heads& z, DType dtype) {
-  const AttentionForward forward = attention(bench, z, dtype);
-  const Tensor d_fused = bench.tensor({z.samples, z.tokens, z.heads + 2 * z.kv_heads, z.dim}, dtype);
-  AttentionBackward op{.q = forward.q,
-                       .k = forward.k,
-                       .v = forward.v,
-                       .out = forward.out,
-                       .d_out = bench.tensor(forward.out.shape, dtype),
-                       .lse = forward.lse,
-                       .delta = bench.tensor(forward.lse.shape, DType::kFp32),
-                       .dq = d_fused.slice(2, 0, z.heads),
-                       .dk = d_fused.slice(2, z.heads, z.kv_heads),
-                       .dv = d_fused.slice(2, z.heads + z.kv_heads, z.kv_heads),
-                       .scale = forward.scale};
+AttentionBackward attention_gradient(Bandwidth& bench, const test::AttentionOpCase& z) {
+  AttentionBackward op = attention_backward(bench, z, attention_forward(bench, z));
   // Any constant near the true values does: probabilities stay of ordinary size.
   std::fill_n(op.lse.as<float>(), op.lse.numel(), 5.0f);
   op.workspace = bench.tensor({static_cast<std::int64_t>(workspace_bytes(op, DeviceType::kCpu))}, DType::kUint8);
@@ -139,107 +101,61 @@ AttentionBackward attention_backward(Bandwidth& bench, const Heads& z, DType dty
 }
 
 void add_attention() {
-  for (const Heads& z :
-       {Heads{8, 256, 4, 4, 64}, {8, 256, 8, 8, 32}, {8, 256, 8, 2, 32}, {2, 1024, 4, 4, 64}, {1, 2048, 8, 2, 128}}) {
+  for (test::AttentionOpCase z : {test::AttentionOpCase{8, 256, 4, 4, 64},
+                                  {8, 256, 8, 8, 32},
+                                  {8, 256, 8, 2, 32},
+                                  {2, 1024, 4, 4, 64},
+                                  {1, 2048, 8, 2, 128}}) {
     for (const DType dtype : kFloats) {
+      z.dtype = dtype;
       const std::string sizes = std::string("/B") + std::to_string(z.samples) + "_S" + std::to_string(z.tokens) + "_N" +
                                 std::to_string(z.heads) + "_K" + std::to_string(z.kv_heads) + "_D" +
                                 std::to_string(z.dim) + "/" + std::string(name_of(dtype));
-      add("attention_forward" + sizes, [z, dtype](Bandwidth& bench, benchmark::State& state) {
-        measure_compute(bench, state, attention(bench, z, dtype));
+      add("attention_forward" + sizes, [z](Bandwidth& bench, benchmark::State& state) {
+        measure_compute(bench, state, attention_forward(bench, z));
       });
-      add("attention_backward" + sizes, [z, dtype](Bandwidth& bench, benchmark::State& state) {
-        measure_compute(bench, state, attention_backward(bench, z, dtype));
+      add("attention_backward" + sizes, [z](Bandwidth& bench, benchmark::State& state) {
+        measure_compute(bench, state, attention_gradient(bench, z));
       });
     }
   }
 }
 
-struct Matrix {
-  std::int64_t rows, columns;
-};
-
-template <bool HasResidual>
-void add_norms(const Matrix& z, DType dtype) {
-  const std::string name = std::string("/") + std::to_string(z.rows) + "x" + std::to_string(z.columns) +
-                           (HasResidual ? "_residual/" : "/") + std::string(name_of(dtype));
-  const std::int64_t size = z.rows * z.columns * static_cast<std::int64_t>(size_of(dtype));
-  const auto make = [z, dtype](Bandwidth& bench) { return bench.tensor({z.rows, z.columns}, dtype); };
-  const auto maybe = [make](Bandwidth& bench) { return HasResidual ? make(bench) : Tensor{}; };
-  const auto vector = [z, dtype](Bandwidth& bench) { return bench.tensor({z.columns}, dtype); };
-  const auto rows = [z](Bandwidth& bench) { return bench.tensor({z.rows}, DType::kFp32); };
-  const auto partials = [z](Bandwidth& bench) {
-    return bench.tensor({norm_partials(DeviceType::kCpu), z.columns}, DType::kFp32);
+void add_norms(const test::NormCase& norm) {
+  const std::string name = "/" + std::to_string(norm.rows) + "x" + std::to_string(norm.columns) +
+                           (norm.residual ? "_residual/" : "/") + std::string(name_of(norm.dtype));
+  const auto add_norm = [&](const char* op, auto make) {
+    add(op + name, [=](Bandwidth& b, benchmark::State& state) { b.measure(state, make(b, norm)); });
   };
-  add("rms_norm_forward" + name, [=](Bandwidth& b, benchmark::State& state) {
-    b.measure(
-        state,
-        RmsNormForward{
-            .x = make(b), .residual = maybe(b), .sum = maybe(b), .weight = vector(b), .y = make(b), .rstd = rows(b)},
-        (HasResidual ? 4 : 2) * size);
-  });
-  add("layer_norm_forward" + name, [=](Bandwidth& b, benchmark::State& state) {
-    b.measure(state,
-              LayerNormForward{.x = make(b),
-                               .residual = maybe(b),
-                               .sum = maybe(b),
-                               .weight = vector(b),
-                               .bias = vector(b),
-                               .y = make(b),
-                               .mean = rows(b),
-                               .rstd = rows(b)},
-              (HasResidual ? 4 : 2) * size);
-  });
-  add("rms_norm_backward" + name, [=](Bandwidth& b, benchmark::State& state) {
-    b.measure(state,
-              RmsNormBackward{.dy = make(b),
-                              .x = make(b),
-                              .weight = vector(b),
-                              .rstd = rows(b),
-                              .d_residual = maybe(b),
-                              .dx = make(b),
-                              .d_weight_partial = partials(b)},
-              (HasResidual ? 4 : 3) * size);
-  });
-  add("layer_norm_backward" + name, [=](Bandwidth& b, benchmark::State& state) {
-    b.measure(state,
-              LayerNormBackward{.dy = make(b),
-                                .x = make(b),
-                                .weight = vector(b),
-                                .mean = rows(b),
-                                .rstd = rows(b),
-                                .d_residual = maybe(b),
-                                .dx = make(b),
-                                .d_weight_partial = partials(b),
-                                .d_bias_partial = partials(b)},
-              (HasResidual ? 4 : 3) * size);
-  });
+  add_norm("rms_norm_forward", test::rms_norm_forward<Bandwidth>);
+  add_norm("layer_norm_forward", test::layer_norm_forward<Bandwidth>);
+  add_norm("rms_norm_backward", test::rms_norm_backward<Bandwidth>);
+  add_norm("layer_norm_backward", test::layer_norm_backward<Bandwidth>);
 }
 
 void add_pointwise() {
   for (const DType dtype : kFloats) {
-    for (const Matrix& z : {Matrix{2048, 256}, {32768, 256}, {2048, 4096}}) {
-      add_norms<false>(z, dtype);
-      add_norms<true>(z, dtype);
+    for (const auto& [rows, columns] : {std::pair{2048, 256}, {32768, 256}, {2048, 4096}}) {
+      for (const bool residual : {false, true}) {
+        add_norms({.rows = rows, .columns = columns, .dtype = dtype, .residual = residual, .sums = DeviceType::kCpu});
+      }
     }
     for (const std::int64_t dim : {32, 64}) {
       const Shape shape{8, 256, 256 / dim, dim};
       const std::string name = "rope/B8_S256_N" + std::to_string(256 / dim) + "_D" + std::to_string(dim) + "/";
       add(name + std::string(name_of(dtype)), [shape, dtype, dim](Bandwidth& bench, benchmark::State& state) {
         const Tensor x = bench.tensor(shape, dtype), y = bench.tensor(shape, dtype);
-        bench.measure(state, Rope{.x = x, .y = y, .rotary_dim = dim}, 2 * static_cast<std::int64_t>(x.bytes()));
+        bench.measure(state, Rope{.x = x, .y = y, .rotary_dim = dim});
       });
     }
     add("reduce_rows/2048x1024/" + std::string(name_of(dtype)), [dtype](Bandwidth& bench, benchmark::State& state) {
       const Tensor x = bench.tensor({2048, 1024}, dtype);
-      bench.measure(state, ReduceRows{.sums = {{.x = x, .out = bench.tensor({1024}, DType::kFp32)}}},
-                    static_cast<std::int64_t>(x.bytes()));
+      bench.measure(state, ReduceRows{.sums = {{.x = x, .out = bench.tensor({1024}, DType::kFp32)}}});
     });
   }
   add("reduce_to_scalar/1048576", [](Bandwidth& bench, benchmark::State& state) {
     const Tensor x = bench.tensor({1 << 20}, DType::kFp32);
-    bench.measure(state, ReduceToScalar{.x = x, .out = bench.tensor({1}, DType::kFp32)},
-                  static_cast<std::int64_t>(x.bytes()));
+    bench.measure(state, ReduceToScalar{.x = x, .out = bench.tensor({1}, DType::kFp32)});
   });
 }
 

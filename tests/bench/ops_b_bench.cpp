@@ -10,6 +10,7 @@
 #include "core/ops/optim/grad_norm.h"
 #include "core/ops/token/embedding.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/support/op_cases.h"
 
 namespace megalith::bench {
 namespace {
@@ -29,75 +30,72 @@ void add(benchmark::State& state) {
   Bandwidth b;
   const DType type = dtype_of(state);
   const Add op{.a = b.tensor({kElements}, type), .b = b.tensor({kElements}, type), .y = b.tensor({kElements}, type)};
-  b.measure(state, op, static_cast<std::int64_t>(3 * op.a.bytes()));
+  b.measure(state, op);
 }
 BENCHMARK(add)->Apply(both_dtypes);
 
 void cast(benchmark::State& state) {
   Bandwidth b;
   const DType from = dtype_of(state), to = from == DType::kFp32 ? DType::kBf16 : DType::kFp32;
-  b.measure(state, CastRows{.x = b.tensor({kElements}, from), .y = b.tensor({kElements}, to)}, 6 * kElements);
+  b.measure(state, CastRows{.x = b.tensor({kElements}, from), .y = b.tensor({kElements}, to)});
 }
 BENCHMARK(cast)->Apply(both_dtypes);
 
 void fill(benchmark::State& state) {
   Bandwidth b;
   const Fill op{.x = b.tensor({kElements}, dtype_of(state)), .value = 0};
-  b.measure(state, op, static_cast<std::int64_t>(op.x.bytes()));
+  b.measure(state, op);
 }
 BENCHMARK(fill)->Apply(both_dtypes);
 
+// A benchmark of an op's case in either dtype: make(bench, dtype).
+template <class Make>
+void measure_made(benchmark::State& state, Make make) {
+  Bandwidth b;
+  b.measure(state, make(b, dtype_of(state)));
+}
+
 template <bool exact>
 void gelu_forward(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const GeluForward op{.x = b.tensor({kElements}, type), .y = b.tensor({kElements}, type), .exact = exact};
-  b.measure(state, op, static_cast<std::int64_t>(2 * op.x.bytes()));
+  measure_made(state, [](Bandwidth& b, DType type) {
+    return test::gelu_forward(b, {.rows = 1, .columns = kElements, .dtype = type, .exact = exact});
+  });
 }
 BENCHMARK_TEMPLATE(gelu_forward, false)->Apply(both_dtypes);
 BENCHMARK_TEMPLATE(gelu_forward, true)->Apply(both_dtypes);
 
 template <bool exact>
 void gelu_backward(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const GeluBackward op{.x = b.tensor({kElements}, type),
-                        .dy = b.tensor({kElements}, type),
-                        .dx = b.tensor({kElements}, type),
-                        .exact = exact};
-  b.measure(state, op, static_cast<std::int64_t>(3 * op.x.bytes()));
+  measure_made(state, [](Bandwidth& b, DType type) {
+    return test::gelu_backward(b, {.rows = 1, .columns = kElements, .dtype = type, .exact = exact});
+  });
 }
 BENCHMARK_TEMPLATE(gelu_backward, false)->Apply(both_dtypes);
 BENCHMARK_TEMPLATE(gelu_backward, true)->Apply(both_dtypes);
 
 void swiglu_forward(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const SwigluForward op{.x = b.tensor({4096, 2048}, type), .y = b.tensor({4096, 1024}, type)};
-  b.measure(state, op, static_cast<std::int64_t>(op.x.bytes() + op.y.bytes()));
+  measure_made(state, [](Bandwidth& b, DType type) {
+    return test::swiglu_forward(b, {.rows = 4096, .columns = 1024, .dtype = type});
+  });
 }
 BENCHMARK(swiglu_forward)->Apply(both_dtypes);
 
 void swiglu_backward(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const SwigluBackward op{
-      .x = b.tensor({4096, 2048}, type), .dy = b.tensor({4096, 1024}, type), .dx = b.tensor({4096, 2048}, type)};
-  b.measure(state, op, static_cast<std::int64_t>(2 * op.x.bytes() + op.dy.bytes()));
+  measure_made(state, [](Bandwidth& b, DType type) {
+    return test::swiglu_backward(b, {.rows = 4096, .columns = 1024, .dtype = type});
+  });
 }
 BENCHMARK(swiglu_backward)->Apply(both_dtypes);
 
 void dropout(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const MicrobatchParameters parameters{.iteration = 1};
-  const Dropout op{.x = b.tensor({8192, 1024}, type),
+  measure_made(state, [](Bandwidth& b, DType type) {
+    return Dropout{.x = b.tensor({8192, 1024}, type),
                    .y = b.tensor({8192, 1024}, type),
                    .p = 0.1f,
                    .seed = 1,
                    .rows_per_sample = 1024,
-                   .parameters = &parameters};
-  b.measure(state, op, static_cast<std::int64_t>(2 * op.x.bytes()));
+                   .parameters = b.structure(MicrobatchParameters{.iteration = 1})};
+  });
 }
 BENCHMARK(dropout)->Apply(both_dtypes);
 
@@ -105,39 +103,31 @@ template <std::int64_t vocab>
 void cross_entropy(benchmark::State& state) {
   Bandwidth b;
   const DType type = dtype_of(state);
-  const std::int64_t rows = kElements / vocab;
-  const MicrobatchParameters parameters{.loss_scale = 1};
-  const Tensor fresh = b.tensor({rows, vocab}, type);
-  const CrossEntropy op{.logits = b.tensor({rows, vocab}, type),
-                        .labels = b.tensor({rows}, DType::kInt32),
-                        .loss = b.tensor({rows}, DType::kFp32),
-                        .vocab_size = vocab,
-                        .write_gradient = true,
-                        .parameters = &parameters};
-  b.measure(state, op, static_cast<std::int64_t>(2 * op.logits.bytes()),
-            [&] { std::memcpy(op.logits.data, fresh.data, fresh.bytes()); });
+  const test::LossCase loss{
+      .rows = kElements / vocab, .columns = vocab, .vocabulary = vocab, .dtype = type, .scale = 1};
+  const Tensor fresh = b.tensor({loss.rows, vocab}, type);
+  const CrossEntropy op = test::cross_entropy(b, loss, test::zipf_tokens(loss.rows, vocab));
+  b.measure(state, op, [&] { std::memcpy(op.logits.data, fresh.data, fresh.bytes()); });
 }
 BENCHMARK_TEMPLATE(cross_entropy, 256)->Apply(both_dtypes);
 BENCHMARK_TEMPLATE(cross_entropy, 32768)->Apply(both_dtypes);
 BENCHMARK_TEMPLATE(cross_entropy, 131072)->Apply(both_dtypes);
 
+constexpr test::EmbeddingCase kEmbedding{.rows = 8192, .columns = 1024, .vocabulary = 256};
+
 void embedding_forward(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const EmbeddingForward op{.tokens = b.tensor({8192}, DType::kInt32),
-                            .table = b.tensor({256, 1024}, type),
-                            .y = b.tensor({8192, 1024}, type)};
-  b.measure(state, op, static_cast<std::int64_t>(2 * op.y.bytes()));
+  measure_made(state, [table = kEmbedding](Bandwidth& b, DType type) mutable {
+    table.dtype = type;
+    return test::embedding_forward(b, table, test::zipf_tokens(table.rows, table.vocabulary));
+  });
 }
 BENCHMARK(embedding_forward)->Apply(both_dtypes);
 
 void embedding_backward(benchmark::State& state) {
-  Bandwidth b;
-  const DType type = dtype_of(state);
-  const EmbeddingBackward op{.tokens = b.tensor({8192}, DType::kInt32),
-                             .dy = b.tensor({8192, 1024}, type),
-                             .d_table = b.tensor({256, 1024}, DType::kFp32)};
-  b.measure(state, op, static_cast<std::int64_t>(op.dy.bytes()) + 8192 * 1024 * 8);
+  measure_made(state, [table = kEmbedding](Bandwidth& b, DType type) mutable {
+    table.dtype = type;
+    return test::embedding_backward(b, table, test::zipf_tokens(table.rows, table.vocabulary));
+  });
 }
 BENCHMARK(embedding_backward)->Apply(both_dtypes);
 
@@ -146,24 +136,15 @@ void sum_of_squares(benchmark::State& state) {
   SquaredTensor x{.x = b.tensor({kElements}, DType::kFp32)};
   x.pieces = b.tensor({x.num_pieces()}, DType::kFp64);
   const SumOfSquares op{.tensors = {x}};
-  b.measure(state, op, 4 * kElements);
+  b.measure(state, op);
 }
 BENCHMARK(sum_of_squares)->Apply(fp32_only);
 
 void adamw(benchmark::State& state) {
   Bandwidth b;
-  const StepParameters parameters{.learning_rate = 1e-6f, .adam_count = 10};
-  AdamWRange range{.param = {},
-                   .main_param = b.tensor({kElements}, DType::kFp32),
-                   .grad = b.tensor({kElements}, DType::kFp32),
-                   .exp_avg = b.tensor({kElements}, DType::kFp32),
-                   .exp_avg_sq = b.tensor({kElements}, DType::kFp32),
-                   .weight_decay = 0.1};
-  for (std::int64_t i = 0; i < kElements; ++i) range.exp_avg_sq.as<float>()[i] = 1;
-  const bool separate = dtype_of(state) == DType::kBf16;
-  range.param = separate ? b.tensor({kElements}, DType::kBf16) : range.main_param;
-  const AdamW op{.ranges = {range}, .parameters = &parameters};
-  b.measure(state, op, (28 + (separate ? 2 : 0)) * kElements);
+  const AdamW op{.ranges = {test::adamw_range(b, kElements, dtype_of(state), DType::kFp32)},
+                 .parameters = b.structure(StepParameters{.learning_rate = 1e-6f, .adam_count = 10})};
+  b.measure(state, op);
 }
 BENCHMARK(adamw)->Apply(both_dtypes);
 

@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <numeric>
@@ -33,6 +31,7 @@
 #include "tests/bench/rates_bench.h"
 #include "tests/bench/rates_copies.h"
 #include "tests/distributed/rank_device.h"
+#include "tests/support/op_cases.h"
 
 namespace {
 
@@ -82,25 +81,14 @@ void print_attention(Bench& bench) {
     for (const std::int64_t length : {tokens / 32, tokens / 8, tokens / 4}) {
       bench.reset();
       const std::int64_t heads = (bench.is_cuda() ? 2048 : 256) / width;
-      const Shape shape{tokens / length, length, heads, width};
-      const auto make = [&] { return bench.tensor(shape, DType::kBf16); };
-      const Tensor q = make(), k = make(), v = make(), out = make(), d_out = make();
-      const Shape rows{tokens / length, heads, length};
-      const Tensor lse = bench.tensor(rows, DType::kFp32), delta = bench.tensor(rows, DType::kFp32);
-      const float scale = 1 / std::sqrt(static_cast<float>(width));
-      const AttentionForward forward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale};
-      const AttentionBackward backward{.q = q,
-                                       .k = k,
-                                       .v = v,
-                                       .out = out,
-                                       .d_out = d_out,
-                                       .lse = lse,
-                                       .delta = delta,
-                                       .dq = make(),
-                                       .dk = make(),
-                                       .dv = make(),
-                                       .scale = scale,
-                                       .deterministic = false};
+      const test::AttentionOpCase attention{.samples = tokens / length,
+                                            .tokens = length,
+                                            .heads = heads,
+                                            .kv_heads = heads,
+                                            .dim = width,
+                                            .fused = false};
+      const AttentionForward forward = attention_forward(bench, attention);
+      const AttentionBackward backward = attention_backward(bench, attention, forward);
       widths.push_back(static_cast<double>(width));
       lengths.push_back(static_cast<double>(length));
       forwards.push_back(flops_of(forward) / bench.seconds_of(forward) * 1e-12);
@@ -138,29 +126,20 @@ class Kernels {
     bench_.reset();
     const Tensor x = rows(width_), y = rows(width_);
     add(Gemm{.a = x, .b = bench_.tensor({width_, width_}, DType::kBf16), .c = y});
-    std::vector<std::int32_t> numbers(static_cast<std::size_t>(tokens_));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    const Tensor tokens = bench_.tensor({tokens_}, DType::kInt32);
-    copy_from_host(bench_.stream(), tokens.data, numbers.data(), tokens.bytes());
-    bench_.stream().synchronize();
-    add(EmbeddingBackward{.tokens = tokens, .dy = x, .d_table = floats({tokens_, width_})});
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(tokens_));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    const test::EmbeddingCase table{.rows = tokens_, .columns = width_, .vocabulary = tokens_};
+    add(embedding_backward(bench_, table, tokens));
     constexpr std::int64_t kWidth = 64;
-    const auto heads = [&] { return bench_.tensor({1, tokens_, width_ / kWidth, kWidth}, DType::kBf16); };
-    const Tensor q = heads(), k = heads(), v = heads(), out = heads(), lse = floats({1, width_ / kWidth, tokens_});
-    const float scale = 1 / std::sqrt(static_cast<float>(kWidth));
-    add(AttentionForward{.q = q, .k = k, .v = v, .out = out, .lse = lse, .scale = scale});
-    add(AttentionBackward{.q = q,
-                          .k = k,
-                          .v = v,
-                          .out = out,
-                          .d_out = heads(),
-                          .lse = lse,
-                          .delta = floats({1, width_ / kWidth, tokens_}),
-                          .dq = heads(),
-                          .dk = heads(),
-                          .dv = heads(),
-                          .scale = scale,
-                          .deterministic = false});
+    const test::AttentionOpCase attention{.samples = 1,
+                                          .tokens = tokens_,
+                                          .heads = width_ / kWidth,
+                                          .kv_heads = width_ / kWidth,
+                                          .dim = kWidth,
+                                          .fused = false};
+    const AttentionForward forward = attention_forward(bench_, attention);
+    add(forward);
+    add(attention_backward(bench_, attention, forward));
     return std::exchange(measured_, {});
   }
 
@@ -175,38 +154,21 @@ class Kernels {
 
   void norms() {
     bench_.reset();
-    const Tensor x = rows(width_), y = rows(width_), sum = rows(width_), dy = rows(width_);
-    const Tensor weight = bench_.tensor({width_}, DType::kBf16), mean = floats({tokens_}), rstd = floats({tokens_});
-    const std::int64_t partials = norm_partials(bench_.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu);
-    const Tensor dw = floats({partials, width_}), db = floats({partials, width_});
-    add(RmsNormForward{.x = x, .residual = dy, .sum = sum, .weight = weight, .y = y, .rstd = rstd});
-    add(RmsNormBackward{
-        .dy = dy, .x = x, .weight = weight, .rstd = rstd, .d_residual = sum, .dx = y, .d_weight_partial = dw});
-    add(LayerNormForward{
-        .x = x, .residual = dy, .sum = sum, .weight = weight, .bias = weight, .y = y, .mean = mean, .rstd = rstd});
-    add(LayerNormBackward{.dy = dy,
-                          .x = x,
-                          .weight = weight,
-                          .mean = mean,
-                          .rstd = rstd,
-                          .d_residual = sum,
-                          .dx = y,
-                          .d_weight_partial = dw,
-                          .d_bias_partial = db});
+    const test::NormCase norm{
+        .rows = tokens_, .columns = width_, .sums = bench_.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu};
+    add(rms_norm_forward(bench_, norm));
+    add(rms_norm_backward(bench_, norm));
+    add(layer_norm_forward(bench_, norm));
+    add(layer_norm_backward(bench_, norm));
+    const Tensor x = rows(width_);
     add(ReduceRows{.sums = {{.x = x, .out = floats({width_})}}, .accumulate = true});
   }
 
   void losses() {
     bench_.reset();
     const std::int64_t tokens = tokens_ / 4;
-    auto* const parameters = static_cast<MicrobatchParameters*>(bench_.allocate(sizeof(MicrobatchParameters)));
-    launch(bench_.stream(), WriteMicrobatchParameters{.value = {.loss_scale = 1}, .out = parameters});
-    add(CrossEntropy{.logits = bench_.tensor({tokens, vocabulary_}, DType::kBf16),
-                     .labels = bench_.tensor({tokens}, DType::kInt32),
-                     .loss = floats({tokens}),
-                     .vocab_size = vocabulary_,
-                     .write_gradient = true,
-                     .parameters = parameters});
+    const test::LossCase loss{.rows = tokens, .columns = vocabulary_, .vocabulary = vocabulary_, .scale = 1};
+    add(cross_entropy(bench_, loss, std::vector<std::int32_t>(static_cast<std::size_t>(tokens))));
   }
 
   void others() {
@@ -214,23 +176,14 @@ class Kernels {
     const std::int64_t length = std::min<std::int64_t>(1024, tokens_), head = 64;
     const Tensor x = bench_.tensor({tokens_ / length, length, width_ / head, head}, DType::kBf16);
     add(Rope{.x = x, .y = x, .rotary_dim = head});
-    const Tensor wide = rows(2 * width_), narrow = rows(width_), other = rows(width_);
-    add(SwigluForward{.x = wide, .y = narrow});
-    add(SwigluBackward{.x = wide, .dy = narrow, .dx = wide});
-    add(GeluForward{.x = narrow, .y = other});
-    add(GeluBackward{.x = narrow, .dy = other, .dx = other});
-    const std::int64_t count = tokens_ * width_;
-    auto* const step = static_cast<StepParameters*>(bench_.allocate(sizeof(StepParameters)));
-    const StepParameters start{.adam_count = 1};
-    copy_from_host(bench_.stream(), step, &start, sizeof(start));
-    bench_.stream().synchronize();
+    const test::ActivationCase act{.rows = tokens_, .columns = width_};
+    add(swiglu_forward(bench_, act));
+    add(swiglu_backward(bench_, act));
+    add(gelu_forward(bench_, act));
+    add(gelu_backward(bench_, act));
+    auto* const step = bench_.structure(StepParameters{.adam_count = 1});
     launch(bench_.stream(), WriteStepParameters{.iteration = 1, .learning_rate = 1e-3f, .parameters = step});
-    add(AdamW{.ranges = {{.param = narrow.view({count}),
-                          .main_param = floats({count}),
-                          .grad = floats({count}),
-                          .exp_avg = floats({count}),
-                          .exp_avg_sq = floats({count})}},
-              .parameters = step});
+    add(AdamW{.ranges = {test::adamw_range(bench_, tokens_ * width_, DType::kBf16, DType::kFp32)}, .parameters = step});
   }
 
   Bench& bench_;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
 
+#include "core/device/copy.h"
 #include "core/device/graph.h"
 #include "core/memory/memory_pool.h"
 #include "core/ops/elementwise/elementwise.h"
@@ -46,6 +48,23 @@ class Bench {
       launch(stream_, Fill{.x = x, .value = 0});
     }
     return x;
+  }
+
+  // As makers of ops' cases (tests/support/op_cases.h) do.
+  Tensor normal(const Shape& shape, DType dtype, float = 1, bool = false) { return tensor(shape, dtype); }
+  Tensor output(const Shape& shape, DType dtype) { return tensor(shape, dtype); }
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    const Tensor x = tensor({static_cast<std::int64_t>(values.size())}, DType::kInt32);
+    copy_from_host(stream_, x.data, values.data(), x.bytes());
+    stream_.synchronize();
+    return x;
+  }
+  template <class T>
+  T* structure(const T& value) {
+    auto* const data = static_cast<T*>(allocate(sizeof(T)));
+    copy_from_host(stream_, data, &value, sizeof(T));
+    stream_.synchronize();
+    return data;
   }
 
   // Of one call, in a captured graph of such calls, so that the host is never waited for: the median of several rows.

@@ -80,7 +80,6 @@ const std::vector<Exception>& exceptions_of_budgets() {
       {"apps/flags/flags_", "add_", 160, "tables of the flags of a section, one row a flag"},
       {"parallel/comm/nccl/nccl_communicator.cpp", "", 420,
        "one class, of which each part needs the handles of the others"},
-      {"tests/bench/cuda_ops_bench.cpp", "", 430, "one table of benches, read from top to bottom"},
       {"tests/unit/device/hazard_checker_test.cpp", "", 440, "cases of one fixture"},
   };
   return exceptions;

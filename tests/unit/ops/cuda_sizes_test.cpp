@@ -1,6 +1,6 @@
 // Both backends passed the small cases against the references; here the tilings, row pieces and second passes that only
 // large tensors have are compared. Sums of thousands of terms of either sign are compared with fp64 instead.
-#include <limits>
+#include <cmath>
 
 #include "core/ops/attention/rope.h"
 #include "core/ops/elementwise/activation.h"
@@ -13,6 +13,7 @@
 #include "core/ops/optim/grad_norm.h"
 #include "core/ops/token/embedding.h"
 #include "core/ops/token/sampling.h"
+#include "tests/support/op_cases.h"
 #include "tests/unit/ops/cuda_sizes.h"
 
 namespace megalith::test {
@@ -47,64 +48,17 @@ class CudaSizesTest : public CudaSizes {
     EXPECT_EQ(wrong, 0u);
   }
 
-  void compare_norms(const Shape& shape) {
-    const std::int64_t rows = shape[0], length = shape[1];
-    const std::string what = to_string(shape);
-    compare("forward " + what, [&](Side& s) {
-      return LayerNormForward{.x = s.normal(shape, dtype()),
-                              .residual = s.normal(shape, dtype()),
-                              .sum = s.output(shape, dtype()),
-                              .weight = s.normal({length}, dtype()),
-                              .bias = s.normal({length}, dtype()),
-                              .y = s.output(shape, dtype()),
-                              .mean = s.output({rows}, DType::kFp32),
-                              .rstd = s.output({rows}, DType::kFp32)};
-    });
-    compare("backward " + what, [&](Side& s) {
-      return LayerNormBackward{.dy = s.normal(shape, dtype()),
-                               .x = s.normal(shape, dtype()),
-                               .weight = s.normal({length}, dtype()),
-                               .mean = s.normal({rows}, DType::kFp32, 0.1f),
-                               .rstd = s.normal({rows}, DType::kFp32),
-                               .d_residual = s.normal(shape, dtype()),
-                               .dx = s.output(shape, dtype()),
-                               .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32),
-                               .d_bias_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32)};
-    });
-    compare("rms forward " + what, [&](Side& s) {
-      return RmsNormForward{.x = s.normal(shape, dtype()),
-                            .weight = s.normal({length}, dtype()),
-                            .y = s.output(shape, dtype()),
-                            .rstd = s.output({rows}, DType::kFp32)};
-    });
-    compare("rms backward " + what, [&](Side& s) {
-      return RmsNormBackward{.dy = s.normal(shape, dtype()),
-                             .x = s.normal(shape, dtype()),
-                             .weight = s.normal({length}, dtype()),
-                             .rstd = s.normal({rows}, DType::kFp32),
-                             .dx = s.output(shape, dtype()),
-                             .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32)};
-    });
-    compare("rms backward and forward again " + what, [&](Side& s) {
-      return RmsNormBackward{.dy = s.normal(shape, dtype()),
-                             .x = s.normal(shape, dtype()),
-                             .weight = s.normal({length}, dtype()),
-                             .rstd = s.normal({rows}, DType::kFp32),
-                             .dx = s.output(shape, dtype()),
-                             .d_weight_partial = s.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32),
-                             .y = s.output(shape, dtype())};
-    });
-  }
-
-  static std::vector<std::int32_t> zipf(std::int64_t count, std::int64_t vocabulary) {
-    std::mt19937_64 random(3);
-    std::uniform_real_distribution<double> uniform(0, std::log(static_cast<double>(vocabulary)));
-    std::vector<std::int32_t> tokens;
-    for (std::int64_t i = 0; i < count; ++i) {
-      tokens.push_back(std::min(static_cast<std::int32_t>(std::exp(uniform(random))) - 1,
-                                static_cast<std::int32_t>(vocabulary) - 1));
-    }
-    return tokens;
+  void compare_norms(std::int64_t rows, std::int64_t length) {
+    const std::string what = to_string(Shape{rows, length});
+    const NormCase norm{.rows = rows, .columns = length, .dtype = dtype()};
+    compare("forward " + what, [&](Side& s) { return layer_norm_forward(s, norm); });
+    compare("backward " + what, [&](Side& s) { return layer_norm_backward(s, norm); });
+    NormCase alone = norm;
+    alone.residual = false;
+    compare("rms forward " + what, [&](Side& s) { return rms_norm_forward(s, alone); });
+    compare("rms backward " + what, [&](Side& s) { return rms_norm_backward(s, alone); });
+    alone.again = true;
+    compare("rms backward and forward again " + what, [&](Side& s) { return rms_norm_backward(s, alone); });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Types, CudaSizesTest, testing::Values(DType::kFp32, DType::kBf16),
@@ -113,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(Types, CudaSizesTest, testing::Values(DType::kFp32, DTy
 TEST_P(CudaSizesTest, Norms) {
   // One pack a thread and less than a warp; two, three and four packs; several warps a row; odd; beyond the registers.
   for (const std::int64_t length : {64, 256, 512, 768, 1000, 1001, 1501, 1600, 2048, 3584, 4097, 8192, 16384, 20000}) {
-    compare_norms({300, length});  // few rows: the backward has threads for each
-    if (length <= 4097) compare_norms({length <= 1024 ? 2500 : 1500, length});
+    compare_norms(300, length);  // few rows: the backward has threads for each
+    if (length <= 4097) compare_norms(length <= 1024 ? 2500 : 1500, length);
   }
   compare("heads of a fused projection", [&](Side& s) {
     const Tensor fused = s.normal({300, 12, 128}, dtype()), out = s.output({300, 12, 128}, dtype());
@@ -130,16 +84,7 @@ TEST_P(CudaSizesTest, NormGradientOfARowHasTheSameBits) {
   const std::int64_t many = 2500, few = 600;
   for (const std::int64_t length : {24, 256, 768, 1001, 2048}) {
     Side gpu(DeviceType::kCuda);
-    const auto sums = [&] { return gpu.output({norm_partials(DeviceType::kCuda), length}, DType::kFp32); };
-    LayerNormBackward op{.dy = gpu.normal({many, length}, dtype()),
-                         .x = gpu.normal({many, length}, dtype()),
-                         .weight = gpu.normal({length}, dtype()),
-                         .mean = gpu.normal({many}, DType::kFp32, 0.1f),
-                         .rstd = gpu.normal({many}, DType::kFp32),
-                         .d_residual = gpu.normal({many, length}, dtype()),
-                         .dx = gpu.output({many, length}, dtype()),
-                         .d_weight_partial = sums(),
-                         .d_bias_partial = sums()};
+    LayerNormBackward op = layer_norm_backward(gpu, {.rows = many, .columns = length, .dtype = dtype()});
     const Tensor of_few = gpu.output({few, length}, dtype());
     gpu.reset();
     launch(gpu.stream(), op);
@@ -157,14 +102,15 @@ TEST_P(CudaSizesTest, CrossEntropy) {
   for (const std::int64_t columns : {1000, 5120, 50304, 50307, 128256, 152064}) {
     for (const bool gradient : {false, true}) {
       compare(std::to_string(columns), [&](Side& s) {
-        std::vector<std::int32_t> labels = zipf(5, columns);
+        std::vector<std::int32_t> labels = zipf_tokens(5, columns);
         labels[1] = -1, labels[2] = static_cast<std::int32_t>(columns) - 48;
-        return CrossEntropy{.logits = s.normal({5, columns}, dtype(), 2),
-                            .labels = s.integers(labels),
-                            .loss = s.output({5}, DType::kFp32),
-                            .vocab_size = columns - 47,
-                            .write_gradient = gradient,
-                            .parameters = s.structure(MicrobatchParameters{.loss_scale = 0.01f})};
+        const LossCase loss{.rows = 5,
+                            .columns = columns,
+                            .vocabulary = columns - 47,
+                            .dtype = dtype(),
+                            .gradient = gradient,
+                            .scale = 0.01f};
+        return cross_entropy(s, loss, labels);
       });
     }
   }
@@ -177,14 +123,11 @@ TEST_P(CudaSizesTest, CrossEntropyOfManyWideRows) {
   for (const std::int64_t row_bytes : {100'608, 200'016, 256'512, 304'128, 400'016}) {
     const std::int64_t columns = row_bytes / static_cast<std::int64_t>(size_of(dtype()));
     compare(std::to_string(columns), [&](Side& s) {
-      std::vector<std::int32_t> labels = zipf(rows, columns - 47);
+      std::vector<std::int32_t> labels = zipf_tokens(rows, columns - 47);
       for (std::size_t row = 3; row < labels.size(); row += 7) labels[row] = -1;
-      return CrossEntropy{.logits = s.normal({rows, columns}, dtype(), 2),
-                          .labels = s.integers(labels),
-                          .loss = s.output({rows}, DType::kFp32),
-                          .vocab_size = columns - 47,
-                          .write_gradient = true,
-                          .parameters = s.structure(MicrobatchParameters{.loss_scale = 0.01f})};
+      const LossCase loss{
+          .rows = rows, .columns = columns, .vocabulary = columns - 47, .dtype = dtype(), .scale = 0.01f};
+      return cross_entropy(s, loss, labels);
     });
   }
 }
@@ -193,22 +136,22 @@ TEST_P(CudaSizesTest, Embedding) {
   for (const std::int64_t columns : {768, 1600, 2050}) {
     for (const bool same : {false, true}) {
       const std::int64_t rows = 6000;
-      const auto tokens = same ? std::vector<std::int32_t>(rows, 17) : zipf(rows, 3000);
+      const auto tokens = same ? std::vector<std::int32_t>(rows, 17) : zipf_tokens(rows, 3000);
+      EmbeddingCase table{.rows = rows,
+                          .columns = columns,
+                          .vocabulary = 3000,
+                          .dtype = dtype(),
+                          .positions = 1100,
+                          .rows_per_sample = 1000};
       compare("forward", [&](Side& s) {
-        return EmbeddingForward{.tokens = s.integers(tokens),
-                                .table = s.normal({3000, columns}, dtype()),
-                                .positions = s.normal({1100, columns}, dtype()),
-                                .rows_per_sample = 1000,
-                                .start = s.structure(std::int32_t{100}),
-                                .y = s.output({rows, columns}, dtype())};
+        EmbeddingForward op = embedding_forward(s, table, tokens);
+        op.start = s.structure(std::int32_t{100});
+        return op;
       });
       SCOPED_TRACE("backward " + std::to_string(columns));
+      table.positions = 1000;
       Side gpu(DeviceType::kCuda);
-      const EmbeddingBackward op{.tokens = gpu.integers(tokens),
-                                 .dy = gpu.normal({rows, columns}, dtype()),
-                                 .d_table = gpu.normal({3000, columns}, DType::kFp32),
-                                 .d_positions = gpu.normal({1000, columns}, DType::kFp32),
-                                 .rows_per_sample = 1000};
+      const EmbeddingBackward op = embedding_backward(gpu, table, tokens);
       const std::vector<Bytes> got = results(gpu, op), before = gpu.initial();
       std::vector<std::int32_t> positions(rows);
       for (std::int32_t row = 0; row < rows; ++row) positions[static_cast<std::size_t>(row)] = row % 1000;
@@ -236,30 +179,16 @@ TEST_P(CudaSizesTest, Rope) {
 
 TEST_P(CudaSizesTest, Activations) {
   for (const std::int64_t columns : {3072, 3001}) {
-    const Shape narrow{301, columns}, wide{301, 2 * columns};
+    ActivationCase act{.rows = 301, .columns = columns, .dtype = dtype()};
     for (const bool exact : {false, true}) {
-      compare("gelu", [&](Side& s) {
-        return GeluForward{.x = s.normal(narrow, dtype(), 2), .y = s.output(narrow, dtype()), .exact = exact};
-      });
-      compare("gelu gradient", [&](Side& s) {
-        return GeluBackward{.x = s.normal(narrow, dtype(), 2),
-                            .dy = s.normal(narrow, dtype()),
-                            .dx = s.output(narrow, dtype()),
-                            .exact = exact};
-      });
+      act.exact = exact;
+      compare("gelu", [&](Side& s) { return gelu_forward(s, act); });
+      compare("gelu gradient", [&](Side& s) { return gelu_backward(s, act); });
     }
-    compare("swiglu",
-            [&](Side& s) { return SwigluForward{.x = s.normal(wide, dtype(), 2), .y = s.output(narrow, dtype())}; });
-    compare("swiglu gradient", [&](Side& s) {
-      return SwigluBackward{
-          .x = s.normal(wide, dtype(), 2), .dy = s.normal(narrow, dtype()), .dx = s.output(wide, dtype())};
-    });
-    compare("swiglu gradient and swiglu again", [&](Side& s) {
-      return SwigluBackward{.x = s.normal(wide, dtype(), 2),
-                            .dy = s.normal(narrow, dtype()),
-                            .dx = s.output(wide, dtype()),
-                            .y = s.output(narrow, dtype())};
-    });
+    compare("swiglu", [&](Side& s) { return swiglu_forward(s, act); });
+    compare("swiglu gradient", [&](Side& s) { return swiglu_backward(s, act); });
+    act.again = true;
+    compare("swiglu gradient and swiglu again", [&](Side& s) { return swiglu_backward(s, act); });
   }
 }
 
@@ -321,16 +250,8 @@ TEST_P(CudaSizesTest, AdamWHasTheSameBitsAsOnTheCpu) {
       compare(
           "adamw",
           [&](Side& s) {
-            const Tensor main = s.normal({count}, DType::kFp32);
-            const AdamWRange range{.param = dtype() == DType::kFp32 ? main : s.output({count}, dtype()),
-                                   .main_param = main,
-                                   .grad = s.normal({count}, state),
-                                   .exp_avg = s.normal({count}, state),
-                                   .exp_avg_sq = s.normal({count}, state, 1, true),
-                                   .weight_decay = 0.1};
-            return AdamW{.ranges = {range},
-                         .parameters = s.structure(
-                             StepParameters{.learning_rate = 3e-4f, .adam_count = 12345, .clip_factor = 0.37f})};
+            const StepParameters step{.learning_rate = 3e-4f, .adam_count = 12345, .clip_factor = 0.37f};
+            return AdamW{.ranges = {adamw_range(s, count, dtype(), state)}, .parameters = s.structure(step)};
           },
           kExact);
     }
