@@ -26,18 +26,8 @@
 #include "tests/unit/train/own_sharding.h"
 #include "tests/unit/train/stage_sums.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::at;
-using test::Books;
-using test::Cell;
-using test::Layout;
-using test::numbers;
-using test::RunResult;
-using test::Sharing;
-using test::Words;
-using test::operator+;
 
 // Of main.
 Communicator* world = nullptr;    // of the host
@@ -54,8 +44,8 @@ void tell(const std::string& what) {
 }
 
 Words device_flags() {
-  return on_gpus() ? test::words("--device cuda --bf16 --deterministic-mode --hidden-size 128 --seq-length 64")
-                   : test::words("--check-hazards");
+  return on_gpus() ? words("--device cuda --bf16 --deterministic-mode --hidden-size 128 --seq-length 64")
+                   : words("--check-hazards");
 }
 
 // What rank 0's metrics tell; nothing on the others.
@@ -64,7 +54,7 @@ RunResult train(const Words& flags, const std::function<void(Trainer&)>& look,
   const TestFolder scratch;
   const std::string metrics = scratch.path("metrics.jsonl");
   const Options options =
-      parse_flags(App::kTrain, test::tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics}).options;
+      parse_flags(App::kTrain, tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics}).options;
   const StopRequest stop;
   RunSetup setup = prepare_run(options, world->rank(), world->size());
   setup.customize = customize;
@@ -73,7 +63,7 @@ RunResult train(const Words& flags, const std::function<void(Trainer&)>& look,
   EXPECT_TRUE(trainer.hazards() == nullptr || trainer.hazards()->count() == 0);
   if (look) look(trainer);
   RunResult result;
-  if (world->rank() == 0) test::read_metrics(metrics, result);
+  if (world->rank() == 0) read_metrics(metrics, result);
   return result;
 }
 
@@ -101,34 +91,16 @@ std::vector<Layout> layouts() {
   }
 }
 
-enum Factor { kModules, kRecompute, kLayout, kSharing, kSchedule, kNumFactors };
-using Case = test::Combination<kNumFactors>;
-
-const std::vector<Words> kModuleSets = {{"layer"}, {"attn"}, {"mlp"}, {"attn", "mlp"}};
-const Words kRecomputed = {"none", "selective", "full"};
-const std::vector<Sharing> kSharings = {Sharing::kNone, Sharing::kOverlapped, Sharing::kOptimizer, Sharing::kUnits,
-                                        Sharing::kGradients};
-
-// Each two values of two factors once.
+// Each two values of two columns once.
 std::vector<Cell> cells() {
-  const std::vector<Layout> all = layouts();
-  std::vector<Case> cases =
-      test::combinations<kNumFactors>({{numbers(kModuleSets.size()), numbers(kRecomputed.size()), numbers(all.size()),
-                                        numbers(kSharings.size()), numbers(test::schedules().size())}});
-  std::erase_if(cases, [&](const Case& c) {
-    const bool one_segment = at(kRecomputed, c, kRecompute) == "full" && c[kModules] != 0;  // a layer is one then
-    const Layout& layout = at(all, c, kLayout);
-    return one_segment || (at(kSharings, c, kSharing) != Sharing::kNone && layout.data * layout.context == 1);
-  });
+  const Column sharings =
+      sharing_column({Sharing::kNone, Sharing::kOverlapped, Sharing::kOptimizer, Sharing::kUnits, Sharing::kGradients});
+  const auto has_replicas = [](const Cell& cell) {
+    return cell.layout.sharing == Sharing::kNone || cell.layout.data * cell.layout.context > 1;
+  };
+  const auto table = matrix_of_graphs({}, layouts(), sharings, has_replicas);
   std::vector<Cell> chosen;
-  for (const Case& c : test::pairwise<kNumFactors>(cases)) {
-    Cell cell{.modules = at(kModuleSets, c, kModules),
-              .layout = at(all, c, kLayout),
-              .recompute = at(kRecomputed, c, kRecompute)};
-    cell.layout.sharing = at(kSharings, c, kSharing);
-    cell.layout.schedule = at(test::schedules(), c, kSchedule);
-    chosen.push_back(cell);
-  }
+  for (const GraphCase& c : pairwise<kNumGraphFactors>(table.legal_cases())) chosen.push_back(table.cell(c));
   return chosen;
 }
 
@@ -140,8 +112,8 @@ TEST(MpiTraining, GraphsChangeNoBit) {
     SCOPED_TRACE(cell.name());
     tell(cell.name());
     Books books;
-    const RunResult run = train(cell.graphs(), [&](Trainer& trainer) { test::note(books, trainer, world->rank()); });
-    test::expect_replayed(cell, books);
+    const RunResult run = train(cell.graphs(), [&](Trainer& trainer) { note(books, trainer, world->rank()); });
+    expect_replayed(cell, books);
     expect_same(run, train(cell.eager(), nullptr));
   }
   EXPECT_GT(ran, 0) << "no layout of so many ranks, or too many parts";
@@ -151,20 +123,19 @@ TEST(MpiTraining, GraphsChangeNoBit) {
 TEST(MpiTraining, OwnHooksChangeNoBit) {
   if (world->size() != 4) GTEST_SKIP() << "needs 4 ranks";
   int number = 0;
-  for (const test::OwnCase& of : test::few_own_cases()) {
+  for (const Cell& cell : own_cells(6, true)) {
     if (number++ % parts != part) continue;
-    const Cell cell = test::own_cell(of, 6);
     SCOPED_TRACE(cell.name());
     tell("own hooks: " + cell.name());
     std::shared_ptr<ShardedUnits> units;
     std::map<Phase, int> calls;
     const auto shard = [&](Rank& rank) {
-      units = test::shard_by_hooks(rank, cell);
+      units = shard_by_hooks(rank, cell);
       rank.runner.hooks(0).add(HookPoint::kPreForward, [&calls](const HookContext& hook) { ++calls[hook.phase]; });
     };
     Books books;
     const auto look = [&](Trainer& trainer) {
-      test::note(books, trainer, world->rank());
+      note(books, trainer, world->rank());
       EXPECT_EQ(trainer.rank().graphs->stats().graphs, trainer.rank().graphs->plan().graphs);
       EXPECT_GT(units->gathers(), 0);
     };
@@ -179,21 +150,21 @@ TEST(MpiTraining, OwnHooksChangeNoBit) {
 TEST(MpiTraining, HooksMayCommunicateWithinAStage) {
   if (world->size() < 2) GTEST_SKIP() << "needs 2 ranks";
   int number = 0;
-  for (const std::string& schedule : test::schedules()) {
+  for (const std::string& schedule : schedules()) {
     if (number++ % parts != part) continue;
     const Cell cell{.modules = {"attn", "mlp"},
                     .layout = {.pipeline = 2, .data = world->size() / 2, .schedule = schedule},
                     .steps = 6};
     SCOPED_TRACE(cell.name());
     tell("hooks that communicate: " + cell.name());
-    std::unique_ptr<test::StageSums> sums;
+    std::unique_ptr<StageSums> sums;
     const auto look = [&](Trainer& trainer) {
       EXPECT_GT(sums->calls(Phase::kCaptureAhead), 0);
       EXPECT_GT(trainer.rank().graphs->stats().replays, 0);
       trainer.rank().drain();
       sums.reset();
     };
-    const auto customize = [&](Rank& rank) { sums = std::make_unique<test::StageSums>(rank); };
+    const auto customize = [&](Rank& rank) { sums = std::make_unique<StageSums>(rank); };
     expect_same(train(cell.graphs(), look, customize), train(cell.eager(), nullptr));
   }
 }
@@ -205,11 +176,10 @@ struct Way {
 
 std::vector<Way> ways_of_rows() {
   const auto graphs = [](const std::string& modules) {
-    return test::words("--cuda-graph-impl local --cuda-graph-modules " + modules);
+    return words("--cuda-graph-impl local --cuda-graph-modules " + modules);
   };
-  const Words two = test::offload({"expert_fc1", "moe_act"});
-  const Words all =
-      test::offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"});
+  const Words two = offload({"expert_fc1", "moe_act"});
+  const Words all = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"});
   std::vector<Way> ways = {{"allgather"},
                            {"alltoall"},
                            {"alltoall", graphs("layer")},
@@ -227,7 +197,7 @@ std::vector<Way> ways_of_rows() {
 
 // All ways of rows against the first one.
 void expect_one_result(const Words& layout) {
-  const Words model = test::words(
+  const Words model = words(
       "--num-layers 4 --swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "
       "--moe-grouped-gemm --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 "
       "--moe-expert-rank-capacity-factor 8 --micro-batch-size 1 --global-batch-size 16 --train-iters 10");
@@ -243,8 +213,8 @@ void expect_one_result(const Words& layout) {
     const RunResult run = train(model + flags, [&](Trainer& trainer) {
       const Rank& rank = trainer.rank();
       const Options& options = rank.options;
-      EXPECT_TRUE(test::went_by(options.parallel.moe_token_dispatcher_type, device,
-                                rank.layers.dispatcher->communicator().stats()));
+      EXPECT_TRUE(
+          went_by(options.parallel.moe_token_dispatcher_type, device, rank.layers.dispatcher->communicator().stats()));
       EXPECT_EQ(rank.graphs != nullptr && rank.graphs->stats().replays > 0,
                 options.memory.cuda_graph_impl != CudaGraphImpl::kNone);
       EXPECT_EQ(rank.offload != nullptr && rank.offload->transfer.stats().offloads > 0,
@@ -269,7 +239,7 @@ TEST(MpiTraining, ExpertsChangeNoBit) {
 
 TEST(MpiTraining, ExpertsInAPipelineChangeNoBit) {
   if (world->size() != 4) GTEST_SKIP() << "needs 4 ranks";
-  expect_one_result(test::words(
+  expect_one_result(words(
       "--num-layers 8 --moe-layer-freq [0,1,0,1,0,1,0,1] --expert-model-parallel-size 2 --use-distributed-optimizer "
       "--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2"));
 }
@@ -279,15 +249,16 @@ TEST(MpiTraining, OneGraphReplaysAMicrobatchOfExpertsWithOtherTokens) {
   if (world->size() == 1 || world->size() == 3) GTEST_SKIP() << "needs 2 or 4 ranks";
   if (part > 0) GTEST_SKIP() << "in the first part";
   const std::unique_ptr<Communicator> group = devices->duplicate("rows");
-  test::expect_ranks_replay_with_other_tokens(*group, device,
-                                              on_gpus() ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll);
+  expect_ranks_replay_with_other_tokens(*group, device,
+                                        on_gpus() ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test
 
 int main(int argc, char** argv) {
   using namespace megalith;
+  using namespace megalith::test;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--device=cuda") {
@@ -302,5 +273,5 @@ int main(int argc, char** argv) {
       parts = count;
     }
   }
-  return test::run_training_tests(argc, argv, device, world, devices);
+  return run_training_tests(argc, argv, device, world, devices);
 }

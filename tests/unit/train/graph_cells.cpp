@@ -80,6 +80,42 @@ void expect_weights_apart(const std::vector<Action>& actions, const RunPlan& pla
 
 }  // namespace
 
+Column module_column(const std::vector<Words>& modules) {
+  return column(modules, [](Cell& cell, const Words& value) { cell.modules = value; });
+}
+Column flag_column(const std::vector<Words>& flags) {
+  return column(flags, [](Cell& cell, const Words& value) { cell.more = cell.more + value; });
+}
+Column layout_column(const std::vector<Layout>& layouts) {
+  return column(layouts, [](Cell& cell, Layout value) {
+    value.schedule = cell.layout.schedule;
+    value.sharing = cell.layout.sharing;
+    cell.layout = value;
+  });
+}
+Column sharing_column(const std::vector<Sharing>& sharings) {
+  return column(sharings, [](Cell& cell, Sharing value) { cell.layout.sharing = value; });
+}
+Column schedule_column() {
+  return column(schedules(), [](Cell& cell, const std::string& value) { cell.layout.schedule = value; });
+}
+
+Matrix<kNumGraphFactors> matrix_of_graphs(const Cell& base, const std::vector<Layout>& layouts, const Column& sharings,
+                                          const std::function<bool(const Cell&)>& fits) {
+  const Words recomputed{"none", "selective", "full"};
+  Matrix<kNumGraphFactors> matrix{
+      .base = base,
+      .columns = {module_column({{"layer"}, {"attn"}, {"mlp"}, {"attn", "mlp"}}),
+                  column(recomputed, [](Cell& cell, const std::string& value) { cell.recompute = value; }),
+                  layout_column(layouts), sharings, schedule_column()}};
+  matrix.is_legal = [columns = matrix, fits](const GraphCase& c) {
+    const Cell cell = columns.cell(c);
+    const bool is_one_segment = cell.recompute == "full";  // a whole layer
+    return fits(cell) && (!is_one_segment || cell.modules == Words{"layer"});
+  };
+  return matrix;
+}
+
 void expect_replayed(const Cell& cell, const Books& books) {
   for (const auto& [rank, stats] : books.stats) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);

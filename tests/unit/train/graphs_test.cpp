@@ -1,20 +1,17 @@
 // Captured graphs under every schedule and layout against eager steps: bit for bit, and really replayed. The table is
 // the place for the columns of later systems (sharding, experts, offload).
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "core/layers/hooks.h"
+#include "tests/support/matchers.h"
 #include "tests/support/op_test.h"
-#include "tests/support/pairwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/graph_cells.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 // The plan of a run says how much it recomputes.
 void expect_recomputed(const Cell& cell, const Books& books) {
@@ -114,11 +111,6 @@ TEST_P(GraphsOnDevice, EverySchedule) {
   expect_as_eager(cells);
 }
 
-enum Factor { kModules, kRecompute, kLayout, kSharing, kSchedule, kNumFactors };
-using Case = Combination<kNumFactors>;
-
-const std::vector<Words> kModuleSets = {kLayer, kAttention, kMlp, kBoth};
-const Words kRecomputed = {"none", "selective", "full"};
 const std::vector<Layout> kLayouts = {{.tensor = 2},
                                       {.tensor = 2, .sequence = true, .overlap = true},
                                       {.context = 2},
@@ -131,41 +123,27 @@ const std::vector<Sharing> kSharings = {
     Sharing::kNone,  Sharing::kOverlapped, Sharing::kOptimizer,
     Sharing::kUnits, Sharing::kGradients,  Sharing::kUnitsOfTwoInstances};  // the last one of the full tier
 
-Cell cell_of(const Case& c) {
-  const bool is_quick = one_of(2) > 1;
-  Cell cell{.modules = at(kModuleSets, c, kModules),
-            .layout = at(kLayouts, c, kLayout),
-            .recompute = at(kRecomputed, c, kRecompute),
-            .more = {"--check-hazards"},
-            .steps = is_quick ? 4 : 20,
-            .eval_interval = is_quick ? 2 : 5};
-  Layout& layout = cell.layout;
-  layout.schedule = at(schedules(), c, kSchedule);
-  layout.sharing = at(kSharings, c, kSharing);
-  if (layout.sharing != Sharing::kNone)
-    layout.data = (layout.sharing == Sharing::kUnitsOfTwoInstances ? 4 : 2) / layout.context;  // each of two ranks
-  return cell;
-}
-
-bool is_legal(const Case& c) {
-  const Cell cell = cell_of(c);
-  const bool has_microbatches = cell.layout.pipeline == 1 || cell.layout.data < 4;
-  return has_microbatches && (cell.recompute != "full" || cell.modules == kLayer);  // a layer is one segment then
-}
-
-// Each two values of two factors once.
+// Each two values of two columns once.
 TEST(Graphs, EveryLayout) {
   const bool is_quick = one_of(2) > 1;
-  std::vector<Case> cases = combinations<kNumFactors>(
-      {{numbers(kModuleSets.size()), numbers(kRecomputed.size()), numbers(is_quick ? 6 : kLayouts.size()),
-        numbers(is_quick ? 5 : kSharings.size()), numbers(schedules().size())}});
-  std::erase_if(cases, [](const Case& c) { return !is_legal(c); });
-  std::vector<Cell> cells;
-  for (const Case& c : pairwise<kNumFactors>(cases)) cells.push_back(cell_of(c));
+  const Column sharings = column(kSharings, [](Cell& cell, Sharing sharing) {
+    cell.layout.sharing = sharing;
+    if (sharing != Sharing::kNone)
+      cell.layout.data = (sharing == Sharing::kUnitsOfTwoInstances ? 4 : 2) / cell.layout.context;  // each of two ranks
+  });
+  const auto has_microbatches = [](const Cell& cell) { return cell.layout.pipeline == 1 || cell.layout.data < 4; };
+  const Matrix<kNumGraphFactors> table =
+      matrix_of_graphs({.more = {"--check-hazards"}, .steps = is_quick ? 4 : 20, .eval_interval = is_quick ? 2 : 5},
+                       kLayouts, sharings, has_microbatches);
+  std::map<int, std::size_t> first_values;
+  if (is_quick) first_values = {{kGraphLayout, 6}, {kGraphSharing, 5}};
+  std::vector<GraphCase> cases = pairwise<kNumGraphFactors>(table.legal_cases(first_values));
   if (is_quick) {  // of the others one each
-    cells.push_back(cell_of({/*layer*/ 0, /*none*/ 0, /*tp2 pp2*/ 7, /*not overlapped*/ 0, /*interleaved*/ 2}));
-    cells.push_back(cell_of({/*both*/ 3, /*selective*/ 1, /*tp2*/ 6, /*two instances*/ 5, /*1f1b*/ 1}));
+    cases.push_back({/*layer*/ 0, /*none*/ 0, /*tp2 pp2*/ 7, /*not overlapped*/ 0, /*interleaved*/ 2});
+    cases.push_back({/*both*/ 3, /*selective*/ 1, /*tp2*/ 6, /*two instances*/ 5, /*1f1b*/ 1});
   }
+  std::vector<Cell> cells;
+  for (const GraphCase& c : cases) cells.push_back(table.cell(c));
   EXPECT_GE(cells.size(), 36u);
   expect_as_eager(cells);
 }

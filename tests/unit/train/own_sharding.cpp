@@ -142,38 +142,34 @@ namespace {
 
 const Words kSchedules = {"1f1b", "interleaved", "zb-v", "dualpipe-v"};
 const std::vector<Words> kModuleSets = {{"attn"}, {"mlp"}, {"layer"}, {"moe_router", "moe_preprocess"}};
-const std::vector<Words> kOffloads = {{}, {"attn_norm", "core_attn", "fc1", "expert_fc1"}};
+const std::vector<Words> kOffloads = {{}, offload({"attn_norm", "core_attn", "fc1", "expert_fc1"})};
 
-std::vector<Combination<3>> all_cases() {
-  return combinations<3>({{numbers(kSchedules.size()), numbers(kModuleSets.size()), numbers(kOffloads.size())}});
-}
-
-std::vector<OwnCase> named(const std::vector<Combination<3>>& cases) {
-  std::vector<OwnCase> named;
-  for (const Combination<3>& c : cases)
-    named.push_back(
-        {.schedule = at(kSchedules, c, 0), .modules = at(kModuleSets, c, 1), .offloads = at(kOffloads, c, 2)});
-  return named;
+Matrix<3> own_table(int steps) {
+  Layout layout{.pipeline = 2, .data = 2, .sharing = Sharing::kUnits, .expert = 2};
+  const Words model = llama_flags() + words(
+                                          "--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 "
+                                          "--moe-router-topk 2 --moe-layer-freq 2 --moe-aux-loss-coeff 0.1 "
+                                          "--fsdp-embedding-and-head sharded");
+  return {.base = {.layout = layout, .more = model, .steps = steps, .eval_interval = 2},
+          .columns = {column(kSchedules, [](Cell& cell, const std::string& name) { cell.layout.schedule = name; }),
+                      module_column(kModuleSets), flag_column(kOffloads)},
+          .is_legal = [](const auto&) { return true; }};
 }
 
 }  // namespace
 
-std::vector<OwnCase> own_cases() { return named(all_cases()); }
-std::vector<OwnCase> few_own_cases() { return named(pairwise<3>(all_cases())); }
-
-Cell own_cell(const OwnCase& of, int steps) {
-  Cell cell{
-      .modules = of.modules,
-      .layout = {.pipeline = 2, .data = 2, .schedule = of.schedule, .sharing = Sharing::kUnits, .expert = 2},
-      .more = llama_flags() + words("--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 --moe-router-topk 2 "
-                                    "--moe-layer-freq 2 --moe-aux-loss-coeff 0.1 --fsdp-embedding-and-head sharded"),
-      .steps = steps,
-      .eval_interval = 2};
-  if (!of.offloads.empty()) cell.more = cell.more + offload(of.offloads);
-  // Some of its microbatches delay weight gradients and others do not, so that no hook at the ends of a layer's graphs
-  // stands before the gradients of all.
-  if (of.schedule == "dualpipe-v" && of.modules == Words{"layer"}) cell.layout.sharing = Sharing::kUnitsSummedLast;
-  return cell;
+std::vector<Cell> own_cells(int steps, bool few) {
+  const Matrix<3> table = own_table(steps);
+  const std::vector<Combination<3>> all = table.legal_cases();
+  std::vector<Cell> cells;
+  for (const Combination<3>& c : few ? pairwise<3>(all) : all) {
+    Cell& cell = cells.emplace_back(table.cell(c));
+    // Some of its microbatches delay weight gradients and others do not, so that no hook at the ends of a layer's
+    // graphs stands before the gradients of all.
+    if (cell.layout.schedule == "dualpipe-v" && cell.modules == Words{"layer"})
+      cell.layout.sharing = Sharing::kUnitsSummedLast;
+  }
+  return cells;
 }
 
 Units shard_by_hooks(Rank& rank, const Cell& cell) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tests/unit/train/graph_cells.h"
@@ -18,14 +17,7 @@ std::shared_ptr<ShardedUnits> shard_by_segment(Rank& rank);
 std::shared_ptr<ShardedUnits> shard_by_layer(Rank& rank);
 
 // Two stages of two replicas whose units are sharded, with experts over both in every other layer.
-struct OwnCase {
-  std::string schedule;
-  Words modules;  // in graphs
-  Words offloads = {};
-};
-std::vector<OwnCase> own_cases();      // all
-std::vector<OwnCase> few_own_cases();  // in which each two values stand together once
-Cell own_cell(const OwnCase& of, int steps);
+std::vector<Cell> own_cells(int steps, bool few);  // few: each two values of two columns stand together once
 // As the cell's modules need it.
 std::shared_ptr<ShardedUnits> shard_by_hooks(Rank& rank, const Cell& cell);
 

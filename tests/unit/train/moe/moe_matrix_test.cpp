@@ -4,11 +4,9 @@
 // and layouts by turns.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <tuple>
 
-#include "tests/support/pairwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/graph_cells.h"
 #include "tests/unit/train/moe/moe_families.h"
@@ -17,7 +15,8 @@ namespace megalith::test {
 namespace {
 
 enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kWay, kSchedule, kLayout, kNumFactors };
-using Case = Combination<kNumFactors>;
+using MoeTable = Matrix<kNumFactors>;
+using Case = MoeTable::Case;
 
 // Of the first ones eager.
 const std::vector<Words> kModuleSets = {
@@ -49,20 +48,16 @@ const std::vector<Words> kWays = {
     {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}, {"--moe-combine-groups", "4"}};
 constexpr int kGroups = 3;  // adds up in another order
 
-Layout layout_of(const Case& c) {
-  Layout layout = at(kLayouts, c, kLayout);
-  layout.schedule = at(schedules(), c, kSchedule);
-  layout.sharing = at(kSharings, c, kSharing);
-  return layout;
-}
+const MoeTable& moe_table();
+Layout layout_of(const Case& c) { return moe_table().cell(c).layout; }
 
 bool is_legal(const Case& c) {
   const Words& modules = at(kModuleSets, c, kModules);
   const bool has_router = modules.size() == 3 || modules == Words{"moe_router"};
   if (c[kRecompute] == 3 && has_router) return false;  // a layer of experts is one segment then
   if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
-  if (c[kWay] != 0 && at(kLayouts, c, kLayout).expert == 1) return false;
   const Layout layout = layout_of(c);
+  if (c[kWay] != 0 && layout.expert == 1) return false;
   if (c[kSlots] == 3 && (layout.sharing == Sharing::kUnitsSummedLast || layout.sharing == Sharing::kExpertUnits))
     return false;  // gradients are whole there
   return c[kSlots] == 0 || layout.gathers_units();
@@ -73,37 +68,9 @@ bool has_ranks(const Case& c) {
   return layout.sharing != Sharing::kUnitsOfTwoInstances || (layout.data == 4 && layout.expert < 4);
 }
 
-std::vector<Case> chosen_cases() {
-  const bool is_quick = one_of(2) > 1;
-  const std::size_t num_schedules = is_quick ? schedules().size() : 1, num_layouts = is_quick ? kLayouts.size() : 1;
-  std::vector<Case> cases = combinations<kNumFactors>(
-      {{numbers(moe_families().size()), numbers(kModuleSets.size()), numbers(kRecomputed.size()),
-        numbers(kFusions.size()), numbers(kSharings.size()), numbers(is_quick ? kSlotCounts.size() : 1),
-        numbers(is_quick ? kWays.size() : 1), numbers(num_schedules), numbers(num_layouts)}});
-  std::erase_if(cases, [&](const Case& c) { return !is_legal(c) || (is_quick && !has_ranks(c)); });
-  if (is_quick) return pairwise<kNumFactors>(cases);
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    Case& c = cases[i];
-    c[kSchedule] = static_cast<int>(i % schedules().size());
-    c[kLayout] = static_cast<int>(i / 7 % kLayouts.size());
-    if (!has_ranks(c)) c[kLayout] = 4;
-    if (at(kLayouts, c, kLayout).expert > 1) c[kWay] = static_cast<int>(i / 3 % kWays.size());
-    if (layout_of(c).gathers_units()) c[kSlots] = static_cast<int>(i / 5 % kSlotCounts.size());
-    if (!is_legal(c)) c[kSlots] = 0;
-  }
-  return cases;
-}
-
-Cell cell_of(const Case& c) {
-  Cell cell{.modules = at(kModuleSets, c, kModules), .layout = layout_of(c), .steps = 4, .eval_interval = 2};
-  cell.more = at(moe_families(), c, kFamily).flags + at(kRecomputed, c, kRecompute) + at(kFusions, c, kFused) +
-              at(kSlotCounts, c, kSlots) + at(kWays, c, kWay) + Words{"--bf16", "--check-hazards"};
-  return cell;
-}
-
 // Nothing of it all: of each model and layout one run for all but what adds up in another order: gradients that are
 // summed in each microbatch or over instances, and rows in other groups.
-Case plain(const Case& c) {
+Case plain_of(const Case& c) {
   Case plain{};
   plain[kFamily] = c[kFamily];
   plain[kLayout] = c[kLayout];
@@ -115,21 +82,45 @@ Case plain(const Case& c) {
   return plain;
 }
 
+const MoeTable& moe_table() {
+  static const MoeTable table{
+      .base = {.more = {"--bf16", "--check-hazards"}, .steps = 4, .eval_interval = 2},
+      .columns = {column(moe_families(), [](Cell& cell, const Family& value) { cell.more = cell.more + value.flags; }),
+                  module_column(kModuleSets), flag_column(kRecomputed), flag_column(kFusions),
+                  sharing_column(kSharings), flag_column(kSlotCounts), flag_column(kWays), schedule_column(),
+                  layout_column(kLayouts)},
+      .is_legal = is_legal,
+      .plain = plain_of};
+  return table;
+}
+
+std::vector<Case> chosen_cases() {
+  const MoeTable& table = moe_table();
+  if (one_of(2) > 1) {
+    std::vector<Case> cases = table.legal_cases();
+    std::erase_if(cases, [](const Case& c) { return !has_ranks(c); });
+    return pairwise<kNumFactors>(cases);
+  }
+  std::vector<Case> cases = table.legal_cases({{kSlots, 1}, {kWay, 1}, {kSchedule, 1}, {kLayout, 1}});
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    Case& c = cases[i];
+    c[kSchedule] = table.by_turns(i, kSchedule, 1);
+    c[kLayout] = table.by_turns(i, kLayout, 7);
+    if (!has_ranks(c)) c[kLayout] = 4;
+    if (layout_of(c).expert > 1) c[kWay] = table.by_turns(i, kWay, 3);
+    if (layout_of(c).gathers_units()) c[kSlots] = table.by_turns(i, kSlots, 5);
+    if (!is_legal(c)) c[kSlots] = 0;
+  }
+  return cases;
+}
+
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = chosen_cases();
   return cases;
 }
 
 // A model and the modules of its graphs.
-class MoeMatrix : public testing::TestWithParam<std::tuple<int, int>> {
- protected:
-  static const RunResult& plain_run(const Case& c) {
-    static std::map<Case, RunResult> runs;
-    const Case key = plain(c);
-    if (!runs.contains(key)) runs.emplace(key, run_eagerly(cell_of(key)));
-    return runs.at(key);
-  }
-};
+class MoeMatrix : public testing::TestWithParam<std::tuple<int, int>> {};
 std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& test) {
   const auto [family, modules] = test.param;
   std::string name = moe_families()[static_cast<std::size_t>(family)].name;
@@ -143,26 +134,15 @@ INSTANTIATE_TEST_SUITE_P(Models, MoeMatrix,
 
 TEST_P(MoeMatrix, ChangesNoBit) {
   const auto [family, modules] = GetParam();
-  for (const Case& c : all_cases()) {
-    if (c[kFamily] != family || c[kModules] != modules) continue;
-    const Cell cell = cell_of(c);
-    SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
-    const RunResult& want = plain_run(c);
-    Books books;
-    const RunResult got = run(cell, books);
-    expect_same_run(got, want);
+  std::vector<Case> cases = all_cases();
+  std::erase_if(cases, [&](const Case& c) { return c[kFamily] != family || c[kModules] != modules; });
+  const auto check = [](const Case&, const Cell& cell, const RunResult& got, const RunResult& want) {
     ASSERT_EQ(got.balancing_losses.size(), want.balancing_losses.size());
     for (std::size_t i = 0; i < got.balancing_losses.size(); ++i)  // whose sum over layers has any order
       EXPECT_NEAR(got.balancing_losses[i], want.balancing_losses[i], 1e-6);
-    EXPECT_TRUE(got.copies_agree);
-    EXPECT_TRUE(got.memory_as_planned);
-    EXPECT_EQ(got.hazards, 0);
     for (const RankActivity& rank : got.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.gathers_units());
-    expect_evaluated(cell, got);
-    expect_replayed(cell, books);
-    EXPECT_EQ(books.stats.empty(), modules == 0);
-    if (testing::Test::HasFailure()) return;
-  }
+  };
+  moe_table().expect_no_bit_changed(cases, check);
 }
 
 TEST(MoeMatrixCases, HaveEachModelAndModules) {

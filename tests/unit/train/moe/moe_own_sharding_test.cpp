@@ -3,6 +3,7 @@
 // stand together once.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -53,30 +54,30 @@ Own run_own(const Cell& cell, bool graphs) {
   return own;
 }
 
-void expect_own(const OwnCase& of, const Own& own, const RunResult& want) {
+void expect_own(const Cell& cell, const Own& own, const RunResult& want) {
   expect_same_state(own.run, want);
   EXPECT_EQ(own.unit_actions, 0);
   EXPECT_GT(own.gathers, 0);
-  EXPECT_EQ(own.reductions > 0, own_cell(of, kShardedSteps).layout.sharing == Sharing::kUnits);
-  EXPECT_EQ(expect_moved(own.run, kShardedSteps * kShardedMicrobatches) > 0, !of.offloads.empty());
+  EXPECT_EQ(own.reductions > 0, cell.layout.sharing == Sharing::kUnits);
+  EXPECT_EQ(expect_moved(own.run, kShardedSteps * kShardedMicrobatches) > 0,
+            std::ranges::count(cell.more, "--offload-modules") > 0);
 }
 
 TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
   std::map<Sharing, RunResult> built_in;  // by the way of sharing
-  for (const OwnCase& of : one_of(2) > 1 ? few_own_cases() : own_cases()) {
-    Cell cell = own_cell(of, kShardedSteps);
+  for (Cell cell : own_cells(kShardedSteps, one_of(2) > 1)) {
     cell.more = cell.more + Words{"--bf16", "--check-hazards"};
-    SCOPED_TRACE(cell.name() + testing::PrintToString(of.offloads));
+    SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));
     const auto [found, is_new] = built_in.try_emplace(cell.layout.sharing);
     if (is_new) {
       found->second = run_eagerly(cell);
       EXPECT_GT(found->second.ranks[0].units_gathered, 0);
       const Own eager = run_own(cell, false);
-      expect_own(of, eager, found->second);
+      expect_own(cell, eager, found->second);
       EXPECT_EQ(eager.calls_ahead, 0);
     }
     const Own graphs = run_own(cell, true);
-    expect_own(of, graphs, found->second);
+    expect_own(cell, graphs, found->second);
     EXPECT_GT(graphs.graphs, 0);
     EXPECT_EQ(graphs.missing, 0);
     EXPECT_EQ(graphs.replays, 0) << "more or fewer than each run in all steps but the first";
