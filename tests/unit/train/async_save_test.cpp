@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/error_of.h"
 #include "tests/support/faults.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
@@ -221,14 +222,11 @@ TEST(AsyncSave, MemoryThatRunsOutInAWriterEndsAllRanks) {
 
 TEST(AsyncSave, ABudgetOfSkipsThatIsSpentLeavesNoSaveUnderWay) {
   const TestFolder scratch;
-  try {
+  error_of(ExitCode::kNumeric, [&] {
     train({.flags = {"--save", scratch.path("c"), "--save-interval", "1", "--async-save", "--lr", "1e30", "--clip-grad",
                      "0", "--train-iters", "40", "--max-skipped-steps", "0"},
            .ranks = 2});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kNumeric);
-  }
+  });
   for (const auto& entry : fs::directory_iterator(scratch.path("c")))
     EXPECT_EQ(entry.path().filename().string().find(".tmp"), std::string::npos) << entry.path();
   EXPECT_TRUE(fs::exists(scratch.path("c/LATEST")));

@@ -1,20 +1,16 @@
 // What happens around the steps of runs with sharded units: skipped and dropped steps, checkpoints of any strategy, the
 // memory and collectives they take, and waits that are left out.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <mutex>
 
-#include "core/ops/elementwise/elementwise.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 const Words kSmallFsdpRun = words(
     "--hidden-size 16 --seq-length 8 --micro-batch-size 1 --train-iters 4 --global-batch-size 8 "
@@ -23,30 +19,19 @@ const Words kAllSharded = strategy("optim_grads_params") + Words{"--fsdp-embeddi
 const Words kNarrow{"--megatron-fsdp-grad-comm-dtype", "bf16"};
 const Words kAllShardedLast = kAllSharded + Words{"--fsdp-reduce-grads", "last"};
 
-// A gradient of rank 1 becomes NaN in these calls of a hook of layer 0: step 2 makes the calls 5 to 8, step 3, which is
+// A gradient of rank 1 becomes NaN in calls of a hook of layer 0: step 2 makes the calls 5 to 8, step 3, which is
 // dropped, 9 to 12, and step 2, run again to find the reason, 13 to 16.
-std::function<void(Trainer&, int)> poison() {
-  return [](Trainer& trainer, int rank) {
-    if (rank != 1) return;
-    Rank& own = trainer.rank();
-    own.runner.hooks(1).add(HookPoint::kPostWeight, [&own, call = 0](const HookContext&) mutable {
-      ++call;
-      if (call != 6 && call != 14) return;
-      const Tensor gradients = own.model.gpt.parameters->units()[1].main_grads;
-      launch(own.streams.compute, Fill{.x = gradients.slice(0, 5, 1), .value = std::nan("")});
-    });
-  };
-}
+const Poison kPoison{.calls = {6, 14}, .rank = 1, .segment = 1};
 
 // The reason is found in a step that is run again, also where stale slots are NaN.
 TEST(FsdpRun, ASkippedStepIsExplainedAndTheNextOneDropped) {
   const Words flags = kSmallFsdpRun + Words{"--lr-decay-style", "constant"};
-  const RunResult plain = train({.flags = flags + strategy("optim_grads"), .ranks = 2, .prepare = poison()});
+  const RunResult plain = train({.flags = flags + strategy("optim_grads"), .ranks = 2, .prepare = poison(kPoison)});
   EXPECT_EQ(plain.skipped_steps, 1);
   for (const Words& more : {Words{}, Words{"--check-hazards"}}) {
     testing::internal::CaptureStderr();
     const RunResult run =
-        train({.flags = flags + strategy("optim_grads_params") + more, .ranks = 2, .prepare = poison()});
+        train({.flags = flags + strategy("optim_grads_params") + more, .ranks = 2, .prepare = poison(kPoison)});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
     EXPECT_EQ(run.losses, plain.losses);
@@ -152,10 +137,7 @@ TEST(FsdpRun, EverySuppressedWaitIsFound) {
     const Words flags =
         kSmallFsdpRun + way.flags + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
                                           "--eval-interval", "1", "--eval-iters",        "1"};
-    const SuppressedWaits waits = suppress_each_wait(flags, way.ranks, one_of(7), behind);
-    EXPECT_GE(waits.all, 40);
-    EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
-    EXPECT_EQ(waits.refused, 0);
+    expect_each_wait_needed(40, flags, way.ranks, one_of(7), behind);
   }
 }
 #endif

@@ -1,18 +1,16 @@
 // Whole runs with captured graphs: hooks in every phase, and around all warm-up.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <memory>
 
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Call {
   std::string what;  // point, segment, chunk, microbatch, verb

@@ -1,6 +1,5 @@
 // Whole runs with captured graphs: what happens between steps, failures and drift.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,28 +10,15 @@
 #include <sstream>
 
 #include "apps/config/logging_options.h"
-#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/error_of.h"
-#include "tests/unit/train/training_support.h"
+#include "tests/support/matchers.h"
+#include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
-// A gradient becomes NaN in the calls `first` and `second` of a hook of the embedding, which no graph holds: in step 41
-// and where it is run again.
-std::function<void(Trainer&, int)> poison(int first, int second) {
-  return [=](Trainer& trainer, int) {
-    Rank& own = trainer.rank();
-    own.runner.hooks(0).add(HookPoint::kPostWeight, [&own, first, second, call = 0](const HookContext&) mutable {
-      if (++call != first && call != second) return;
-      launch(own.streams.compute,
-             Fill{.x = own.model.gpt.parameters->units()[1].main_grads.slice(0, 5, 1), .value = std::nan("")});
-    });
-  };
-}
+// In a hook of the embedding, which no graph holds: in step 41 and where it is run again.
+const Poison kStep41{.calls = {82, 86}};
 
 std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -49,7 +35,7 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
                     "--trace", scratch.path("trace.json"), "--profile-step-start", "70", "--profile-step-end",
                     "73"};
   // Two microbatches a step; step 42 is begun, dropped and begun again.
-  const RunResult eager = train({.flags = flags, .prepare = poison(82, 86)});
+  const RunResult eager = train({.flags = flags, .prepare = poison(kStep41)});
   EXPECT_EQ(eager.skipped_steps, 1);
   GraphedRunner::Stats stats;
   std::map<Phase, int> phases;  // of the first attention's forwards
@@ -59,7 +45,7 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
                  [&](Rank& rank) {
                    rank.runner.hooks(1).add(HookPoint::kPreForward, [&](const HookContext& c) { ++phases[c.phase]; });
                  },
-             .prepare = poison(82, 86),
+             .prepare = poison(kStep41),
              .finish = [&](Trainer& t, int) { stats = t.rank().graphs->stats(); }});
   EXPECT_EQ(first.code, ExitCode::kStoppedOnRequest);
   EXPECT_EQ(first.skipped_steps, 1);

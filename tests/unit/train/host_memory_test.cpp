@@ -1,7 +1,6 @@
 // The host's memory before a run: what machines and control groups say of it, and what is refused.
 #include "core/base/machine/host_memory.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,15 +12,12 @@
 #include "apps/train/run_setup.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 constexpr std::size_t kMib = 1 << 20, kGib = 1 << 30;
 
@@ -90,17 +86,11 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   };
   check(5 * kGib);
   check(0);  // not known
-  try {
-    check(4 * kGib);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
-    EXPECT_THAT(error.what(), StartsWith("--offload-modules: memory of host "));
-    EXPECT_THAT(error.what(),
-                HasSubstr("expected at most the 4.00 GiB that it can give, got a forecast of 5.00 GiB for kept "
-                          "activations of 2 ranks, 3.00 of rank 2; name fewer kinds or layers, or lower "
-                          "--activation-offload-fraction or --offload-mb-per-layer"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(4 * kGib); }),
+              AllOf(StartsWith("--offload-modules: memory of host "),
+                    HasSubstr("expected at most the 4.00 GiB that it can give, got a forecast of 5.00 GiB for kept "
+                              "activations of 2 ranks, 3.00 of rank 2; name fewer kinds or layers, or lower "
+                              "--activation-offload-fraction or --offload-mb-per-layer")));
   check(8 * kGib, kGib);
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(7 * kGib, kGib); }),
               HasSubstr("a forecast of 8.00 GiB for "));
@@ -151,16 +141,10 @@ TEST(GpuMemory, OfRanksThatShareOneIsCheckedTogether) {
     });
   };
   check(3 * kGib);
-  try {
-    check(3 * kGib - 1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
-    EXPECT_THAT(error.what(),
-                HasSubstr("memory of GPU 0000:1B:00.0 of a: expected a run of at most 3.00 GiB, free of 4.00, got a "
-                          "forecast of 3.00 GiB for the 2 ranks that share it, 1.00 of this one (activations and "
-                          "temporaries 1.00); lower --micro-batch-size"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(3 * kGib - 1); }),
+              HasSubstr("memory of GPU 0000:1B:00.0 of a: expected a run of at most 3.00 GiB, free of 4.00, got a "
+                        "forecast of 3.00 GiB for the 2 ranks that share it, 1.00 of this one (activations and "
+                        "temporaries 1.00); lower --micro-batch-size"));
 }
 
 TEST(HostMemory, AFullHostIsNotAnUnknownOne) {

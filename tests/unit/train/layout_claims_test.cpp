@@ -10,6 +10,7 @@
 
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
+#include "tests/unit/train/moe/moe_families.h"
 
 namespace megalith::test {
 namespace {
@@ -329,6 +330,17 @@ Checkpoints of_combined(const std::string& name, const Words& model, const std::
   return {.name = name, .flags = model + sizes, .ways = ways, .step = 2, .tolerance = tolerance, .loads = loads};
 }
 
+// Experts whose weights and gradients are shards, loaded by ranks that hold them whole and by stages.
+Checkpoints of_experts(const Family& family) {
+  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kUnits};
+  return {.name = family.name,
+          .flags = sizes_for({}) + family.flags + words("--bf16 --train-iters 6"),
+          .ways = ways_of({sharded, {}, {.tensor = 2, .sequence = true, .pipeline = 2}}),
+          .step = 2,
+          .tolerance = 2e-3,
+          .loads = [](std::size_t from, std::size_t) { return from == 0; }};
+}
+
 class EachCheckpoint : public testing::TestWithParam<Checkpoints> {
  protected:
   static void expect_resumed(const RunResult& saved, const RunResult& rest, const RunResult& unbroken) {
@@ -343,7 +355,8 @@ INSTANTIATE_TEST_SUITE_P(Claims, EachCheckpoint,
                                          of_optimizer(), of_optimizer_bf16(), of_optimizer_fp32(), of_instances(),
                                          of_strategies(), of_combined("gpt2", {}, {1, 2}, 1e-5),
                                          of_combined("qwen2_in_bf16", families()[2].flags + kPadded + words("--bf16"),
-                                                     {3}, 1e-3)),
+                                                     {3}, 1e-3),
+                                         of_experts(moe_families()[0]), of_experts(moe_families()[1])),
                          [](const auto& one) { return one.param.name; });
 
 TEST_P(EachCheckpoint, GoesFromAnyLayoutToAnyOther) {

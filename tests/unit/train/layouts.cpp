@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <mutex>
 #include <string_view>
+
+#include "apps/train/numerics_guard.h"
+#include "core/ops/elementwise/elementwise.h"
 
 namespace megalith::test {
 
@@ -100,6 +104,57 @@ RunResult train(const Words& flags, const Layout& layout) {
 Way way_of(const Layout& layout) { return {layout.name(), layout.flags(), layout.ranks()}; }
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 RunResult train(const Words& flags, const Way& way) { return train({.flags = flags + way.flags, .ranks = way.ranks}); }
+
+std::function<void(Trainer&, int)> poison(const Poison& what) {
+  return [what](Trainer& trainer, int rank) {
+    if (rank != what.rank) return;
+    Rank& own = trainer.rank();
+    own.runner.hooks(what.segment).add(HookPoint::kPostWeight, [&own, what, call = 0](const HookContext&) mutable {
+      if (!what.calls.contains(++call)) return;
+      const std::vector<ParameterUnit>& units = own.model.gpt.parameters->units();
+      const ParameterUnit& unit = what.unit < 0 ? units.back() : units.at(static_cast<std::size_t>(what.unit));
+      launch(own.streams.compute, Fill{.x = unit.main_grads.slice(0, what.element, 1), .value = what.value});
+    });
+  };
+}
+
+std::function<void(Trainer&, int)> poison_weights(int of_rank) {
+  return [of_rank](Trainer& trainer, int rank) {
+    if (rank != of_rank) return;
+    Rank& own = trainer.rank();
+    for (const ParameterUnit& unit : own.model.gpt.parameters->units())
+      launch(own.streams.compute, Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nan("")});
+    own.streams.compute.synchronize();
+  };
+}
+
+void expect_second_step_skipped(const RunResult& poisoned, const RunResult& clean) {
+  EXPECT_EQ(poisoned.skipped_steps, 1);
+  ASSERT_GT(poisoned.losses.size(), 2u);
+  EXPECT_EQ(poisoned.grad_norms[1], "nan");
+  EXPECT_EQ(poisoned.losses[0], clean.losses[0]);
+  EXPECT_EQ(poisoned.losses[1], clean.losses[1]);
+  EXPECT_NE(poisoned.losses[2], clean.losses[2]);
+  EXPECT_FALSE(poisoned.whole_state.empty());
+  for (const auto& [name, values] : poisoned.whole_state)
+    for (const float value : values) ASSERT_TRUE(std::isfinite(value)) << name;
+}
+
+std::map<int, std::string> told_of_replicas(const Words& flags, const Way& way,
+                                            const std::function<void(Rank&, int)>& damage) {
+  std::mutex mutex;
+  std::map<int, std::string> told;
+  const auto compare = [&](Trainer& trainer, int index) {
+    const auto before = replica_difference(trainer.rank());
+    damage(trainer.rank(), index);
+    const auto difference = replica_difference(trainer.rank());
+    const std::lock_guard lock(mutex);
+    EXPECT_FALSE(before) << "rank " << index;
+    if (difference) told[index] = difference->message;
+  };
+  train({.flags = flags + way.flags + Words{"--train-iters", "1"}, .ranks = way.ranks, .finish = compare});
+  return told;
+}
 
 Sizes sizes_of(const Layout& layout) {
   const bool deep = layout.pipeline == 4;  // two chunks a stage, and eight microbatches for dualpipe-v

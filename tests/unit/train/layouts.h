@@ -2,8 +2,12 @@
 // have done.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +76,26 @@ struct Way {
 Way way_of(const Layout& layout);
 void PrintTo(const Way& way, std::ostream* out);
 RunResult train(const Words& flags, const Way& way);
+
+// Prepares a run on one rank of which an element of a unit's gradients becomes NaN behind the backward of a segment: in
+// these calls of its hook, of which each microbatch makes one.
+struct Poison {
+  std::set<int> calls;
+  int rank = 0;
+  int segment = 0;
+  int unit = 1;  // -1: the last one
+  std::int64_t element = 5;
+  double value = std::nan("");
+};
+std::function<void(Trainer&, int)> poison(const Poison& what);
+std::function<void(Trainer&, int)> poison_weights(int of_rank);  // an element of each unit, before the first step
+// Step 2 of the poisoned run was skipped: its update is missing, and all numbers are finite.
+void expect_second_step_skipped(const RunResult& poisoned, const RunResult& clean);
+
+// What the comparison of replicas says at the end of a step, by rank, when damage(rank, its number) has changed what a
+// rank holds. Before that it says nothing.
+std::map<int, std::string> told_of_replicas(const Words& flags, const Way& way,
+                                            const std::function<void(Rank&, int)>& damage);
 
 struct Sizes {
   std::int64_t layers = 4;

@@ -2,11 +2,8 @@
 // goes wrong in a group that rank 0 is not in is told.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
-#include <mutex>
 
-#include "core/ops/elementwise/elementwise.h"
 #include "parallel/comm/on_all_ranks.h"
 #include "tests/unit/train/layouts.h"
 
@@ -31,17 +28,9 @@ TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
 // Rank 6 of tp 2 x dp 2 x pp 2 is rank 1 of its data-parallel group.
 TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
   const Layout layout{.tensor = 2, .pipeline = 2, .data = 2};
-  std::mutex mutex;
-  std::map<int, std::string> told;
-  train({.flags = layout.flags(), .ranks = 8, .prepare = [&](Trainer& trainer, int rank) {
-           EXPECT_FALSE(replica_difference(trainer.rank()));
-           const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
-           if (rank == 6) *weights.as<float>() += 1;
-           const auto difference = replica_difference(trainer.rank());
-           if (rank == 6) *weights.as<float>() -= 1;
-           const std::lock_guard lock(mutex);
-           if (difference) told[rank] = difference->message;
-         }});
+  std::map<int, std::string> told = told_of_replicas({}, way_of(layout), [](Rank& rank, int index) {
+    if (index == 6) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;
+  });
   ASSERT_EQ(told.size(), 2u);  // its own group
   for (const int rank : {4, 6}) {
     EXPECT_NE(told[rank].find("on the 2 ranks of group dp"), std::string::npos) << told[rank];
@@ -53,17 +42,10 @@ TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
 // The weights of rank 3, of the second stage, become NaN: it is named, though others see NaN first by the clock.
 TEST(CombinedLayouts, TheFirstNanIsNamedWithItsRank) {
   const Layout layout{.tensor = 2, .sequence = true, .pipeline = 2};
-  const auto poison = [](Trainer& trainer, int rank) {
-    if (rank != 3) return;
-    Rank& own = trainer.rank();
-    for (const ParameterUnit& unit : own.model.gpt.parameters->units())
-      launch(own.streams.compute, Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nanf("")});
-    own.streams.compute.synchronize();
-  };
   testing::internal::CaptureStderr();
   const RunResult run = train({.flags = layout.flags() + Words{"--num-layers", "4", "--max-skipped-steps", "6"},
                                .ranks = 4,
-                               .prepare = poison});
+                               .prepare = poison_weights(3)});
   EXPECT_EQ(run.skipped_steps, 6);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("the first value that is not finite: rank 3, layer 2 attention, forward, microbatch 0"),

@@ -1,7 +1,6 @@
 // Numbers that go wrong: the first NaN or Inf is named, nothing of the run's state changes, the budget of skipped steps
 // and replicas that differ end the run.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,26 +11,18 @@
 #include <set>
 
 #include "core/ops/elementwise/elementwise.h"
-#include "tests/unit/train/training_support.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
+#include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
 
-using ::testing::HasSubstr;
-
-// A hook of segment `segment` that poisons an element of the last unit's gradients, on rank 1, in its calls `calls`.
-// With two microbatches a step, step 2 makes the calls 3 and 4. Where it was skipped, step 3, which is dropped, makes 5
-// and 6, the second run of step 2 makes 7 and 8, and step 3 again 9 and 10. After the last step there is none to drop.
-std::function<void(Trainer&, int)> poison(const std::set<int>& calls, double value = std::nan("")) {
-  return [calls, value](Trainer& trainer, int rank) {
-    if (rank != 1) return;
-    Rank& own = trainer.rank();
-    own.runner.hooks(1).add(HookPoint::kPostWeight, [&own, calls, value, call = 0](const HookContext&) mutable {
-      if (!calls.contains(++call)) return;
-      const Tensor gradient = own.model.gpt.parameters->units()[1].main_grads;
-      launch(own.streams.compute, Fill{.x = gradient.slice(0, 5, 1), .value = value});
-    });
-  };
+// In calls of a hook of layer 0 on rank 1. With two microbatches a step, step 2 makes the calls 3 and 4. Where it was
+// skipped, step 3, which is dropped, makes 5 and 6, the second run of step 2 makes 7 and 8, and step 3 again 9 and 10.
+// After the last step there is none to drop.
+std::function<void(Trainer&, int)> poison_calls(const std::set<int>& calls, double value = std::nan("")) {
+  return poison({.calls = calls, .rank = 1, .segment = 1, .value = value});
 }
 
 struct Told {
@@ -55,7 +46,7 @@ Told train_captured(const RunRequest& request) {
 const Words kConstant = {"--lr-decay-style", "constant", "--hidden-dropout", "0.1"};
 
 TEST(Numbers, TheFirstNanIsNamed) {
-  const Told told = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison({7, 11})});
+  const Told told = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_THAT(told.text, HasSubstr("[megalith] warning: step 4 was skipped (loss "));
   EXPECT_THAT(told.text, HasSubstr(", grad norm nan); the first value that is not finite: rank 1, layer 0 attention, "
@@ -64,7 +55,7 @@ TEST(Numbers, TheFirstNanIsNamed) {
 
 TEST(Numbers, AnInfIsNamedInItsMicrobatch) {
   const Told told = train_captured(
-      {.flags = kConstant, .ranks = 2, .prepare = poison({4, 8}, -std::numeric_limits<double>::infinity())});
+      {.flags = kConstant, .ranks = 2, .prepare = poison_calls({4, 8}, -std::numeric_limits<double>::infinity())});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_THAT(told.text, HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote -inf to"));
 }
@@ -155,8 +146,8 @@ TEST(Numbers, WhatDoesNotRepeatIsSaid) {
   for (const char* way : {"alltoall", "allgather"})
     models.push_back(experts() + Words{"--expert-model-parallel-size", "2", "--moe-token-dispatcher-type", way});
   for (const Words& model : models) {
-    const Told told =
-        train_captured({.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison({7})});
+    const Told told = train_captured(
+        {.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison_calls({7})});
     EXPECT_THAT(told.text, HasSubstr("step 4 was skipped")) << testing::PrintToString(model);
     EXPECT_THAT(told.text, HasSubstr("run again, all its tensors were finite")) << testing::PrintToString(model);
   }
@@ -165,12 +156,12 @@ TEST(Numbers, WhatDoesNotRepeatIsSaid) {
 TEST(Numbers, ASkippedStepChangesNothing) {
   const RunResult one = train({.flags = kConstant + Words{"--train-iters", "1"}, .ranks = 2});
   const Told told =
-      train_captured({.flags = kConstant + Words{"--train-iters", "2"}, .ranks = 2, .prepare = poison({3, 5})});
+      train_captured({.flags = kConstant + Words{"--train-iters", "2"}, .ranks = 2, .prepare = poison_calls({3, 5})});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_TRUE(told.result.state == one.state);
   // Whether the value comes again or not, the run goes on with the same bits, dropout included.
-  const Told again = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison({7, 11})});
-  const Told gone = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison({7})});
+  const Told again = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
+  const Told gone = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7})});
   expect_same_run(again.result, gone.result);
   EXPECT_EQ(again.result.skipped_steps, 1);
 }
@@ -180,36 +171,32 @@ TEST(Numbers, TheBudgetOfSkippedStepsGoesOnAfterAResume) {
   const TestFolder scratch;
   const Words folder = {"--max-skipped-steps", "1", "--save", scratch.path("kept"), "--load", scratch.path("kept")};
   const Told first = train_captured(
-      {.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison({3, 7})});
+      {.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison_calls({3, 7})});
   EXPECT_EQ(first.result.code, ExitCode::kOk);
   EXPECT_EQ(first.result.skipped_steps, 1);
-  try {
-    train_captured({.flags = kConstant + folder, .ranks = 2, .prepare = poison({3, 7})});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kNumeric);
-    EXPECT_THAT(error.what(), HasSubstr("expected at most 1 (--max-skipped-steps) in the run, got 2"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kNumeric,
+                       [&] {
+                         train_captured({.flags = kConstant + folder, .ranks = 2, .prepare = poison_calls({3, 7})});
+                       }),
+              HasSubstr("expected at most 1 (--max-skipped-steps) in the run, got 2"));
 }
 
 TEST(Numbers, MoreSkippedStepsThanTheBudgetEndTheRun) {
   const auto always = [](Trainer& trainer, int rank) {
     std::set<int> calls;
     for (int i = 1; i < 1000; ++i) calls.insert(i);
-    poison(calls)(trainer, rank);
+    poison_calls(calls)(trainer, rank);
   };
   const Told told = train_captured({.flags = {"--max-skipped-steps", "6"}, .ranks = 2, .prepare = always});
   EXPECT_EQ(told.result.code, ExitCode::kOk);
   EXPECT_EQ(told.result.skipped_steps, 6);
   for (const std::string budget : {"0", "3", "5"}) {
-    try {
-      train_captured({.flags = {"--max-skipped-steps", budget}, .ranks = 2, .prepare = always});
-      ADD_FAILURE() << "no error for " << budget;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kNumeric);
-      EXPECT_THAT(error.what(), HasSubstr("steps with NaN or Inf: expected at most " + budget +
-                                          " (--max-skipped-steps) in the run, got "));
-    }
+    EXPECT_THAT(
+        error_of(ExitCode::kNumeric,
+                 [&] {
+                   train_captured({.flags = {"--max-skipped-steps", budget}, .ranks = 2, .prepare = always});
+                 }),
+        HasSubstr("steps with NaN or Inf: expected at most " + budget + " (--max-skipped-steps) in the run, got "));
   }
 }
 
@@ -226,14 +213,8 @@ TEST(Numbers, ReplicasThatDifferEndTheRun) {
   const Words flags = {"--global-batch-size", "8", "--check-weight-hash-interval", "2", "--micro-batch-size", "2"};
   EXPECT_EQ(train({.flags = flags, .ranks = 4}).code, ExitCode::kOk);
   for (const Words& dtype : {Words{}, Words{"--bf16"}}) {
-    try {
-      train({.flags = flags + dtype, .ranks = 4, .prepare = damage});
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kNumeric);
-      EXPECT_THAT(error.what(), HasSubstr("--check-weight-hash-interval, after step 4: "));
-      EXPECT_THAT(error.what(), HasSubstr(" on rank 2"));
-    }
+    EXPECT_THAT(error_of(ExitCode::kNumeric, [&] { train({.flags = flags + dtype, .ranks = 4, .prepare = damage}); }),
+                AllOf(HasSubstr("--check-weight-hash-interval, after step 4: "), HasSubstr(" on rank 2")));
   }
 }
 

@@ -4,9 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "core/ops/elementwise/elementwise.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
@@ -90,10 +87,7 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
     SCOPED_TRACE(testing::PrintToString(way.flags));
     const Words flags =
         kSmallOffload + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
-    const SuppressedWaits waits = suppress_each_wait(flags, way.ranks, way.stride, way.behind);
-    EXPECT_GE(waits.all, 40);
-    EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
-    EXPECT_EQ(waits.refused, 0);
+    expect_each_wait_needed(40, flags, way.ranks, way.stride, way.behind);
   }
 }
 #endif
@@ -130,21 +124,14 @@ TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
 
 // The reason is found in a step that is run again, also where memory that was given up is NaN.
 TEST(OffloadRun, ASkippedStepIsExplained) {
-  const auto poison = [](Trainer& trainer, int) {
-    Rank& own = trainer.rank();  // calls 5 to 8 are of step 2, 9 to 12 of the one that is dropped
-    own.runner.hooks(3).add(HookPoint::kPostWeight, [&own, call = 0](const HookContext&) mutable {
-      ++call;
-      if (call != 6 && call != 14) return;
-      const Tensor gradients = own.model.gpt.parameters->units()[2].main_grads;
-      launch(own.streams.compute, Fill{.x = gradients.slice(0, 5, 1), .value = std::nan("")});
-    });
-  };
+  // Calls 5 to 8 are of step 2, 9 to 12 of the one that is dropped.
+  const auto poisoned = poison({.calls = {6, 14}, .segment = 3, .unit = 2});
   const Words flags = kSmallOffload + Words{"--lr-decay-style", "constant", "--train-iters", "4"};
-  const RunResult plain = train({.flags = flags, .prepare = poison});
+  const RunResult plain = train({.flags = flags, .prepare = poisoned});
   EXPECT_EQ(plain.skipped_steps, 1);
   for (const Words& way : {Words{"--check-hazards"}, Words{"--check-hazards", "--cuda-graph-impl", "local"}}) {
     testing::internal::CaptureStderr();
-    const RunResult run = train({.flags = flags + kAllMoved + way, .prepare = poison});
+    const RunResult run = train({.flags = flags + kAllMoved + way, .prepare = poisoned});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 testing::HasSubstr("layer 1 attention, backward_weight, microbatch 1: fill wrote nan to \"gradient"));
     EXPECT_EQ(run.hazards, 0);

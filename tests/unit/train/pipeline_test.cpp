@@ -1,19 +1,16 @@
 // Pipeline parallelism beyond what every layout promises (layout_claims_test.cpp): messages, splits, failures,
 // refusals.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 #include <string_view>
 
-#include "core/ops/elementwise/elementwise.h"
-#include "tests/unit/train/training_support.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
+#include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 // 4 layers, 8 microbatches a step with one replica.
 const Words kSmallPipeline = {"--num-layers", "4", "--hidden-size",      "16",
@@ -117,38 +114,18 @@ TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
 #endif
 
 TEST(Pipeline, ANanOfOneStageSkipsTheStepOnAllAndIsNamedThere) {
-  const auto poison = [](Trainer& trainer, int rank) {
-    if (rank != 1) return;
-    Rank& own = trainer.rank();
-    own.runner.hooks(0).add(HookPoint::kPostWeight, [&own, calls = 0](const HookContext&) mutable {
-      if (++calls != 9) return;  // eight microbatches a step: the first of step 2
-      const Tensor gradient = own.model.gpt.parameters->units().back().main_grads;
-      launch(own.streams.compute, Fill{.x = gradient.slice(0, 0, 1), .value = std::nan("")});
-    });
-  };
   const Words flags = kSmallPipeline + stages(2) + Words{"--lr-decay-style", "constant"};
-  const RunResult poisoned = train({.flags = flags, .ranks = 2, .prepare = poison});
-  const RunResult clean = train({.flags = flags, .ranks = 2});
-  EXPECT_EQ(poisoned.skipped_steps, 1);
-  EXPECT_EQ(poisoned.grad_norms[1], "nan");
-  EXPECT_EQ(poisoned.losses[1], clean.losses[1]);
-  EXPECT_NE(poisoned.losses[2], clean.losses[2]);
-  for (const auto& [name, weights] : poisoned.weights) {
-    for (const float weight : weights) ASSERT_TRUE(std::isfinite(weight)) << name;
-  }
+  // Eight microbatches a step: the first of step 2.
+  const auto poisoned = poison({.calls = {9}, .rank = 1, .unit = -1, .element = 0});
+  expect_second_step_skipped(train({.flags = flags, .ranks = 2, .prepare = poisoned}),
+                             train({.flags = flags, .ranks = 2}));
 }
 
 TEST(Pipeline, TheFirstNanOfTheDataIsNamedWhereverItGoes) {
-  const auto poison = [](Trainer& trainer, int rank) {
-    if (rank != 1) return;
-    Rank& own = trainer.rank();
-    for (const ParameterUnit& unit : own.model.gpt.parameters->units())
-      launch(own.streams.compute, Fill{.x = unit.weights.slice(0, 0, 1), .value = std::nan("")});
-    own.streams.compute.synchronize();
-  };
   testing::internal::CaptureStderr();
-  const RunResult run =
-      train({.flags = kSmallPipeline + stages(2) + Words{"--max-skipped-steps", "6"}, .ranks = 2, .prepare = poison});
+  const RunResult run = train({.flags = kSmallPipeline + stages(2) + Words{"--max-skipped-steps", "6"},
+                               .ranks = 2,
+                               .prepare = poison_weights(1)});
   EXPECT_EQ(run.skipped_steps, 6);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("the first value that is not finite: rank 1, layer 2 attention, forward, microbatch 0"));
@@ -172,13 +149,7 @@ TEST(Pipeline, TheTraceShowsEveryAction) {
 }
 
 std::string refused(const Words& flags, int ranks) {
-  try {
-    train({.flags = kSmallPipeline + flags, .ranks = ranks});
-    return "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage) << error.what();
-    return error.what();
-  }
+  return error_of(ExitCode::kUsage, [&] { train({.flags = kSmallPipeline + flags, .ranks = ranks}); });
 }
 
 TEST(Pipeline, SizesThatDoNotFitAreRefusedWithThoseThatDo) {

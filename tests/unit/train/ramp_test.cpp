@@ -1,7 +1,6 @@
 // --rampup-batch-size: at each stage the microbatches of a step are more, its memory is planned and its graphs are
 // captured again. The bits are those of separate runs, each of one batch, that are resumed where a stage begins.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,15 +11,13 @@
 
 #include "apps/planning/plan_steps.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "tests/support/matchers.h"
 #include "tests/support/op_test.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::Each;
-using ::testing::ElementsAre;
 
 // Steps 1 to 3 take one unit of samples, 4 and 5 two, 6 and 7 three; of the last unit a sample is left over.
 constexpr int kSteps = 7;

@@ -1,6 +1,5 @@
 // What a resumed run reads: the samples after those of the run before, in the order of that run as long as it has
 // enough of them, whatever ranks and batch it has.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,14 +10,13 @@
 
 #include "core/data/indexed_dataset.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith::test {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
 using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int64_t kLength = 16;

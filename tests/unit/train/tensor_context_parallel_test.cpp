@@ -2,8 +2,6 @@
 // loss in chunks, padding.
 #include <gtest/gtest.h>
 
-#include <mutex>
-
 #include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
@@ -96,18 +94,11 @@ TEST(ContextParallel, WithADistributedOptimizer) {
 
 // Rank 1 of cp 2 has a weight of its own: the check names it.
 TEST(ContextParallel, ReplicasThatDifferAreTold) {
-  std::mutex mutex;
-  std::string told;
-  train({.flags = Layout{.context = 2}.flags(), .ranks = 2, .prepare = [&](Trainer& trainer, int rank) {
-           EXPECT_FALSE(replica_difference(trainer.rank()));
-           const Tensor weights = trainer.rank().model.gpt.parameters->units().front().weights;
-           if (rank == 1) *weights.as<float>() += 1;
-           const auto difference = replica_difference(trainer.rank());
-           if (rank == 1) *weights.as<float>() -= 1;
-           const std::lock_guard lock(mutex);
-           if (difference) told = difference->message;
-         }});
-  EXPECT_NE(told.find("on rank 1"), std::string::npos) << told;
+  const std::map<int, std::string> told = told_of_replicas({}, way_of({.context = 2}), [](Rank& rank, int index) {
+    if (index == 1) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;
+  });
+  ASSERT_FALSE(told.empty());
+  EXPECT_NE(told.begin()->second.find("on rank 1"), std::string::npos) << told.begin()->second;
 }
 
 }  // namespace

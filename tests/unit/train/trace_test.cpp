@@ -1,15 +1,13 @@
 // --trace: a window of steps of all ranks in one file.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/train/training_support.h"
 
 namespace megalith::test {
@@ -17,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Picture {
   std::map<std::pair<int, int>, std::string> threads;  // by (pid, tid)
@@ -136,13 +132,8 @@ TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
 }
 
 TEST(TraceOfARun, AFolderThatIsMissingIsToldBeforeTheFirstStep) {
-  try {
-    train({.flags = window("/nowhere/at/all.json", 1, 2)});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kFileIo);
-    EXPECT_THAT(error.what(), HasSubstr("/nowhere/at/all.json"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { train({.flags = window("/nowhere/at/all.json", 1, 2)}); }),
+              HasSubstr("/nowhere/at/all.json"));
 }
 
 }  // namespace

@@ -352,6 +352,13 @@ SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride, st
   return waits;
 }
 
+void expect_each_wait_needed(std::int64_t at_least, const Words& flags, int ranks, int stride, std::int64_t behind) {
+  const SuppressedWaits waits = suppress_each_wait(flags, ranks, stride, behind);
+  EXPECT_GE(waits.all, at_least);
+  EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
+  EXPECT_EQ(waits.refused, 0);
+}
+
 void expect_nothing_left_of_a_broken_step(RunRequest request, const BrokenAt& at) {
   const auto run = [&](bool breaks) {
     request.prepare = [at, breaks](Trainer& trainer, int) {

@@ -131,6 +131,10 @@ SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride = 1
 // What --metrics-jsonl tells, step by step.
 void read_metrics(const std::string& path, RunResult& result);
 
+// There are at least so many waits, and each is needed.
+void expect_each_wait_needed(std::int64_t at_least, const Words& flags, int ranks, int stride = 1,
+                             std::int64_t behind = 0);
+
 // A verb behind which a hook throws.
 struct BrokenAt {
   HookPoint point;

@@ -1,7 +1,6 @@
 // What a run says of its activations on the host: bytes that really moved, also of rows that ranks share out, times of
 // copies and waits in metrics and log, and each copy in the trace.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -10,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/config/logging_options.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/train/layouts.h"
 
 namespace megalith::test {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 
 constexpr std::int64_t kRanks = 4, kMicrobatches = 2, kTokens = 32, kTopk = 2, kWidth = 24;
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <mutex>
 
 #include "core/ops/elementwise/elementwise.h"
 #include "tests/support/download.h"

@@ -2,7 +2,6 @@
 // runs that add up in the same order, whatever of it is gathered.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 
 #include "apps/config/parallel_options.h"

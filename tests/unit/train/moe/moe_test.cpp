@@ -1,22 +1,18 @@
 // Models with experts on thread ranks: every layout trains the model of one rank, losses of the routers included;
 // graphs, fusion and recompute change no bit.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <mutex>
 #include <numeric>
 
 #include "apps/train/numerics_guard.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 #include "tests/unit/train/moe/moe_runs.h"
 
 namespace megalith::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 void expect_near_one_rank(const MoeResult& got, const MoeResult& want, double of_gradients) {
   expect_losses_near(got.run, want.run);
@@ -217,25 +213,14 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
 TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true, .data = 2}, Layout{.data = 4, .expert = 2}}) {
     SCOPED_TRACE(layout.name());
-    std::mutex mutex;
-    int clean = 0;
-    std::vector<std::string> messages;
-    const auto damage = [&](Trainer& trainer, int index) {
-      Rank& rank = trainer.rank();
-      const bool agrees = !replica_difference(rank);
+    const std::map<int, std::string> told = told_of_replicas(model(), way_of(layout), [](Rank& rank, int index) {
       const auto& units = rank.model.gpt.parameters->units();
       const auto experts = std::ranges::find(units, UnitKind::kExperts, &ParameterUnit::kind);
       if (index == 1) launch(rank.streams.compute, Fill{.x = experts->weights.slice(0, 5, 1), .value = 3});
-      const std::optional<ReplicaDifference> difference = replica_difference(rank);
-      const std::lock_guard lock(mutex);
-      clean += agrees ? 1 : 0;
-      if (difference) messages.push_back(difference->message);
-    };
-    train({.flags = model() + layout.flags() + Words{"--train-iters", "1"}, .ranks = 4, .finish = damage});
-    EXPECT_EQ(clean, 4);
-    EXPECT_THAT(messages, testing::SizeIs(4 / static_cast<std::size_t>(layout.expert)));
-    for (const std::string& message : messages)
-      EXPECT_THAT(message, testing::AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
+    });
+    EXPECT_THAT(told, testing::SizeIs(4 / static_cast<std::size_t>(layout.expert)));
+    for (const auto& [rank, message] : told)
+      EXPECT_THAT(message, AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
   }
 }
 
@@ -255,27 +240,6 @@ TEST_P(Moe, ResumesBitForBit) {
   EXPECT_EQ(again.run.weights, whole.run.weights);
   EXPECT_EQ(elsewhere.biases, whole.biases);
   EXPECT_NEAR(elsewhere.run.loss_values.back() / whole.run.loss_values.back(), 1, 1e-5);
-}
-
-TEST_P(Moe, CheckpointsAreThoseOfAnyLayout) {
-  const TestFolder folder;
-  const Words flags = model() + Words{"--bf16"};
-  const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kUnits};
-  const RunResult saved = train(flags + Words{"--exit-interval", "2", "--save", folder.path("kept")}, sharded);
-  EXPECT_TRUE(saved.copies_agree);
-  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .sequence = true, .pipeline = 2}, sharded}) {
-    SCOPED_TRACE(layout.name());
-    Tensors loaded;
-    std::mutex mutex;
-    const RunResult rest = train({.flags = flags + layout.flags() + Words{"--load", folder.path("kept")},
-                                  .ranks = layout.ranks(),
-                                  .prepare = [&](Trainer& trainer, int) {
-                                    const std::lock_guard lock(mutex);
-                                    EXPECT_TRUE(put_state(trainer.rank(), loaded));
-                                  }});
-    EXPECT_TRUE(loaded == saved.whole_state);
-    EXPECT_GT(rest.losses.size(), 0u);
-  }
 }
 
 }  // namespace
