@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,12 +18,8 @@
 #include "tests/distributed/training_ranks.h"
 #include "tests/unit/train/draws.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Outcome;
-using test::Words;
-using test::operator+;
 
 // Of main.
 Communicator* world = nullptr;    // of the host
@@ -39,20 +34,19 @@ int number_of(const char* variable, int otherwise) {
 }
 
 Words device_flags() {
-  return device == DeviceType::kCuda
-             ? test::words("--device cuda --deterministic-mode --hidden-size 128 --seq-length 64")
-             : test::words("--check-hazards");
+  return device == DeviceType::kCuda ? words("--device cuda --deterministic-mode --hidden-size 128 --seq-length 64")
+                                     : words("--check-hazards");
 }
 
-test::RankActivity activity(Rank& rank) {
-  test::RankActivity did;
+RankActivity activity(Rank& rank) {
+  RankActivity did;
   if (rank.graphs) did.replays = rank.graphs->stats().replays;
   if (rank.offload) did.offload = rank.offload->transfer.stats();
   if (rank.units.sharded) did.units_gathered = rank.units.sharded->gathers();
   return did;
 }
 
-std::string bytes_of(const test::Tensors& tensors) {
+std::string bytes_of(const Tensors& tensors) {
   std::string bytes;
   const auto add = [&](const auto& values) {
     const std::size_t size = values.size();
@@ -66,7 +60,7 @@ std::string bytes_of(const test::Tensors& tensors) {
   return bytes;
 }
 
-test::Tensors tensors_of(std::string_view bytes) {
+Tensors tensors_of(std::string_view bytes) {
   const auto take = [&](auto values) {
     std::size_t size = 0;
     bytes.copy(reinterpret_cast<char*>(&size), sizeof(size));
@@ -76,7 +70,7 @@ test::Tensors tensors_of(std::string_view bytes) {
     bytes.remove_prefix(size * sizeof(values[0]));
     return values;
   };
-  test::Tensors tensors;
+  Tensors tensors;
   while (!bytes.empty()) {
     const std::string name = take(std::string());
     tensors[name] = take(std::vector<float>());
@@ -85,9 +79,9 @@ test::Tensors tensors_of(std::string_view bytes) {
 }
 
 // On rank 0 whole tensors, put together from the slices of all ranks; false if two of them hold other bits of the same.
-bool gather_state(Rank& rank, test::Tensors& whole) {
-  test::Tensors slices;
-  bool agrees = test::put_state(rank, slices);
+bool gather_state(Rank& rank, Tensors& whole) {
+  Tensors slices;
+  bool agrees = put_state(rank, slices);
   const std::vector<std::string> all = world->host_all_gather(bytes_of(slices));
   if (world->rank() != 0) return agrees;
   for (const std::string& bytes : all) {
@@ -110,7 +104,7 @@ Outcome run(const Words& flags, int) {
   const std::string metrics = scratch.path("metrics.jsonl");
   std::optional<RunSetup> setup;
   const std::optional<RankFailure> failure = failure_of_any(*world, [&] {
-    const Words all = test::tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics};
+    const Words all = tiny_flags() + flags + device_flags() + Words{"--metrics-jsonl", metrics};
     setup = prepare_run(parse_flags(App::kTrain, all).options, world->rank(), world->size());
   });
   if (failure) return {.refused = failure->code == ExitCode::kUsage, .problem = failure->message};
@@ -125,7 +119,7 @@ Outcome run(const Words& flags, int) {
     if (trainer.hazards() != nullptr) outcome.run.hazards = trainer.hazards()->count();
     outcome.run.memory_as_planned = rank.memory.arena.touched_bytes() == trainer.plans().block_bytes() &&
                                     rank.memory.pool.peak_allocated_bytes() == memory_use(trainer.plans()).total();
-    if (world->rank() == 0) test::read_metrics(metrics, outcome.run);
+    if (world->rank() == 0) read_metrics(metrics, outcome.run);
     return outcome;
   } catch (const EveryRankFailed& error) {  // the same on all of them
     return {.refused = error.code() == ExitCode::kUsage, .problem = error.what()};
@@ -141,19 +135,19 @@ TEST(MpiDraws, ChangeNoBit) {
     if (world->rank() == 0) std::filesystem::remove_all(folder);
     world->host_barrier();
   };
-  test::Draws draws({.run = run,
-                     .folder = folder,
-                     .clear = clear,
-                     .takes_fewer_ranks = false,
-                     .has_metrics = world->rank() == 0,
-                     .any = [](bool here) { return world->host_any(here); }});
+  Draws draws({.run = run,
+               .folder = folder,
+               .clear = clear,
+               .takes_fewer_ranks = false,
+               .has_metrics = world->rank() == 0,
+               .any = [](bool here) { return world->host_any(here); }});
   for (int number = first; number < first + count; ++number) {
     const std::string problem =
         draws.run({.seed = static_cast<std::uint64_t>(seed), .number = number, .ranks = world->size()});
     if (!problem.empty()) ADD_FAILURE() << problem;
   }
   clear();
-  if (world->rank() == 0) fmt::print("seed {}: {}", seed, test::text_of(draws.totals()));
+  if (world->rank() == 0) fmt::print("seed {}: {}", seed, text_of(draws.totals()));
   EXPECT_EQ(draws.totals().draws, count);
   EXPECT_EQ(values_gathered > 0, world->rank() == 0);
   if (count < 20) return;
@@ -163,10 +157,11 @@ TEST(MpiDraws, ChangeNoBit) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test
 
 int main(int argc, char** argv) {
   using namespace megalith;
+  using namespace megalith::test;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--device=cuda") {
@@ -176,5 +171,5 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  return test::run_training_tests(argc, argv, device, world, devices);
+  return run_training_tests(argc, argv, device, world, devices);
 }

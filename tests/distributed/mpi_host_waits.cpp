@@ -25,25 +25,22 @@
 #include "tests/support/host_waits/count_waits.h"
 #include "tests/support/words.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::operator+;
-using Words = std::vector<std::string>;
-
 Words model() {
-  return test::words(
+  return words(
       "--device cuda --bf16 --num-layers 4 --hidden-size 128 --seq-length 64 --num-attention-heads 2 --swiglu "
       "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope --micro-batch-size 2 "
       "--global-batch-size 16 --train-iters 2 --lr 1e-3 --lr-warmup-iters 0 --eval-iters 0 --mock-data "
       "--tokenizer-type null --vocab-size 255");
 }
 Words experts(int ranks, const std::string& dispatcher) {
-  return model() + test::words(fmt::format("--num-experts 8 --moe-ffn-hidden-size 64 --moe-grouped-gemm "
-                                           "--moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 "
-                                           "--moe-expert-rank-capacity-factor 8 --expert-model-parallel-size {} "
-                                           "--moe-token-dispatcher-type {}",
-                                           ranks, dispatcher));
+  return model() + words(fmt::format("--num-experts 8 --moe-ffn-hidden-size 64 --moe-grouped-gemm "
+                                     "--moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 64 "
+                                     "--moe-expert-rank-capacity-factor 8 --expert-model-parallel-size {} "
+                                     "--moe-token-dispatcher-type {}",
+                                     ranks, dispatcher));
 }
 
 constexpr long kMostQuestions = 1000;  // of a step; a loop that waits by asking asks far more often
@@ -52,7 +49,7 @@ constexpr long kMostQuestions = 1000;  // of a step; a loop that waits by asking
 bool went_as_asked(const Options& options, const Rank& rank) {
   const MoeTokenDispatcher asked = options.parallel.moe_token_dispatcher_type;
   if (!rank.layers.dispatcher) return asked == MoeTokenDispatcher::kAuto;
-  return test::went_by(asked, DeviceType::kCuda, rank.layers.dispatcher->communicator().stats());
+  return went_by(asked, DeviceType::kCuda, rank.layers.dispatcher->communicator().stats());
 }
 
 // Whether rows of experts left for the host, as many as came, where that was asked for.
@@ -69,7 +66,7 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   Trainer trainer(prepare_run(options, world.rank(), world.size()), gpus, stop, &world);
   trainer.run();
   bool counting = false;
-  const test::CountedStep step = test::count_waits(trainer, counting);
+  const CountedStep step = count_waits(trainer, counting);
   const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.unseen;
   const bool as_asked = went_as_asked(options, trainer.rank()) && moved_as_asked(options, trainer.rank());
   const bool fails = waits != 0 || !as_asked || step.waits.questions > kMostQuestions ||
@@ -89,7 +86,7 @@ int run(MpiRuntime& mpi, Communicator& world) {
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules", "layer"};
   const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
   const Words around_rows{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
-  const Words on_host = test::offload({"expert_fc1", "moe_act"});
+  const Words on_host = offload({"expert_fc1", "moe_act"});
   const Words tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
   const auto by = [&](const char* dispatcher) { return experts(world.size(), dispatcher); };
   int status = 0;
@@ -113,12 +110,13 @@ int run(MpiRuntime& mpi, Communicator& world) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test
 
 int main(int argc, char** argv) {
   using namespace megalith;
+  using namespace megalith::test;
   MpiRuntime mpi(argc, argv, {.timeout = std::chrono::seconds(60)});
-  if (!test::select_rank_device(mpi, DeviceType::kCuda)) return test::kSkipped;
+  if (!select_rank_device(mpi, DeviceType::kCuda)) return kSkipped;
   const std::unique_ptr<Communicator> world = mpi.world();
   try {
     return run(mpi, *world);

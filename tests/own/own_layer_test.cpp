@@ -1,30 +1,24 @@
 // A layer, flags and a hook of a user's own (own.cpp) in training: the bits of the run that keeps all under offload,
 // recomputation and graphs, in layers of experts too, and the losses of one rank under every layout.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "apps/flags/flags.h"
 #include "apps/run/own_model.h"
 #include "apps/train/run_setup.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/train/training_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::RunResult;
-using test::words;
-using test::Words;
-using test::operator+;
-using testing::HasSubstr;
-
 const Words kAdapters = words("--num-layers 4 --adapter-rank 8 --adapter-init-std 0.5 --train-iters 3");
-const Words kExperts = test::llama_flags() + words(
-                                                 "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 "
-                                                 "--moe-ffn-hidden-size 16");
+const Words kExperts = llama_flags() + words(
+                                           "--ffn-hidden-size 32 --num-experts 4 --moe-router-topk 2 "
+                                           "--moe-ffn-hidden-size 16");
 
 StepPlans plans_of(const Words& flags) {
-  const Words all = test::tiny_flags() + kAdapters + flags;
+  const Words all = tiny_flags() + kAdapters + flags;
   return prepare_run(parse_flags(App::kTrain, all, 0, own_options()).options, 0, 1).plans;
 }
 
@@ -38,16 +32,16 @@ std::int64_t own_slots(const StepPlans& plans, const std::string& reason = "") {
 }
 
 TEST(OwnLayer, HasTheSameBitsOffloadedRecomputedAndInGraphs) {
-  const Words offload = test::offload({"own"});
+  const Words moved = offload({"own"});
   for (const Words& model : {Words{}, kExperts}) {
-    const RunResult keep = test::train({.flags = kAdapters + model});
-    for (const auto& [way, moves] : {std::pair{offload + Words{"--check-hazards"}, true},
+    const RunResult keep = train({.flags = kAdapters + model});
+    for (const auto& [way, moves] : {std::pair{moved + Words{"--check-hazards"}, true},
                                      {words("--recompute-granularity selective --recompute-modules own"), false},
                                      {words("--cuda-graph-impl local --cuda-graph-modules own"), false},
-                                     {offload + words("--cuda-graph-impl local --cuda-graph-modules layer"), true}}) {
+                                     {moved + words("--cuda-graph-impl local --cuda-graph-modules layer"), true}}) {
       SCOPED_TRACE(testing::PrintToString(model + way));
-      const RunResult run = test::train({.flags = kAdapters + model + way});
-      test::expect_same_state(run, keep);
+      const RunResult run = train({.flags = kAdapters + model + way});
+      expect_same_state(run, keep);
       EXPECT_EQ(run.ranks[0].offload.offloads > 0, moves);
     }
   }
@@ -55,37 +49,36 @@ TEST(OwnLayer, HasTheSameBitsOffloadedRecomputedAndInGraphs) {
 
 // Not as without it: it trains.
 TEST(OwnLayer, ChangesWhatIsTrained) {
-  const RunResult with = test::train({.flags = kAdapters}),
-                  without = test::train({.flags = words("--num-layers 4 --train-iters 3")});
+  const RunResult with = train({.flags = kAdapters}),
+                  without = train({.flags = words("--num-layers 4 --train-iters 3")});
   EXPECT_EQ(with.losses.front(), without.losses.front());  // y = x at the start
   EXPECT_NE(with.losses.back(), without.losses.back());
   EXPECT_EQ(with.weights.size(), without.weights.size() + 8);
 }
 
 TEST(OwnLayer, ItsLossesAreThoseOfOneRankUnderEveryLayout) {
-  const RunResult one = test::train({.flags = kAdapters});
+  const RunResult one = train({.flags = kAdapters});
   for (const auto& [layout, ranks] :
        {std::pair{"--tensor-model-parallel-size 2", 2},
         {"--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap", 2},
         {"--pipeline-model-parallel-size 2", 2},
         {"--data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer", 2}}) {
     SCOPED_TRACE(layout);
-    const RunResult run = test::train({.flags = kAdapters + words(layout), .ranks = ranks});
+    const RunResult run = train({.flags = kAdapters + words(layout), .ranks = ranks});
     EXPECT_TRUE(run.copies_agree);
-    test::expect_losses_near(run, one);
+    expect_losses_near(run, one);
   }
 }
 
 TEST(OwnLayer, PlanSaysWhatMovesAndWhyTheOthersStay) {
   for (const Words& model : {Words{}, kExperts}) {
-    const Words offload = model + test::offload({"own"});
-    const std::int64_t all = own_slots(plans_of(offload));
+    const Words moved = model + offload({"own"});
+    const std::int64_t all = own_slots(plans_of(moved));
     EXPECT_EQ(all, 9);  // input, hidden and activated of each layer but the last, which is needed again at once
-    EXPECT_EQ(own_slots(plans_of(offload + Words{"--adapter-pins-input"})), 6);
-    EXPECT_EQ(own_slots(plans_of(offload + Words{"--adapter-pins-input"}), "a layer marks it never to be offloaded"),
-              4);
-    EXPECT_EQ(own_slots(plans_of(model + test::offload({"core_attn"})), "not in --offload-modules"), 12);
-    EXPECT_EQ(own_slots(plans_of(model + test::offload({"own:1-2"}))), 6);
+    EXPECT_EQ(own_slots(plans_of(moved + Words{"--adapter-pins-input"})), 6);
+    EXPECT_EQ(own_slots(plans_of(moved + Words{"--adapter-pins-input"}), "a layer marks it never to be offloaded"), 4);
+    EXPECT_EQ(own_slots(plans_of(model + offload({"core_attn"})), "not in --offload-modules"), 12);
+    EXPECT_EQ(own_slots(plans_of(model + offload({"own:1-2"}))), 6);
   }
 }
 
@@ -106,7 +99,7 @@ TEST(OwnLayer, PlanSeesItsHooks) {
 }
 
 TEST(OwnLayer, ItsParametersAndFlopsAreCounted) {
-  Options options = parse_flags(App::kTrain, test::tiny_flags() + kAdapters, 0, own_options()).options;
+  Options options = parse_flags(App::kTrain, tiny_flags() + kAdapters, 0, own_options()).options;
   const std::int64_t elements = 4 * 2 * 8 * options.model.hidden_size;
   EXPECT_EQ(count_parameters(options).own, elements);
   EXPECT_EQ(count_parameters(options).total, count_parameters(options.model).total + elements);
@@ -115,8 +108,7 @@ TEST(OwnLayer, ItsParametersAndFlopsAreCounted) {
 
 TEST(OwnLayer, FlagsThatNameItNeedIt) {
   const auto error = [](const std::string& flags) {
-    return error_of(ExitCode::kUsage,
-                    [&] { parse_flags(App::kTrain, test::tiny_flags() + words(flags), 0, own_options()); });
+    return error_of(ExitCode::kUsage, [&] { parse_flags(App::kTrain, tiny_flags() + words(flags), 0, own_options()); });
   };
   for (const std::string with : {"", "--adapter-rank 0"}) {
     EXPECT_THAT(error(with + " --fine-grained-activation-offloading --offload-modules own"),
@@ -145,4 +137,4 @@ TEST(OwnFlags, ABadDeclarationIsAnErrorOfTheProgram) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

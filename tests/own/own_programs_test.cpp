@@ -1,21 +1,13 @@
 // The programs with an own.cpp of a user's: its flag, layer and hook in train, plan, generate and convert.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::words;
-using test::Words;
-using test::operator+;
-using testing::HasSubstr;
-using testing::Not;
 
 class OwnPrograms : public testing::Test {
  protected:
@@ -25,10 +17,13 @@ class OwnPrograms : public testing::Test {
   }
 
   Outcome run(const std::string& name, const Words& arguments) const {
-    return test::run(test::program(name, arguments), folder_);
+    return test::run(program(name, arguments), folder_);
+  }
+  Outcome run_ok(const std::string& name, const Words& arguments) const {
+    return test::run_ok(program(name, arguments), folder_);
   }
   Outcome train(const Words& flags) const {
-    return run("own/train", test::tiny() + test::llama() +
+    return run("own/train", tiny() + llama() +
                                 words("--device cpu --data-path text --train-iters 4 --lr 1e-2 --log-interval 1000") +
                                 flags);
   }
@@ -66,8 +61,7 @@ TEST_F(OwnPrograms, HaveTheLayerAndItsFlag) {
   EXPECT_THAT(added.err, HasSubstr("--adapter-rank 4"));
 
   const Words prompt = words("--device cpu --load kept --prompt It --max-new-tokens 8 --seed 3");
-  const Outcome text = run("own/generate", prompt);
-  EXPECT_EQ(text.code, 0) << text.err;
+  const Outcome text = run_ok("own/generate", prompt);
   EXPECT_EQ(text.out.substr(0, 2), "It");
   const Outcome unknown = run("generate", prompt);
   EXPECT_EQ(unknown.code, 4);
@@ -80,18 +74,15 @@ TEST_F(OwnPrograms, HaveTheLayerAndItsFlag) {
 
 TEST_F(OwnPrograms, ConvertWhatWasTrainedWithoutTheLayer) {
   ASSERT_EQ(train(words("--save kept")).code, 0);
-  const Outcome out = run("own/convert", words("--from native --load kept --save hf"));
-  EXPECT_EQ(out.code, 0) << out.err;
-  const Outcome back = run("own/convert", words("--from hf --load hf --save back"));
-  EXPECT_EQ(back.code, 0) << back.err;
+  const Outcome out = run_ok("own/convert", words("--from native --load kept --save hf"));
+  const Outcome back = run_ok("own/convert", words("--from hf --load hf --save back"));
   EXPECT_THAT(state("back"), HasSubstr("\"adapter-rank\""));
 }
 
 TEST_F(OwnPrograms, PlanCountsTheLayerAndHelpHasTheFlag) {
-  const Words flags = test::tiny_mock() + words("--device cpu");
+  const Words flags = tiny_mock() + words("--device cpu");
   const Words shape = words("--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --device cpu");
-  const Outcome plan = run("own/plan", shape + words("--config own.toml"));
-  ASSERT_EQ(plan.code, 0) << plan.err;
+  const Outcome plan = run_ok("own/plan", shape + words("--config own.toml"));
   EXPECT_THAT(plan.out, testing::ContainsRegex("\n  own +512\n"));  // 2 layers x 2 matrices of 4 x 32
   EXPECT_THAT(run("own/plan", shape).out, Not(testing::ContainsRegex("\n  own +")));
   for (const char* name : {"own/train", "own/plan"}) {
@@ -105,4 +96,4 @@ TEST_F(OwnPrograms, PlanCountsTheLayerAndHelpHasTheFlag) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

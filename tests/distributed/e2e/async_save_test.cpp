@@ -1,41 +1,32 @@
 // --async-save as a user sees it, on two ranks under mpirun.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using test::operator+;
-
 Words command(const std::string& name, const Words& more = {}) {
-  return test::program_on(2, "train",
-                          test::stateful() +
-                              Words{"--save", name, "--load", name, "--save-interval", "2", "--metrics-jsonl",
-                                    name + ".jsonl", "--use-distributed-optimizer"} +
-                              more);
+  return program_on(2, "train",
+                    stateful() +
+                        Words{"--save", name, "--load", name, "--save-interval", "2", "--metrics-jsonl",
+                              name + ".jsonl", "--use-distributed-optimizer"} +
+                        more);
 }
 
 TEST(AsyncSave, SavesWhatASaveAtOnceDoesAndGoesOnFromIt) {
   const Folder folder;
   folder.make_text();
-  ASSERT_EQ(test::run(command("plain"), folder).code, 0);
-  const Outcome first = test::run(command("beside", {"--async-save", "--exit-interval", "3"}), folder);
+  ASSERT_EQ(run(command("plain"), folder).code, 0);
+  const Outcome first = run(command("beside", {"--async-save", "--exit-interval", "3"}), folder);
   ASSERT_EQ(first.code, 75) << first.err;
   EXPECT_EQ(folder.read("beside/LATEST"), "step_0000003\n");
-  const Outcome outcome = test::run(command("beside", {"--async-save"}), folder);
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(test::steps_of(folder.read_lines("beside.jsonl")), test::steps_of(folder.read_lines("plain.jsonl")));
-  for (const int step : {2, 4, 6}) test::expect_same_tensors(folder, "beside", "plain", step);
+  const Outcome outcome = run_ok(command("beside", {"--async-save"}), folder);
+  EXPECT_EQ(steps_of(folder.read_lines("beside.jsonl")), steps_of(folder.read_lines("plain.jsonl")));
+  for (const int step : {2, 4, 6}) expect_same_tensors(folder, "beside", "plain", step);
   EXPECT_THAT(outcome.err, HasSubstr("saved beside/step_0000004 ("));
   EXPECT_THAT(outcome.err, HasSubstr(" s beside the steps; stall "));
   EXPECT_THAT(outcome.err, HasSubstr("| host, checkpoint staging: "));
@@ -46,7 +37,7 @@ TEST(AsyncSave, SavesWhatASaveAtOnceDoesAndGoesOnFromIt) {
 TEST(AsyncSave, AFaultOfAWritersThreadEndsAsThatOfASaveAtOnce) {
   const Folder folder;
   folder.make_text();
-  ASSERT_EQ(test::run(command("start", {"--exit-interval", "1"}), folder).code, 75);
+  ASSERT_EQ(run(command("start", {"--exit-interval", "1"}), folder).code, 75);
   const auto run = [&](const std::string& fault) {
     std::filesystem::remove_all(folder.path("c"));
     folder.copy("start", "c");
@@ -73,16 +64,14 @@ TEST(AsyncSave, AFaultOfAWritersThreadEndsAsThatOfASaveAtOnce) {
 
 TEST(AsyncSave, PlanTellsItsHostMemory) {
   const Folder folder;
-  const Words flags = test::words(
+  const Words flags = words(
       "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --micro-batch-size 2 "
       "--world-size 2 --global-batch-size 4 --use-distributed-optimizer");
-  const Outcome without = test::run(test::program("plan", flags), folder);
-  EXPECT_EQ(without.code, 0) << without.err;
+  const Outcome without = run_ok(program("plan", flags), folder);
   EXPECT_THAT(without.out, Not(HasSubstr("host memory")));
-  const Outcome with = test::run(test::program("plan", flags + Words{"--async-save"}), folder);
-  EXPECT_EQ(with.code, 0) << with.err;
+  const Outcome with = run_ok(program("plan", flags + Words{"--async-save"}), folder);
   EXPECT_THAT(with.out, HasSubstr("host memory per rank\n  checkpoint staging "));
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

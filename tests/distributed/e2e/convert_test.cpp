@@ -1,24 +1,18 @@
 // convert, and what train and generate make of its checkpoints.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::HasSubstr;
-using test::operator+;
 
 const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
 
-Outcome convert(const Folder& folder, const Words& flags) { return test::run(test::program("convert", flags), folder); }
+Outcome convert(const Folder& folder, const Words& flags) { return run(program("convert", flags), folder); }
 
 void expect_converted(const Folder& folder, const Words& flags) {
   const Outcome outcome = convert(folder, flags);
@@ -31,11 +25,9 @@ INSTANTIATE_TEST_SUITE_P(Convert, TrainedModels, ::testing::Values(Words{}, Word
 // A trained model goes to transformers and comes back: the same weights, the same text.
 TEST_P(TrainedModels, GoThereAndBack) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + test::llama() + GetParam();
+  const Words flags = tiny_mock() + llama() + GetParam();
   ASSERT_EQ(
-      test::run(test::program("train", flags + Words{"--untie-embeddings-and-output-weights", "--save", "trained"}),
-                folder)
-          .code,
+      run(program("train", flags + Words{"--untie-embeddings-and-output-weights", "--save", "trained"}), folder).code,
       0);
   expect_converted(folder, {"--from", "native", "--load", "trained", "--save", "hf"});
   expect_converted(folder, {"--from", "hf", "--load", "hf", "--save", "back", "--tokenizer-type", "byte"});
@@ -44,9 +36,8 @@ TEST_P(TrainedModels, GoThereAndBack) {
   EXPECT_EQ(folder.read("hf/config.json"), folder.read("hf2/config.json"));
   std::string texts[2];
   for (const int i : {0, 1}) {
-    const Outcome outcome = test::run(
-        test::program("generate", {"--load", i == 0 ? "trained" : "back", "--prompt", "It is", "--seed", "3"}), folder);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Outcome outcome = run_ok(
+        program("generate", {"--load", i == 0 ? "trained" : "back", "--prompt", "It is", "--seed", "3"}), folder);
     texts[i] = outcome.out;
   }
   EXPECT_GT(texts[0].size(), 6u);
@@ -58,28 +49,27 @@ TEST(Convert, AShardedRunGivesTheModelOfAWholeOne) {
   const Folder folder;
   const auto model_of = [&](const std::string& name, const Words& strategy) {
     const Words flags =
-        test::tiny_mock() + test::llama() + strategy + Words{"--untie-embeddings-and-output-weights", "--save", name};
-    EXPECT_EQ(test::run(test::program_on(2, "train", flags), folder).code, 0);
+        tiny_mock() + llama() + strategy + Words{"--untie-embeddings-and-output-weights", "--save", name};
+    EXPECT_EQ(run(program_on(2, "train", flags), folder).code, 0);
     expect_converted(folder, {"--to", "hf", "--load", name, "--save", name + "_hf"});
     return folder.read(name + "_hf/model.safetensors");
   };
   const std::string whole = model_of("whole", {});
   EXPECT_GT(whole.size(), 10'000u);
-  EXPECT_TRUE(model_of("sharded", test::words("--data-parallel-sharding-strategy optim_grads_params "
-                                              "--fsdp-reduce-grads last --fsdp-embedding-and-head sharded")) == whole);
+  EXPECT_TRUE(model_of("sharded", words("--data-parallel-sharding-strategy optim_grads_params "
+                                        "--fsdp-reduce-grads last --fsdp-embedding-and-head sharded")) == whole);
 }
 
 TEST(Convert, TrainingStartsFromIt) {
   const Folder folder;
   expect_converted(folder, {"--from", "hf", "--load", kGolden + "gpt2", "--save", "native"});
   const Words flags =
-      test::words("--config native/model.toml --mock-data --train-iters 3 --lr 1e-3 --load native --eval-iters 0");
-  test::expect_train_error(
+      words("--config native/model.toml --mock-data --train-iters 3 --lr 1e-3 --load native --eval-iters 0");
+  expect_train_error(
       folder, flags, 2,
       "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert "
       "writes them, got neither that nor --no-load-optim; --finetune starts at step 0 with Adam's moments at 0");
-  const Outcome outcome = test::run(test::program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const Outcome outcome = run_ok(program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_THAT(outcome.warnings(), ::testing::IsEmpty());
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
   EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration 3/ 3 |"));
@@ -99,7 +89,7 @@ TEST(Convert, ModelsWithExpertsContinueAsTransformersDoes) {
       for (int token = 0; token < 5; ++token) end = line.find(' ', end + 1);
       const Words flags = {"--load",           family, "--prompt",      line.substr(0, end),
                            "--max-new-tokens", "7",    "--temperature", "0"};
-      EXPECT_EQ(test::run(test::program("generate", flags), folder).out, line + "\n");
+      EXPECT_EQ(run(program("generate", flags), folder).out, line + "\n");
     }
     EXPECT_EQ(count, 4);
   }
@@ -108,7 +98,7 @@ TEST(Convert, ModelsWithExpertsContinueAsTransformersDoes) {
 TEST(Convert, ExitCodes) {
   const Folder folder;
   const auto refused = [&](const Words& flags, int code, const std::string& line) {
-    test::expect_error(folder, test::program("convert", flags), code, HasSubstr(line));
+    expect_error(folder, program("convert", flags), code, HasSubstr(line));
   };
   refused({"--from", "hf", "--load", "none"}, 2, "convert: error: --save: missing; name the folder to write");
   refused({"--form", "hf"}, 2, "convert: error: --form: unknown flag of convert; did you mean --from?");
@@ -123,7 +113,7 @@ TEST(Convert, ExitCodes) {
   refused({"--from", "hf", "--load", "hf", "--save", "out"}, 4,
           "convert: error: hf/config.json: expected known keys only, got 'attn_logit_softcapping'; a key that changes "
           "neither ");
-  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + Words{"--swiglu", "--save", "kept"}), folder).code, 0);
+  ASSERT_EQ(run(program("train", tiny_mock() + Words{"--swiglu", "--save", "kept"}), folder).code, 0);
   refused({"--to", "hf", "--load", "kept", "--save", "out"}, 2,
           "convert: error: --to hf: expected with learned positions a GPT-2, got --swiglu; transformers has no such");
   EXPECT_EQ(convert(folder, {"--help"}).code, 0);
@@ -131,4 +121,4 @@ TEST(Convert, ExitCodes) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

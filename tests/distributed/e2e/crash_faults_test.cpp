@@ -1,6 +1,5 @@
 // Ranks without memory, and faults in the files of a run that are not its checkpoints. Longer: MEGALITH_CRASH_MINUTES.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,16 +10,11 @@
 #include <sstream>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::HasSubstr;
-using test::operator+;
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 // No memory on one of two ranks: all end with exit code 6, whichever allocation it was.
@@ -28,7 +22,7 @@ class OutOfMemory {
  public:
   OutOfMemory() {
     folder_.make_text();
-    EXPECT_EQ(test::run(command({"--exit-interval", "2"}), folder_).code, 75);
+    EXPECT_EQ(run(command({"--exit-interval", "2"}), folder_).code, 75);
     folder_.copy("kept", "start");
   }
 
@@ -38,7 +32,7 @@ class OutOfMemory {
     folder_.copy("start", "kept");
     const std::string fault = fmt::format("{}:{}:abort-alloc", site, at);
     const Words flags = {"--allow-faults", "--fault-rank", std::to_string(rank), "--fault", fault};
-    const Outcome outcome = test::run(command(flags + more), folder_);
+    const Outcome outcome = run(command(flags + more), folder_);
     EXPECT_TRUE(outcome.code == 6 || outcome.code == 0)
         << fault << " on rank " << rank << ": exit " << outcome.code << "\n"
         << outcome.err;
@@ -47,13 +41,13 @@ class OutOfMemory {
   }
 
   // The checkpoint is still good.
-  void finish() const { EXPECT_EQ(test::run(command({}), folder_).code, 0); }
+  void finish() const { EXPECT_EQ(run(command({}), folder_).code, 0); }
 
  private:
   static Words command(const Words& more) {
-    Words words = test::program_on(
+    Words words = program_on(
         2, "train",
-        test::tiny() + Words{"--data-path", "text", "--save", "kept", "--load", "kept", "--save-interval", "2"} + more);
+        tiny() + Words{"--data-path", "text", "--save", "kept", "--load", "kept", "--save-interval", "2"} + more);
     for (std::string& word : words) {
       if (word.ends_with("/train")) word = MEGALITH_TRAIN_FAILING_NEW;
     }
@@ -66,7 +60,7 @@ class OutOfMemory {
 TEST(Crash, OutOfMemoryEndsAllRanksWithExitCode6) {
   OutOfMemory run;
   int failures = 0;
-  const int few = test::one_of(4);
+  const int few = one_of(4);
   for (std::int64_t at = 1; at < 200 && run.fails("memory.pool", at, static_cast<int>(at % 2));
        at += (1 + at / 4) * few)
     ++failures;
@@ -105,25 +99,25 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   folder.make_text();
   folder.write("run.toml", "seed = 12\n");
   const Words flags =
-      test::tiny() + Words{"--data-path",       "text",   "--config", "run.toml", "--metrics-jsonl", "m.jsonl",
-                           "--tensorboard-dir", "events", "--save",   "kept",     "--load",          "kept"};
-  ASSERT_EQ(test::run(test::program("train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
+      tiny() + Words{"--data-path",       "text",   "--config", "run.toml", "--metrics-jsonl", "m.jsonl",
+                     "--tensorboard-dir", "events", "--save",   "kept",     "--load",          "kept"};
+  ASSERT_EQ(run(program("train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
   folder.copy("kept", "start");
   folder.copy("m.jsonl", "start.jsonl");
   int tried = 0;
   for (const char* scope : {"config", "data.index", "data.tokens", "metrics", "tensorboard"}) {
-    std::istringstream lines(test::run(test::program("train", {"--fault", "list"}), folder).out);
+    std::istringstream lines(run(program("train", {"--fault", "list"}), folder).out);
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with(std::string(scope) + ".")) continue;
       const std::string site = line.substr(0, line.find(' '));
       for (const std::string kind : {"eio", "enospc", "eintr", "short"}) {
-        if (line.find(" " + kind) == std::string::npos || tried++ % test::one_of(4) != 0) continue;
+        if (line.find(" " + kind) == std::string::npos || tried++ % one_of(4) != 0) continue;
         std::filesystem::remove_all(folder.path("kept"));
         folder.copy("start", "kept");
         folder.copy("start.jsonl", "m.jsonl");
         std::filesystem::remove_all(folder.path("events"));
         const Outcome outcome =
-            test::run(test::program("train", flags + Words{"--allow-faults", "--fault", site + ":1:" + kind}), folder);
+            run(program("train", flags + Words{"--allow-faults", "--fault", site + ":1:" + kind}), folder);
         const bool fails = kind == "eio" || kind == "enospc";
         EXPECT_EQ(outcome.code, fails ? 3 : 0) << site << " " << kind << "\n" << outcome.err;
         if (fails) {
@@ -142,8 +136,7 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   folder.copy("start", "kept");
   folder.copy("start.jsonl", "m.jsonl");
   const Outcome outcome =
-      test::run(test::program("train", flags + Words{"--allow-faults", "--fault", "metrics.write:2:eio"}), folder);
-  EXPECT_EQ(outcome.code, 0);
+      run_ok(program("train", flags + Words{"--allow-faults", "--fault", "metrics.write:2:eio"}), folder);
   EXPECT_THAT(outcome.err, HasSubstr("m.jsonl: Input/output error (EIO)"));
   EXPECT_THAT(outcome.err, HasSubstr("--metrics-jsonl: written again, nothing is lost"));
   EXPECT_EQ(folder.read_lines("m.jsonl").size(), 6u);
@@ -153,10 +146,9 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
 TEST(Crash, FaultsInTheTrace) {
   const Folder folder;
   const auto train = [&](const std::string& fault) {
-    return test::run(test::program("train", test::tiny_mock() + Words{"--trace", "trace.json", "--profile-step-start",
-                                                                      "2", "--profile-step-end", "3", "--allow-faults",
-                                                                      "--fault", fault}),
-                     folder);
+    return run(program("train", tiny_mock() + Words{"--trace", "trace.json", "--profile-step-start", "2",
+                                                    "--profile-step-end", "3", "--allow-faults", "--fault", fault}),
+               folder);
   };
   EXPECT_EQ(train("trace.create:1:eio").code, 3);
   for (const char* site : {"trace.create:2:eio", "trace.write:1:eio", "trace.sync:1:eio", "trace.rename:1:eio"}) {
@@ -174,7 +166,7 @@ TEST(Crash, FaultsInTheTrace) {
 TEST(Crash, FaultsAreRefusedWithoutLeave) {
   const Folder folder;
   const auto expect = [&](const Words& flags, const std::string& message) {
-    test::expect_train_error(folder, test::tiny_mock() + flags, 2, message);
+    expect_train_error(folder, tiny_mock() + flags, 2, message);
   };
   expect(
       {"--fault", "save.begin:1"},
@@ -186,4 +178,4 @@ TEST(Crash, FaultsAreRefusedWithoutLeave) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -2,7 +2,6 @@
 // ever logs, and the final weights, are those of a run that nobody killed. Also faults in the other files of a run.
 // Longer: MEGALITH_CRASH_MINUTES (tests/soak.sh) goes on with sites, ranks and moments at random.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,16 +15,11 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::HasSubstr;
-using test::operator+;
 
 constexpr int kSteps = 800;
 constexpr int kKilled = 128 + SIGKILL;
@@ -41,12 +35,10 @@ class Crashes {
   Crashes() : Crashes(Spec{}) {}
   explicit Crashes(Spec spec) : spec_(std::move(spec)) {
     folder_.make_text();
-    const Outcome whole =
-        test::run(test::program_on(spec_.ranks, "train", flags("whole") + Words{"--save", "whole"}), folder_);
-    EXPECT_EQ(whole.code, 0) << whole.err;
-    whole_ = test::steps_of(folder_.read_lines("whole.jsonl"));
+    const Outcome whole = run_ok(program_on(spec_.ranks, "train", flags("whole") + Words{"--save", "whole"}), folder_);
+    whole_ = steps_of(folder_.read_lines("whole.jsonl"));
     EXPECT_EQ(whole_.size(), static_cast<std::size_t>(spec_.steps));
-    list_ = test::run(test::program("train", {"--fault", "list"}), folder_).out;
+    list_ = run(program("train", {"--fault", "list"}), folder_).out;
   }
 
   Words sites(const std::string& beginning) const {
@@ -62,7 +54,7 @@ class Crashes {
   bool kill_at(const std::string& site, int at, int rank, const Words& more = {}) {
     const Words fault = {"--allow-faults", "--fault-rank", std::to_string(rank), "--fault",
                          fmt::format("{}:{}:kill", site, at)};
-    const Outcome outcome = test::run(command() + fault + more, folder_);
+    const Outcome outcome = run(command() + fault + more, folder_);
     compare(fmt::format("{} on rank {}", site, rank));
     kills_ += outcome.code == kKilled ? 1 : 0;
     fmt::print("{} kills, {} on rank {}\n", kills_, site, rank);
@@ -74,7 +66,7 @@ class Crashes {
 
   // Kills a rank so long after all have started.
   void kill_after(std::chrono::milliseconds time, unsigned choice, const Words& more = {}) {
-    test::Process process(command() + more, folder_);
+    Process process(command() + more, folder_);
     const auto count = static_cast<std::size_t>(spec_.ranks), rank = choice % count;
     std::vector<pid_t> ranks;
     const auto all_run = [&] {
@@ -126,10 +118,9 @@ class Crashes {
   }
 
   void finish(const Words& more = {}) {
-    const Outcome rest = test::run(command() + Words{"--save-interval", "100"} + more, folder_);
-    EXPECT_EQ(rest.code, 0) << rest.err;
-    EXPECT_EQ(test::steps_of(folder_.read_lines("parts.jsonl")), whole_);
-    test::expect_same_tensors(folder_, "parts", "whole", spec_.steps);
+    const Outcome rest = run_ok(command() + Words{"--save-interval", "100"} + more, folder_);
+    EXPECT_EQ(steps_of(folder_.read_lines("parts.jsonl")), whole_);
+    expect_same_tensors(folder_, "parts", "whole", spec_.steps);
   }
 
   std::size_t steps_done() const { return folder_.read_lines("parts.jsonl").size(); }
@@ -137,13 +128,13 @@ class Crashes {
 
  private:
   Words flags(const std::string& name) const {
-    return test::stateful() + spec_.layout + Words{"--eval-interval", "50",
-                                                   "--log-interval",  "1000",
-                                                   "--train-iters",   std::to_string(spec_.steps),
-                                                   "--metrics-jsonl", name + ".jsonl"};
+    return stateful() + spec_.layout + Words{"--eval-interval", "50",
+                                             "--log-interval",  "1000",
+                                             "--train-iters",   std::to_string(spec_.steps),
+                                             "--metrics-jsonl", name + ".jsonl"};
   }
   Words command() const {
-    return test::program_on(
+    return program_on(
         spec_.ranks, "train",
         flags("parts") + Words{"--save", "parts", "--load", "parts", "--save-interval", "1", "--keep-last", "2"});
   }
@@ -151,7 +142,7 @@ class Crashes {
   // Whatever was logged so far is what the whole run logged at the same steps.
   void compare(const std::string& after) const {
     const Words lines = folder_.read_lines("parts.jsonl");
-    const Words steps = test::steps_of(lines);
+    const Words steps = steps_of(lines);
     for (std::size_t i = 0; i < steps.size() && i < whole_.size(); ++i) {
       const bool torn = i + 1 == steps.size() && !lines[i].ends_with("}");
       EXPECT_TRUE(torn || steps[i] == whole_[i])
@@ -182,7 +173,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   std::set<std::string> killed;
   int asked = 0;
   const auto kill = [&](const std::string& site, int rank, const Words& more = {}) {
-    if (HasFailure() || (asked++ > 8 && asked % test::one_of(18) != 0)) return;  // the first make checkpoints
+    if (HasFailure() || (asked++ > 8 && asked % one_of(18) != 0)) return;  // the first make checkpoints
     EXPECT_TRUE(crashes.kill_at(site, time_of(site), rank, more)) << site << " on rank " << rank << " was not reached";
     killed.insert(site);
   };
@@ -209,9 +200,9 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
     kill(site, 1);
   }
   std::mt19937 random(20261121);
-  for (int i = 0; i < 5 / test::one_of(2); ++i)
+  for (int i = 0; i < 5 / one_of(2); ++i)
     crashes.kill_after(std::chrono::milliseconds(random() % 400), static_cast<unsigned>(random()));
-  EXPECT_GE(killed.size(), 60u / static_cast<unsigned>(test::one_of(18)));
+  EXPECT_GE(killed.size(), 60u / static_cast<unsigned>(one_of(18)));
   EXPECT_LT(crashes.steps_done(), static_cast<std::size_t>(kSteps));
   crashes.finish();
   RecordProperty("kills", crashes.kills());
@@ -223,7 +214,7 @@ TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   Crashes crashes({.steps = 200});
   int asked = 0;
   const auto kill = [&](const std::string& site, int rank) {
-    if (HasFailure() || asked++ % test::one_of(5) != 0) return;
+    if (HasFailure() || asked++ % one_of(5) != 0) return;
     EXPECT_TRUE(crashes.kill_at(site, 2, rank, async)) << site << " on rank " << rank << " was not reached";
   };
   for (const char* site : {"async_save.copied", "save.begin", "save.prepared", "save.shard.write", "save.shard.sync",
@@ -254,7 +245,7 @@ void kill_eight_ranks(const Words& parallelism) {
        .ranks = 8,
        .layout = Words{"--pipeline-model-parallel-size", "2", "--overlap-grad-reduce", "--overlap-param-gather"} +
                  parallelism});
-  std::mt19937 random = test::random_from_seed();
+  std::mt19937 random = random_from_seed();
   Words sites;
   for (const std::string& site : crashes.sites("save.")) {
     const auto begins = [&site](const char* text) { return site.starts_with(text); };
@@ -282,34 +273,34 @@ TEST(Crash, KilledInEveryParallelismAndResumed) {
 }
 
 TEST(Crash, KilledWithShardedUnitsAndResumed) {
-  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   kill_eight_ranks(kTensorParallel + Words{"--data-parallel-sharding-strategy", "optim_grads_params"});
 }
 
 Words experts() {
-  return test::llama() +
-         test::words(
+  return llama() +
+         words(
              "--num-experts 4 --moe-ffn-hidden-size 16 --moe-router-score-function sigmoid "
              "--moe-router-enable-expert-bias --moe-aux-loss-coeff 0.01 --moe-shared-expert-intermediate-size 16");
 }
 
 // Experts' shards lie on other ranks than those of the rest; the bias of their choice is in the checkpoint.
 TEST(Crash, KilledWithExpertsAndResumed) {
-  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   kill_eight_ranks(kTensorParallel + experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params"});
 }
 
 // Data parallelism over four, in which pairs share out the experts: each is on two ranks, and what else there is on
 // four.
 TEST(Crash, KilledWithExpertsOnOtherRanksAndResumed) {
-  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   kill_eight_ranks(experts() + Words{"--expert-model-parallel-size", "2", "--moe-shared-expert-overlap",
                                      "--use-distributed-optimizer", "--cuda-graph-impl", "local"});
 }
 
 // With graphs at whose events copies to the host start, of rows that other ranks sent among them.
 TEST(Crash, KilledWithActivationsOnTheHostAndResumed) {
-  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   kill_eight_ranks(experts() + Words{"--expert-model-parallel-size", "2", "--data-parallel-sharding-strategy",
                                      "optim_grads_params", "--cuda-graph-impl", "local",
                                      "--fine-grained-activation-offloading", "--min-offload-bytes", "0",
@@ -319,7 +310,7 @@ TEST(Crash, KilledWithActivationsOnTheHostAndResumed) {
 TEST(Crash, LongRandomKills) {
   const char* minutes = std::getenv("MEGALITH_CRASH_MINUTES");
   if (minutes == nullptr) GTEST_SKIP() << "set MEGALITH_CRASH_MINUTES, as tests/soak.sh does";
-  std::mt19937 random = test::random_from_seed();
+  std::mt19937 random = random_from_seed();
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(std::atoi(minutes));
   Crashes crashes;
   Words sites = crashes.sites("save.") + crashes.sites("load.") + crashes.sites("step.") + crashes.sites("metrics.");
@@ -343,4 +334,4 @@ TEST(Crash, LongRandomKills) {
 #endif
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

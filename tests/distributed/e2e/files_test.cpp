@@ -1,31 +1,25 @@
 // Whatever a path names, a program looks at its size and kind first: one line, and no memory for what it does not read.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-using test::operator+;
 
 // A program that may have 4 GiB of addresses; `before` is what the shell does first.
 Outcome run_small(const Folder& folder, const std::string& name, const Words& arguments,
                   const std::string& before = {}) {
   std::string command = "ulimit -v 4194304; " + before + " exec";
-  for (const std::string& word : test::program(name, arguments)) command += " '" + word + "'";
-  return test::run({"/bin/bash", "-c", command}, folder);
+  for (const std::string& word : program(name, arguments)) command += " '" + word + "'";
+  return run({"/bin/bash", "-c", command}, folder);
 }
 
 class HostileFiles : public testing::Test {
@@ -59,7 +53,7 @@ TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
   const Folder folder;
   const auto run = [&](const std::string& limits, const std::string& name, const Words& arguments) {
     std::string command = limits + " exec";
-    for (const std::string& word : test::program(name, arguments)) command += " '" + word + "'";
+    for (const std::string& word : program(name, arguments)) command += " '" + word + "'";
     return test::run({"/bin/bash", "-c", command}, folder);
   };
   // KiB that leave room for the program's libraries, and for `more`.
@@ -77,7 +71,7 @@ TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
     EXPECT_THAT(outcome.errors(), ElementsAre(MatchesRegex(name + ": error: " + message))) << outcome.err;
   };
   const Words deep =
-      test::words("--num-layers 9000 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1");
+      words("--num-layers 9000 --hidden-size 32 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1");
   for (const auto& [flag, what] : {std::pair{"-v", "addresses"}, {"-d", "data"}}) {
     const std::string kib = room(flag, "plan", 100'000);
     expect(fmt::format("ulimit {} {};", flag, kib), "plan", deep,
@@ -87,7 +81,7 @@ TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
   }
   // Threads whose stacks are larger than what is left; the limit of processes is another thing.
   const std::string kib = room("-v", "train", 500'000);
-  expect(fmt::format("ulimit -s 1048576; ulimit -v {};", kib), "train", test::tiny_mock(),
+  expect(fmt::format("ulimit -s 1048576; ulimit -v {};", kib), "train", tiny_mock(),
          fmt::format(".*no memory for the stack of a thread: ulimit -v allows this process {} KiB of addresses, of "
                      "which it took up to [0-9]+; raise that limit",
                      kib));
@@ -95,7 +89,7 @@ TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
 
 TEST_F(HostileFiles, Tokenizers) {
   constexpr const char* kTooLarge = "sparse: expected at most 67108864 bytes, got 12884901888; check the path";
-  expect("train", test::tiny_mock() + tokenizer_ + Words{"sparse"}, 4, kTooLarge);
+  expect("train", tiny_mock() + tokenizer_ + Words{"sparse"}, 4, kTooLarge);
   expect("plan", shape_ + tokenizer_ + Words{"sparse"}, 4, kTooLarge);
   const Words prepare = Words{"--input", "t.txt", "--output-prefix", "out"} + tokenizer_;
   expect("prepare", prepare + Words{"sparse"}, 4, kTooLarge);
@@ -103,14 +97,13 @@ TEST_F(HostileFiles, Tokenizers) {
   expect("prepare", prepare + Words{"folder"}, 3, "cannot open folder/tokenizer.json: No such file");
 
   fs::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", folder_.path("t.json"));
-  const Words train = test::tiny_mock() + tokenizer_ + Words{"t.json", "--save", "kept", "--train-iters", "1"};
-  ASSERT_EQ(test::run(test::program("train", train), folder_).code, 0);
+  const Words train = tiny_mock() + tokenizer_ + Words{"t.json", "--save", "kept", "--train-iters", "1"};
+  ASSERT_EQ(run(program("train", train), folder_).code, 0);
   expect("generate", {"--load", "kept", "--tokenizer-model", "sparse"}, 4, kTooLarge);
 }
 
 TEST_F(HostileFiles, Configurations) {
-  expect("train", test::tiny_mock() + Words{"--config", "sparse"}, 2,
-         "sparse: expected a configuration of at most 1 MiB");
+  expect("train", tiny_mock() + Words{"--config", "sparse"}, 2, "sparse: expected a configuration of at most 1 MiB");
   expect("plan", {"--config", "/dev/zero"}, 2, "/dev/zero: expected a configuration of at most 1 MiB");
   expect("plan", {"--config", "folder"}, 3, "folder: a directory, not a regular file");
   expect("plan", shape_ + Words{"--rates", "sparse"}, 2, "sparse: expected a file of rates of at most 64 KiB");
@@ -124,8 +117,7 @@ TEST_F(HostileFiles, Metrics) {
   expect("report", {"zero.jsonl"}, 4, "zero.jsonl:1: expected a line of at most 1048576 bytes, got more");
   expect("report", {"folder"}, 3, "folder: a directory, not a regular file");
   expect("report", {"/dev/stdin"}, 4, "/dev/stdin:1: expected a JSON object with an iteration", "exec < <(yes);");
-  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + Words{"--metrics-jsonl", "m.jsonl"}), folder_).code,
-            0);
+  ASSERT_EQ(run(program("train", tiny_mock() + Words{"--metrics-jsonl", "m.jsonl"}), folder_).code, 0);
   const Outcome piped = run_small(folder_, "report", {"/dev/stdin", "--output", "r.html"}, "exec < <(cat m.jsonl);");
   EXPECT_EQ(piped.code, 0) << piped.err;
   EXPECT_THAT(folder_.read("r.html"), HasSubstr("</html>"));
@@ -146,4 +138,4 @@ TEST_F(HostileFiles, TextAndDataSets) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

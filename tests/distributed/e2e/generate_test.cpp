@@ -6,34 +6,28 @@
 
 #include "tests/distributed/e2e/program.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using test::operator+;
 
 class Generate : public ::testing::Test {
  protected:
   void train(const Words& flags) {
     folder_.make_text();
-    ASSERT_EQ(test::run(test::program("train", test::tiny() +
-                                                   Words{"--data-path", "text", "--train-iters", "60", "--lr", "1e-2",
-                                                         "--save", "kept", "--log-interval", "1000"} +
-                                                   flags),
-                        folder_)
+    ASSERT_EQ(run(program("train", tiny() +
+                                       Words{"--data-path", "text", "--train-iters", "60", "--lr", "1e-2", "--save",
+                                             "kept", "--log-interval", "1000"} +
+                                       flags),
+                  folder_)
                   .code,
               0);
   }
 
   // Without the line end that closes the text.
   std::string text(const std::string& prompt, int count, const Words& flags) {
-    const Outcome outcome = test::run(
-        test::program("generate",
-                      Words{"--load", "kept", "--prompt", prompt, "--max-new-tokens", std::to_string(count)} + flags),
-        folder_);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Outcome outcome =
+        run_ok(program("generate",
+                       Words{"--load", "kept", "--prompt", prompt, "--max-new-tokens", std::to_string(count)} + flags),
+               folder_);
     return outcome.out.substr(0, outcome.out.size() - 1);
   }
 
@@ -41,7 +35,7 @@ class Generate : public ::testing::Test {
 };
 
 TEST_F(Generate, RepeatsItselfBySeed) {
-  train(test::llama());
+  train(llama());
   const std::string first = text("It is", 40, {"--seed", "3"});
   EXPECT_EQ(first.size(), 45u);
   EXPECT_EQ(text("It is", 40, {"--seed", "3"}), first);
@@ -51,13 +45,13 @@ TEST_F(Generate, RepeatsItselfBySeed) {
   EXPECT_NE(first, greedy);
   // What training moved to the host is none of its business.
   std::filesystem::remove_all(folder_.path("kept"));
-  train(test::llama() + test::offload({"core_attn", "act"}));
+  train(llama() + offload({"core_attn", "act"}));
   EXPECT_EQ(text("It is", 40, {"--seed", "3"}), first);
 }
 
 // A token drawn with the KV cache is the one drawn after reading the whole text again.
 TEST_F(Generate, CacheEqualsReadingAgain) {
-  train(test::llama());
+  train(llama());
   for (const Words& sampling : {Words{"--temperature", "0"}, Words{"--top-k", "8", "--top-p", "0.9", "--seed", "5"}}) {
     std::string step_by_step = "It is a truth";
     for (int i = 0; i < 12; ++i) step_by_step = text(step_by_step, 1, sampling);
@@ -66,80 +60,76 @@ TEST_F(Generate, CacheEqualsReadingAgain) {
 }
 
 TEST_F(Generate, SamplesSideBySide) {
-  train(test::llama());
+  train(llama());
   const std::string one = text("It is", 30, {"--seed", "3", "--cuda-graph-impl", "none"});
   const std::string three = text("It is", 30, {"--seed", "3", "--num-samples", "3"});
   ASSERT_EQ(three.size(), 3 * 35u + 2);
   EXPECT_EQ(three.substr(0, 36), one + "\n");
   EXPECT_THAT(three.substr(36),
               ::testing::AllOf(::testing::StartsWith("It is"), ::testing::Not(::testing::StartsWith(one))));
-  const Outcome outcome =
-      test::run(test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "9",
-                                           "--print-speed", "--cuda-graph-impl", "transformer_engine"}),
-                folder_);
+  const Outcome outcome = run(program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "9",
+                                                   "--print-speed", "--cuda-graph-impl", "transformer_engine"}),
+                              folder_);
   EXPECT_THAT(outcome.err, ::testing::HasSubstr("--cuda-graph-impl transformer_engine means local here"));
   EXPECT_THAT(outcome.err, ::testing::ContainsRegex("6 tokens in [0-9.]+ s: [0-9.]+ tokens/s"));
 }
 
 TEST_F(Generate, RanksShareOutTheWeights) {
-  train(test::llama());
+  train(llama());
   const Words sampling = {"--seed", "3", "--num-samples", "2"};
   const std::string one = text("It is", 30, sampling);
-  const Outcome outcome =
-      test::run(test::program_on(2, "generate",
-                                 Words{"--load", "kept", "--prompt", "It is", "--max-new-tokens", "30"} + sampling),
-                folder_);
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const Outcome outcome = run_ok(
+      program_on(2, "generate", Words{"--load", "kept", "--prompt", "It is", "--max-new-tokens", "30"} + sampling),
+      folder_);
   EXPECT_EQ(outcome.out, one + "\n");
-  const Outcome failed = test::run(test::program_on(2, "generate", {"--load", "nowhere"}), folder_);
+  const Outcome failed = run(program_on(2, "generate", {"--load", "nowhere"}), folder_);
   EXPECT_EQ(failed.code, 5);
   EXPECT_THAT(failed.errors(), ::testing::ElementsAre(::testing::HasSubstr("[rank 0/2] --load nowhere")));
   const Words full = {"--load", "kept", "--allow-faults", "--fault-rank", "1", "--fault", "memory.pool:1:abort-alloc"};
-  EXPECT_EQ(test::run(test::program_on(2, "generate", full), folder_).code, 6);
+  EXPECT_EQ(run(program_on(2, "generate", full), folder_).code, 6);
 }
 
 TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);
   const Words load = {"--load", "kept", "--prompt"};
-  EXPECT_EQ(test::run(test::program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: what fits
-  EXPECT_EQ(test::run(test::program("generate", load + Words{""}), folder_).code, 0);
-  test::expect_error(folder_, test::program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), 2,
-                     "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned "
-                     "positions and the prompt takes 6, got 11; lower it");
-  test::expect_error(
-      folder_, test::program("generate", load + Words{"abcdefghijklmnop"}), 2,
+  EXPECT_EQ(run(program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: what fits
+  EXPECT_EQ(run(program("generate", load + Words{""}), folder_).code, 0);
+  expect_error(folder_, program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), 2,
+               "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned "
+               "positions and the prompt takes 6, got 11; lower it");
+  expect_error(
+      folder_, program("generate", load + Words{"abcdefghijklmnop"}), 2,
       "generate: error: --prompt: expected at most 15 tokens: the model has 16 learned positions, got 16; shorten it");
 }
 
 TEST_F(Generate, IdsWithoutText) {
-  ASSERT_EQ(test::run(test::program("train", test::tiny_mock() + Words{"--tokenizer-type", "null", "--vocab-size",
-                                                                       "383", "--save", "kept"}),
-                      folder_)
-                .code,
-            0);
+  ASSERT_EQ(
+      run(program("train", tiny_mock() + Words{"--tokenizer-type", "null", "--vocab-size", "383", "--save", "kept"}),
+          folder_)
+          .code,
+      0);
   const std::string ids = text("1 2 3", 4, {"--seed", "3"});
   EXPECT_EQ(std::count(ids.begin(), ids.end(), ' '), 6) << ids;
-  EXPECT_EQ(test::run(test::program("generate", {"--load", "kept", "--prompt", "words"}), folder_).code, 4);
+  EXPECT_EQ(run(program("generate", {"--load", "kept", "--prompt", "words"}), folder_).code, 4);
 }
 
 TEST_F(Generate, BpeOfTheUsersFiles) {
   const std::string golden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
   std::filesystem::copy(golden + "llama3.json", folder_.path("llama3.json"));
   const Words model = {"--tokenizer-model", "llama3.json"};
-  const Words flags = test::tiny_mock() + Words{"--tokenizer-type", "HuggingFaceTokenizer", "--save", "kept"} + model;
-  ASSERT_EQ(test::run(test::program("train", flags), folder_).code, 0);
+  const Words flags = tiny_mock() + Words{"--tokenizer-type", "HuggingFaceTokenizer", "--save", "kept"} + model;
+  ASSERT_EQ(run(program("train", flags), folder_).code, 0);
   const std::string first = text("caf\u00e9", 8, {"--seed", "3"});
   EXPECT_THAT(first, ::testing::StartsWith("caf\u00e9"));
   EXPECT_EQ(text("caf\u00e9", 8, Words{"--seed", "3"} + model), first);
   std::filesystem::remove(folder_.path("llama3.json"));
   EXPECT_EQ(text("caf\u00e9", 8, {"--seed", "3"}), first);  // out of the checkpoint alone
-  const Outcome other = test::run(
-      test::program("generate", {"--load", "kept", "--prompt", "x", "--tokenizer-model", golden + "gpt2.json"}),
-      folder_);
+  const Outcome other =
+      run(program("generate", {"--load", "kept", "--prompt", "x", "--tokenizer-model", golden + "gpt2.json"}), folder_);
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, ::testing::HasSubstr("expected bpe-llama3-700-"));
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -2,7 +2,6 @@
 // is left. How fast is measured and printed; only the long form, MEGALITH_HANG_ROUNDS of tests/soak.sh, demands it, for
 // it has the machine to itself.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,23 +14,13 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using test::operator+;
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 constexpr double kToldWithin = 2;    // seconds beyond --comm-timeout
@@ -40,8 +29,8 @@ constexpr double kEndedWithin = 10;  // seconds after that
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 Words hanging_forever(const std::string& timeout) {
-  return test::tiny_mock() + Words{"--train-iters",  "1000000", "--global-batch-size", "12",
-                                   "--log-interval", "1000000", "--comm-timeout",      timeout};
+  return tiny_mock() + Words{"--train-iters",  "1000000", "--global-batch-size", "12",
+                             "--log-interval", "1000000", "--comm-timeout",      timeout};
 }
 
 struct Stopped {
@@ -54,16 +43,15 @@ struct Stopped {
 void expect_gone(const std::vector<pid_t>& pids) {
   const auto start = Clock::now();
   for (const pid_t pid : pids) {
-    while (test::is_running(pid) && seconds_since(start) < 60)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_FALSE(test::is_running(pid)) << "a process is left";
+    while (is_running(pid) && seconds_since(start) < 60) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(is_running(pid)) << "a process is left";
   }
 }
 
 // Stops `rank` of `count` `after` the first step. Nothing that runs may be left.
 Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, std::chrono::milliseconds after,
                     int count = 3) {
-  test::Process run(test::program_on(count, "train", flags), folder);
+  Process run(program_on(count, "train", flags), folder);
   EXPECT_TRUE(run.wait_for_output("iteration 1/ "));
   const std::vector<pid_t> ranks = run.ranks();
   EXPECT_EQ(ranks.size(), static_cast<std::size_t>(count));
@@ -109,11 +97,11 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
 
 // One of two that share out the experts of a stage: its peer waits for rows, those of the other stage for the two.
 TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
-  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   const Folder folder;
   const Words flags =
-      hanging_forever("3") + test::llama() +
-      test::words(
+      hanging_forever("3") + llama() +
+      words(
           "--global-batch-size 8 --num-experts 4 --moe-ffn-hidden-size 16 --expert-model-parallel-size 2 "
           "--pipeline-model-parallel-size 2");
   const Stopped stopped = stop_a_rank(folder, flags, 3, std::chrono::milliseconds(0), 4);
@@ -149,7 +137,7 @@ TEST(Hangs, AFailingDumpHidesNothing) {
 // A debugger, a batch system or a laptop's lid may stop all of them: that is nobody's fault.
 TEST(Hangs, ARunThatIsSuspendedGoesOn) {
   const Folder folder;
-  test::Process run(test::program_on(2, "train", hanging_forever("2.5") + Words{"--global-batch-size", "8"}), folder);
+  Process run(program_on(2, "train", hanging_forever("2.5") + Words{"--global-batch-size", "8"}), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   const std::vector<pid_t> ranks = run.ranks();
   ASSERT_EQ(ranks.size(), 2u);
@@ -168,9 +156,9 @@ TEST(Hangs, RanksThatMakeOtherCallsAreToldInTheFirstStep) {
   const Folder folder;
   const Words other =
       hanging_forever("60") + Words{"--global-batch-size", "8", "--overlap-grad-reduce", "--ddp-bucket-size", "2000"};
-  const Words command = test::program_on(1, "train", hanging_forever("60") + Words{"--global-batch-size", "8"}) +
-                        Words{":", "-n", "1"} + test::program("train", other);
-  const Outcome outcome = test::run(command, folder);
+  const Words command = program_on(1, "train", hanging_forever("60") + Words{"--global-batch-size", "8"}) +
+                        Words{":", "-n", "1"} + program("train", other);
+  const Outcome outcome = run(command, folder);
   EXPECT_EQ(outcome.code, 7);
   // The streams may come to it before the sequences are compared.
   EXPECT_THAT(outcome.err, AnyOf(HasSubstr("on group dp: expected the same call on all ranks, got all_reduce fp32 x "),
@@ -192,7 +180,7 @@ struct Worst {
 void hang_in_each_way(Worst& worst) {
   for (const char* kind : {"stop", "loop", "skip", "host", "order", "count", "dtype", "rows", "rows_order"}) {
     const Folder folder;
-    test::Process run(test::mpi_command(3, {MEGALITH_MPI_HANG, kind, "dump"}), folder);
+    Process run(mpi_command(3, {MEGALITH_MPI_HANG, kind, "dump"}), folder);
     EXPECT_TRUE(run.wait_for_output("rank ")) << kind;
     const auto told = Clock::now();
     const std::vector<pid_t> ranks = run.ranks();
@@ -218,7 +206,7 @@ void hang_in_each_way(Worst& worst) {
 TEST(Hangs, LongMeasured) {
   const char* rounds = std::getenv("MEGALITH_HANG_ROUNDS");
   if (rounds == nullptr) GTEST_SKIP() << "set MEGALITH_HANG_ROUNDS, as tests/soak.sh does";
-  std::mt19937 random = test::random_from_seed();
+  std::mt19937 random = random_from_seed();
   Worst stops, ways;
   const Words flags = hanging_forever("3") + Words{"--save", "kept", "--save-interval", "20", "--keep-last", "2"};
   for (int round = 0; round < std::atoi(rounds) && !HasFailure(); ++round) {
@@ -240,4 +228,4 @@ TEST(Hangs, LongMeasured) {
 #endif
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,5 +1,4 @@
 // apps/launch.sh: which signals it hands on as requests, and what it does where mpirun does not end.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -10,19 +9,14 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using test::operator+;
 using Clock = std::chrono::steady_clock;
 
 // `command` begins with mpirun.
@@ -36,7 +30,7 @@ Words by_script(const Words& command) {
 class Hanging {
  public:
   Hanging(int world, bool waits, const Words& command) : run_(start(folder_, world, waits, command), folder_) {}
-  test::Process& run() { return run_; }
+  Process& run() { return run_; }
 
  private:
   static Words start(const Folder& folder, int world, bool waits, const Words& command) {
@@ -49,14 +43,13 @@ class Hanging {
   }
 
   Folder folder_;
-  test::Process run_;
+  Process run_;
 };
 
 TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   const Clock::time_point start = Clock::now();
   // It refuses to be one of two, since MPI has one.
-  const Words train =
-      Words{"/bin/bash", "-c", "sleep 2; exec \"$@\"", "bash"} + test::program("train", test::tiny_mock());
+  const Words train = Words{"/bin/bash", "-c", "sleep 2; exec \"$@\"", "bash"} + program("train", tiny_mock());
   Hanging recorded(2, true, train), killed(2, false, {"/bin/bash", "-c", "sleep 5; kill -KILL $$"}),
       ended(2, false, {"/bin/bash", "-c", "sleep 5; exit 7"}), unknown(2, true, {"/bin/sleep", "5"}),
       elsewhere(3, false, train), lives(2, true, {"/bin/sleep", "300"});
@@ -68,13 +61,13 @@ TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   EXPECT_EQ(outcome.err, "apps/launch.sh: mpirun did not end within 10 s of its last rank: it was killed\n");
   EXPECT_EQ(unknown.run().finish().code, 128 + SIGKILL);  // no program of ours
   EXPECT_LT(Clock::now() - start, seconds(60));
-  EXPECT_TRUE(test::is_running(elsewhere.run().pid()));  // a rank is on another host
-  EXPECT_TRUE(test::is_running(lives.run().pid()));
+  EXPECT_TRUE(is_running(elsewhere.run().pid()));  // a rank is on another host
+  EXPECT_TRUE(is_running(lives.run().pid()));
 }
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 Words logging_forever(const Words& more) {
-  return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1", "--save", "kept"} + more;
+  return tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1", "--save", "kept"} + more;
 }
 
 std::string environment_of_parent(pid_t pid) {
@@ -89,12 +82,12 @@ std::string environment_of_parent(pid_t pid) {
 // In that time PMIx's ranks would hold a lock at times that mpirun then waits for.
 TEST(LaunchScript, RanksThatAreKilledAsTheyStartEndTheRun) {
   constexpr int kRuns = 60;
-  std::mt19937 random = test::random_from_seed();
+  std::mt19937 random = random_from_seed();
   const Folder folder;
-  for (int i = 0; i < kRuns / test::one_of(12); ++i) {
-    test::Process run(by_script(test::program_on(3, "train", logging_forever({"--global-batch-size", "12"}))), folder);
+  for (int i = 0; i < kRuns / one_of(12); ++i) {
+    Process run(by_script(program_on(3, "train", logging_forever({"--global-batch-size", "12"}))), folder);
     std::vector<pid_t> ranks;
-    while (ranks.size() < 3 && test::is_running(run.pid())) ranks = run.ranks();
+    while (ranks.size() < 3 && is_running(run.pid())) ranks = run.ranks();
     ASSERT_EQ(ranks.size(), 3u);
     EXPECT_THAT(environment_of_parent(ranks[0]), HasSubstr("PMIX_MCA_gds=hash"));
     std::this_thread::sleep_for(milliseconds(50 + random() % 200));
@@ -110,7 +103,7 @@ TEST(LaunchScript, RanksThatAreKilledAsTheyStartEndTheRun) {
 // An mpirun that is stopped stands for one that hangs.
 TEST(LaunchScript, AStoppedMpirunIsEndedWithTheCodeOfItsRanks) {
   const Folder folder;
-  test::Process run(by_script(test::program_on(2, "train", logging_forever({"--global-batch-size", "40000"}))), folder);
+  Process run(by_script(program_on(2, "train", logging_forever({"--global-batch-size", "40000"}))), folder);
   ASSERT_TRUE(run.wait_for_output(" parameters ("));
   const std::vector<pid_t> ranks = run.ranks();
   ASSERT_EQ(ranks.size(), 2u);
@@ -130,9 +123,9 @@ TEST(LaunchScript, AStoppedMpirunIsEndedWithTheCodeOfItsRanks) {
 TEST(LaunchScript, WhatTheSystemRepeatsIsHandedOnAndNoSecondRequest) {
   for (const int signal : {SIGHUP, SIGXCPU}) {
     const Folder folder;
-    test::Process run(by_script(test::program_on(2, "train", logging_forever({}))), folder);
+    Process run(by_script(program_on(2, "train", logging_forever({}))), folder);
     ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
-    for (int i = 0; i < 4 && test::is_running(run.pid()); ++i) {
+    for (int i = 0; i < 4 && is_running(run.pid()); ++i) {
       run.signal(signal);
       std::this_thread::sleep_for(milliseconds(20));
     }
@@ -144,9 +137,9 @@ TEST(LaunchScript, WhatTheSystemRepeatsIsHandedOnAndNoSecondRequest) {
 
 TEST(LaunchScript, UnderNohupARunOutlivesItsTerminal) {
   const Folder folder;
-  test::Process run(Words{"/bin/bash", "-c", "exec nohup \"$@\"", "bash"} +
-                        by_script(test::program_on(2, "train", logging_forever({}))),
-                    folder);
+  Process run(
+      Words{"/bin/bash", "-c", "exec nohup \"$@\"", "bash"} + by_script(program_on(2, "train", logging_forever({}))),
+      folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();
@@ -157,4 +150,4 @@ TEST(LaunchScript, UnderNohupARunOutlivesItsTerminal) {
 #endif
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,7 +1,6 @@
 // How programs are started and ended from outside: by launchers that MPI does not know, with outputs that nobody reads,
 // by a terminal, and where mpirun itself is killed.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,29 +14,21 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using test::operator+;
 
 Words saving_forever(const Words& more) {
-  return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval",  "1", "--save", "kept",
-                                   "--load",        "kept",    "--save-interval", "50"} +
+  return tiny_mock() + Words{"--train-iters", "1000000", "--log-interval",  "1", "--save", "kept",
+                             "--load",        "kept",    "--save-interval", "50"} +
          more;
 }
 
 Outcome with_variable(const Folder& folder, const std::string& variable, const Words& command) {
-  return test::run(Words{"/usr/bin/env", variable} + command, folder);
+  return run(Words{"/usr/bin/env", variable} + command, folder);
 }
 
 // A shell's command line, in which $0 stands for the program and its arguments.
@@ -46,20 +37,20 @@ Outcome in_shell(const Folder& folder, const std::string& line, const Words& com
   for (const std::string& word : command) quoted += " '" + word + "'";
   std::string text = line;
   text.replace(text.find("$0"), 2, quoted);
-  return test::run({"/bin/bash", "-c", text}, folder);
+  return run({"/bin/bash", "-c", text}, folder);
 }
 
 TEST(Launch, CopiesOfRankZeroAreRefused) {
   const Folder folder;
   folder.write("text.txt", "a text");
-  const Outcome train = with_variable(folder, "WORLD_SIZE=2", test::program("train", saving_forever({})));
+  const Outcome train = with_variable(folder, "WORLD_SIZE=2", program("train", saving_forever({})));
   EXPECT_EQ(train.code, 2);
   EXPECT_THAT(train.errors(),
               ElementsAre("train: error: [rank 0/1] WORLD_SIZE=2: expected a world of 2 ranks in MPI, got one of 1 "
                           "rank; start the ranks by mpirun -np 2 of the Open MPI that train was built with, or by srun "
                           "--mpi=pmix; mpirun -np 1 where one rank is meant"));
   const Outcome prepare = with_variable(folder, "OMPI_COMM_WORLD_SIZE=2",
-                                        test::program("prepare", {"--input", "text.txt", "--output-prefix", "out"}));
+                                        program("prepare", {"--input", "text.txt", "--output-prefix", "out"}));
   EXPECT_EQ(prepare.code, 2);
   EXPECT_FALSE(fs::exists(folder.path("out.bin")) || fs::exists(folder.path("kept")));
 }
@@ -78,7 +69,7 @@ TEST(Launch, OutputThatIsLostIsAnError) {
   // Nor is what is printed written to the file that is opened next.
   folder.write("text.txt", "a text");
   const auto prepare = [&](const char* line, const char* prefix) {
-    return in_shell(folder, line, test::program("prepare", {"--input", "text.txt", "--output-prefix", prefix})).code;
+    return in_shell(folder, line, program("prepare", {"--input", "text.txt", "--output-prefix", prefix})).code;
   };
   EXPECT_EQ(prepare("$0", "open"), 0);
   EXPECT_EQ(prepare("$0 >&- <&-", "closed"), 3);
@@ -90,8 +81,8 @@ TEST(Launch, OutputThatIsLostIsAnError) {
 TEST(Launch, ALimitOfFileSizesLeavesNoHalfFile) {
   const Folder folder;
   folder.write("text.txt", std::string(100'000, 'a'));
-  const Outcome outcome = in_shell(folder, "ulimit -f 64; exec $0",
-                                   test::program("prepare", {"--input", "text.txt", "--output-prefix", "out"}));
+  const Outcome outcome =
+      in_shell(folder, "ulimit -f 64; exec $0", program("prepare", {"--input", "text.txt", "--output-prefix", "out"}));
   EXPECT_EQ(outcome.code, 3);
   EXPECT_THAT(outcome.errors(), ElementsAre(HasSubstr("out.bin: File too large (EFBIG)"))) << outcome.err;
   std::set<std::string> left;
@@ -102,23 +93,23 @@ TEST(Launch, ALimitOfFileSizesLeavesNoHalfFile) {
 TEST(Launch, AClosedPipeSavesAndEnds) {
   const Folder folder;
   const Outcome outcome = in_shell(folder, "$0 | head -n 1; exit ${PIPESTATUS[0]}",
-                                   test::program("train", saving_forever({"--log-interval", "1"})));
+                                   program("train", saving_forever({"--log-interval", "1"})));
   EXPECT_EQ(outcome.code, 75) << outcome.err;
   EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
 }
 
 TEST(Launch, CtrlCSavesAndASecondEndsAtOnce) {
   const Folder folder;
-  test::Process once(test::program("train", saving_forever({})), folder);
+  Process once(program("train", saving_forever({})), folder);
   ASSERT_TRUE(once.wait_for_output("iteration 1/ "));
   once.signal(SIGINT);
   const Outcome saved = once.finish();
   EXPECT_EQ(saved.code, 75);
   EXPECT_THAT(saved.err, AllOf(HasSubstr("[megalith] asked to stop: saves after the step under way"),
                                HasSubstr("stopped on request after step ")));
-  test::Process twice(test::program("train", saving_forever({"--global-batch-size", "40000"})), folder);
+  Process twice(program("train", saving_forever({"--global-batch-size", "40000"})), folder);
   ASSERT_TRUE(twice.wait_for_output("loaded kept/step_"));
-  while (test::is_running(twice.pid())) {
+  while (is_running(twice.pid())) {
     twice.signal(SIGINT);
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
   }
@@ -128,9 +119,9 @@ TEST(Launch, CtrlCSavesAndASecondEndsAtOnce) {
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
   const Folder folder;
-  const Words command = test::program_on(2, "train", saving_forever({}));
-  test::Process run(
-      Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()), folder);
+  const Words command = program_on(2, "train", saving_forever({}));
+  Process run(Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()),
+              folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   run.signal(SIGINT);
   const Outcome outcome = run.finish();
@@ -142,9 +133,9 @@ TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
 TEST(Launch, ACtrlCUnderTheScriptIsNeverLost) {
   for (const int milliseconds : {20, 60, 120, 250, 500}) {
     const Folder folder;
-    const Words command = test::program_on(2, "train", saving_forever({}));
-    test::Process run(
-        Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()), folder);
+    const Words command = program_on(2, "train", saving_forever({}));
+    Process run(Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()),
+                folder);
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     run.signal(SIGINT);
     EXPECT_NE(run.finish().code, 0) << milliseconds;  // it would never end
@@ -200,22 +191,22 @@ std::vector<std::string> shared_folders(const std::vector<pid_t>& ranks) {
 void expect_gone(const std::vector<pid_t>& ranks) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (const pid_t rank : ranks) {
-    while (test::is_running(rank) && std::chrono::steady_clock::now() < end)
+    while (is_running(rank) && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_FALSE(test::is_running(rank)) << "a rank is left";
+    EXPECT_FALSE(is_running(rank)) << "a rank is left";
   }
 }
 
 // Starts or goes on, until it trains.
 class Training {
  public:
-  explicit Training(const Folder& folder) : run_(test::program_on(2, "train", saving_forever({})), folder) {
+  explicit Training(const Folder& folder) : run_(program_on(2, "train", saving_forever({})), folder) {
     EXPECT_TRUE(run_.wait_for_output("iteration "));
     ranks_ = run_.ranks();
     EXPECT_EQ(ranks_.size(), 2u);
   }
   const std::vector<pid_t>& ranks() const { return ranks_; }
-  test::Process& mpirun() { return run_; }
+  Process& mpirun() { return run_; }
   int end() {
     const int code = run_.finish().code;
     expect_gone(ranks_);
@@ -223,7 +214,7 @@ class Training {
   }
 
  private:
-  test::Process run_;
+  Process run_;
   std::vector<pid_t> ranks_;
 };
 
@@ -248,18 +239,18 @@ TEST(Launch, MpirunIsKilledOrInterruptedAndTheNextRunGoesOn) {
   Training third(folder);
   third.mpirun().signal(SIGINT);  // Open MPI's mpirun gives its ranks two seconds, and ends with 1
   EXPECT_NE(third.end(), 0);
-  EXPECT_EQ(test::run(test::program("train", saving_forever({"--exit-interval", "1"})), folder).code, 75);
+  EXPECT_EQ(run(program("train", saving_forever({"--exit-interval", "1"})), folder).code, 75);
 }
 
 TEST(Launch, ARankThatDoesNotStartEndsTheRun) {
   const Folder folder;
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
   const int silent = ::open(folder.path("pipe").c_str(), O_RDWR | O_CLOEXEC);  // a writer that never writes
-  const Words flags = test::tiny_mock() + Words{"--comm-timeout", "1"};
+  const Words flags = tiny_mock() + Words{"--comm-timeout", "1"};
   const auto start = std::chrono::steady_clock::now();
-  const Outcome outcome = test::run(test::program_on(1, "train", flags) + Words{":", "-n", "1"} +
-                                        test::program("train", flags + Words{"--config", "pipe"}),
-                                    folder);
+  const Outcome outcome =
+      run(program_on(1, "train", flags) + Words{":", "-n", "1"} + program("train", flags + Words{"--config", "pipe"}),
+          folder);
   EXPECT_EQ(outcome.code, 7) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(" within 5.0 s (--comm-timeout), got a timeout; see whether "));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
@@ -268,4 +259,4 @@ TEST(Launch, ARankThatDoesNotStartEndsTheRun) {
 #endif
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,20 +1,14 @@
 // Tensor, pipeline and data parallelism combined, under mpirun.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::HasSubstr;
-using test::operator+;
 
 void expect_near(const std::vector<double>& got, const std::vector<double>& want) {
   ASSERT_EQ(got.size(), want.size());
@@ -28,36 +22,31 @@ const Words kTwoByTwo = {"--tensor-model-parallel-size", "2", "--sequence-parall
 TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
   const Folder folder;
   folder.make_text();
-  const Words flags =
-      test::tiny() + Words{"--num-layers",  "4", "--micro-batch-size", "1",    "--global-batch-size", "4",
-                           "--train-iters", "3", "--data-path",        "text", "--hidden-dropout",    "0.1"};
-  const Outcome one = test::run(test::program("train", flags + Words{"--metrics-jsonl", "one.jsonl"}), folder);
-  ASSERT_EQ(one.code, 0) << one.err;
-  const Outcome four = test::run(test::program_on(4, "train",
-                                                  flags + kTwoByTwo +
-                                                      Words{"--check-hazards", "--save", "kept", "--save-interval", "2",
-                                                            "--metrics-jsonl", "four.jsonl", "--trace", "trace.json",
-                                                            "--profile-step-start", "2", "--profile-step-end", "3"}),
-                                 folder);
-  ASSERT_EQ(four.code, 0) << four.err;
+  const Words flags = tiny() + Words{"--num-layers",  "4", "--micro-batch-size", "1",    "--global-batch-size", "4",
+                                     "--train-iters", "3", "--data-path",        "text", "--hidden-dropout",    "0.1"};
+  const Outcome one = run_ok(program("train", flags + Words{"--metrics-jsonl", "one.jsonl"}), folder);
+  const Outcome four = run_ok(
+      program_on(4, "train",
+                 flags + kTwoByTwo +
+                     Words{"--check-hazards", "--save", "kept", "--save-interval", "2", "--metrics-jsonl", "four.jsonl",
+                           "--trace", "trace.json", "--profile-step-start", "2", "--profile-step-end", "3"}),
+      folder);
   const Outcome eight =
-      test::run(test::program_on(8, "train",
-                                 flags + kTwoByTwo +
-                                     Words{"--pipeline-schedule", "zb-h1", "--check-weight-hash-interval", "1",
-                                           "--load", "kept", "--ckpt-step", "2", "--metrics-jsonl", "eight.jsonl"}),
-                folder);
-  ASSERT_EQ(eight.code, 0) << eight.err;
-  const std::vector<double> want = test::losses_of(folder.read_lines("one.jsonl"));
+      run_ok(program_on(8, "train",
+                        flags + kTwoByTwo +
+                            Words{"--pipeline-schedule", "zb-h1", "--check-weight-hash-interval", "1", "--load", "kept",
+                                  "--ckpt-step", "2", "--metrics-jsonl", "eight.jsonl"}),
+             folder);
+  const std::vector<double> want = losses_of(folder.read_lines("one.jsonl"));
   ASSERT_EQ(want.size(), 3u);
-  expect_near(test::losses_of(folder.read_lines("four.jsonl")), want);
-  expect_near(test::losses_of(folder.read_lines("eight.jsonl")), {want.back()});
+  expect_near(losses_of(folder.read_lines("four.jsonl")), want);
+  expect_near(losses_of(folder.read_lines("eight.jsonl")), {want.back()});
   const std::string trace = folder.read("trace.json");
   EXPECT_THAT(trace, HasSubstr("send chunk 0 microbatch 3 output to stage 1"));
   EXPECT_THAT(trace, HasSubstr("reduce_scatter"));
 
   const Outcome text =
-      test::run(test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "4"}), folder);
-  EXPECT_EQ(text.code, 0) << text.err;
+      run_ok(program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "4"}), folder);
 }
 
 // What a run of several ranks wrote: lines of its metrics, and its state as one rank saves it a step later.
@@ -69,12 +58,10 @@ struct Written {
 Written written_by(int ranks, const Words& flags, const Words& way) {
   const Folder folder;
   const Words saves = {"--save", "kept"}, six = {"--train-iters", "6", "--metrics-jsonl", "metrics.jsonl"};
-  const Outcome run = test::run(test::program_on(ranks, "train", flags + way + saves + six), folder);
-  EXPECT_EQ(run.code, 0) << run.err;
+  const Outcome run = run_ok(program_on(ranks, "train", flags + way + saves + six), folder);
   const Words seventh = {"--load", "kept", "--save", "whole", "--train-iters", "7"};
-  const Outcome one = test::run(test::program("train", flags + seventh), folder);
-  EXPECT_EQ(one.code, 0) << one.err;
-  return {.steps = test::steps_of(folder.read_lines("metrics.jsonl")),
+  const Outcome one = run_ok(program("train", flags + seventh), folder);
+  return {.steps = steps_of(folder.read_lines("metrics.jsonl")),
           .tensors = folder.read("whole/step_0000007/rank_0000_of_0001.safetensors")};
 }
 
@@ -86,10 +73,10 @@ INSTANTIATE_TEST_SUITE_P(LayoutRuns, StrategiesOfRanks, testing::Values(2, 4, 8)
 
 TEST_P(StrategiesOfRanks, HaveTheSameBitsInHex) {
   const int ranks = GetParam();
-  if (ranks != 4 && test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
-  const Words shape = test::tiny_mock() + test::words(
-                                              "--micro-batch-size 1 --global-batch-size 16 --clip-grad 0.1 "
-                                              "--hidden-dropout 0.1 --untie-embeddings-and-output-weights");
+  if (ranks != 4 && one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  const Words shape = tiny_mock() + words(
+                                        "--micro-batch-size 1 --global-batch-size 16 --clip-grad 0.1 "
+                                        "--hidden-dropout 0.1 --untie-embeddings-and-output-weights");
   const Words flag = {"--data-parallel-sharding-strategy"}, all = {"optim_grads_params"};
   for (const Words& numbers : {Words{}, Words{"--bf16", "--main-grads-dtype", "bf16"}}) {
     const Words flags = shape + numbers;
@@ -120,36 +107,32 @@ Words limited(int kib, const Words& command) {
 }
 
 TEST(LayoutRuns, AModelThatFitsNoRankIsTrainedAndSampledByFour) {
-  if (test::one_of(2) > 1) GTEST_SKIP() << "in the full tier";
+  if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   const int training = 700'000, sampling = 190'000;
   const Folder folder;
   folder.make_text();
-  const Words shape = test::words(
+  const Words shape = words(
       "--num-layers 16 --hidden-size 512 --num-attention-heads 8 --seq-length 16 --micro-batch-size 1 "
       "--global-batch-size 4");
-  const Words flags = shape + test::words(
+  const Words flags = shape + words(
                                   "--lr 1e-3 --train-iters 2 --data-path text --eval-interval 2 --eval-iters 1 "
                                   "--log-interval 1 --metrics-jsonl metrics.jsonl --save kept");
-  const Outcome alone = test::run(limited(training, test::program("train", flags)), folder);
+  const Outcome alone = run(limited(training, program("train", flags)), folder);
   EXPECT_EQ(alone.code, 6);
   EXPECT_THAT(alone.errors(), ::testing::ElementsAre(HasSubstr("out of memory")));
 
   const Words shares = {"--data-parallel-sharding-strategy", "optim_grads_params"};
-  const Words planned = test::program("plan", shape + shares + Words{"--world-size", "4"});
-  const Outcome plan = test::run(limited(training, planned), folder);
-  ASSERT_EQ(plan.code, 0) << plan.err;
+  const Words planned = program("plan", shape + shares + Words{"--world-size", "4"});
+  const Outcome plan = run_ok(limited(training, planned), folder);
   EXPECT_THAT(plan.out, HasSubstr("memory per rank"));
-  const Outcome four =
-      test::run(test::mpi_command(4, limited(training, test::program("train", flags + shares))), folder);
-  ASSERT_EQ(four.code, 0) << four.err;
-  const Words steps = test::steps_of(folder.read_lines("metrics.jsonl"));
+  const Outcome four = run_ok(mpi_command(4, limited(training, program("train", flags + shares))), folder);
+  const Words steps = steps_of(folder.read_lines("metrics.jsonl"));
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_THAT(steps.back(), ::testing::Not(::testing::EndsWith(" -"))) << "the loss of an evaluation";
 
-  const Words sample = test::program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "3"});
-  EXPECT_EQ(test::run(limited(sampling, sample), folder).code, 6);
-  const Outcome text = test::run(test::mpi_command(4, limited(sampling, sample)), folder);
-  EXPECT_EQ(text.code, 0) << text.err;
+  const Words sample = program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "3"});
+  EXPECT_EQ(run(limited(sampling, sample), folder).code, 6);
+  const Outcome text = run_ok(mpi_command(4, limited(sampling, sample)), folder);
   EXPECT_THAT(text.out, ::testing::StartsWith("It is"));
 }
 
@@ -167,11 +150,10 @@ TEST(LayoutRuns, PlanListsTheActionsOfWhatItForecasts) {
     return Words{"--rates", name};
   };
   const auto listed = [&](const Words& more) {
-    const Words flags = test::words(
+    const Words flags = words(
         "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 16 --global-batch-size 8 --world-size 4 "
         "--untie-embeddings-and-output-weights --data-parallel-sharding-strategy optim_grads_params --print-actions");
-    const Outcome plan = test::run(test::program("plan", flags + more), folder);
-    EXPECT_EQ(plan.code, 0) << plan.err;
+    const Outcome plan = run_ok(program("plan", flags + more), folder);
     return plan.out;
   };
   const std::string whole = listed({}), sharded = listed({"--fsdp-embedding-and-head", "sharded"});
@@ -184,8 +166,7 @@ TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {
   const Folder folder;
   const Words shape = {"--num-layers", "4",  "--hidden-size",       "32", "--num-attention-heads", "4",
                        "--seq-length", "16", "--global-batch-size", "16"};
-  const Outcome plan = test::run(test::program("plan", shape + kTwoByTwo + Words{"--world-size", "8"}), folder);
-  EXPECT_EQ(plan.code, 0) << plan.err;
+  const Outcome plan = run_ok(program("plan", shape + kTwoByTwo + Words{"--world-size", "8"}), folder);
   EXPECT_THAT(plan.out, HasSubstr("(tp 2 x dp 2 x pp 2)"));
   EXPECT_THAT(plan.out, HasSubstr("mesh (rank = tp + 2 x (dp + 2 x pp))\n"
                                   "  pp 0   dp 0     tp 0 to 1  ranks 0 to 1\n"
@@ -197,4 +178,4 @@ TEST(LayoutRuns, PlanShowsWhichRankIsWhat) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

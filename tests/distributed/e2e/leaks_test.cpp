@@ -9,18 +9,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Folder;
-using test::Words;
-using test::operator+;
 
 constexpr long kStepsPerSave = 25;
 constexpr long kMostGrowthKib = 1024;  // of a quarter of the run over another; a leak of one kibibyte a step shows
@@ -67,13 +63,13 @@ TEST(Leaks, MemoryDescriptorsAndThreadsStayConstant) {
   const long steps = wanted == nullptr ? 1000 : std::atol(wanted);
   const Folder folder;
   folder.make_text();
-  const Words flags = test::tiny() +
-                      test::words(
+  const Words flags = tiny() +
+                      words(
                           "--data-path text --log-interval 100000 --eval-interval 50 --eval-iters 1 "
                           "--check-weight-hash-interval 10 --save kept --keep-last 2 --metrics-jsonl m.jsonl "
                           "--tensorboard-dir events") +
                       Words{"--train-iters", std::to_string(steps), "--save-interval", std::to_string(kStepsPerSave)};
-  test::Process run(test::program_on(2, "train", flags), folder);
+  Process run(program_on(2, "train", flags), folder);
   ASSERT_TRUE(run.wait_for_output("saved kept/step_"));
   const std::vector<pid_t> ranks = run.ranks();
   ASSERT_EQ(ranks.size(), 2u);
@@ -91,7 +87,7 @@ TEST(Leaks, MemoryDescriptorsAndThreadsStayConstant) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  const test::Outcome outcome = run.finish();
+  const Outcome outcome = run.finish();
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   ASSERT_EQ(folder.read_lines("m.jsonl").size(), static_cast<std::size_t>(steps));
   const std::uintmax_t whole = fs::file_size(folder.path("m.jsonl"));
@@ -113,4 +109,4 @@ TEST(Leaks, MemoryDescriptorsAndThreadsStayConstant) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -102,11 +102,9 @@ void Folder::copy(const std::string& from, const std::string& to) const {
 }
 
 void Folder::make_text() const {
-  const Outcome outcome =
-      test::run(program("prepare", {"--input", MEGALITH_SOURCE_DIR "/configs/text/pride_and_prejudice.txt",
-                                    "--document-start", "Chapter", "--append-eod", "--output-prefix", "text"}),
-                *this);
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  run_ok(program("prepare", {"--input", MEGALITH_SOURCE_DIR "/configs/text/pride_and_prejudice.txt", "--document-start",
+                             "Chapter", "--append-eod", "--output-prefix", "text"}),
+         *this);
 }
 
 Words Outcome::errors() const { return lines_with(err, ": error: "); }
@@ -209,6 +207,12 @@ bool is_running(pid_t pid) {
 }
 
 Outcome run(const Words& command, const Folder& folder) { return Process(command, folder).finish(); }
+
+Outcome run_ok(const Words& command, const Folder& folder) {
+  Outcome outcome = run(command, folder);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return outcome;
+}
 
 int train_on_two(const Folder& folder, const Words& flags) { return run(program_on(2, "train", flags), folder).code; }
 

@@ -68,6 +68,7 @@ Words program_on(int ranks, const std::string& name, const Words& arguments);  /
 Words mpi_command(int ranks, const Words& command);                            // any program under mpirun
 bool is_running(pid_t pid);                                                    // and no zombie
 Outcome run(const Words& command, const Folder& folder);
+Outcome run_ok(const Words& command, const Folder& folder);  // whose exit code is 0
 int train_on_two(const Folder& folder, const Words& flags);  // its exit code
 
 // One line says what is wrong, and nothing follows from the run.

@@ -1,6 +1,4 @@
 // A run whose batch grows, as its user sees it: killed, resumed, planned.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,28 +8,21 @@
 #include <vector>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using test::operator+;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Steps 1 to 3 take 4 samples, 4 and 5 take 8, 6 and 7 take 12.
 Words ramp() {
-  return test::words(
+  return words(
       "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
       "--global-batch-size 12 --rampup-batch-size 4 4 24");
 }
 
 Words run_of_53() {
-  return test::tiny() + ramp() +
-         test::words(
+  return tiny() + ramp() +
+         words(
              "--train-iters 0 --train-samples 53 --data-path text --hidden-dropout 0.1 --lr-warmup-samples 8 "
              "--eval-interval 2 --eval-iters 1");
 }
@@ -39,9 +30,8 @@ Words run_of_53() {
 TEST(Ramp, KilledInEachStageAndResumed) {
   const Folder folder;
   folder.make_text();
-  const Outcome whole = test::run(
-      test::program_on(2, "train", run_of_53() + Words{"--metrics-jsonl", "whole.jsonl", "--save", "whole"}), folder);
-  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Outcome whole =
+      run_ok(program_on(2, "train", run_of_53() + Words{"--metrics-jsonl", "whole.jsonl", "--save", "whole"}), folder);
   const std::string log = whole.out + whole.err;
   EXPECT_THAT(log, AllOf(HasSubstr("step 1: batches of 4 from here on (--rampup-batch-size): 1 microbatch a step"),
                          HasSubstr("step 4: batches of 8 from here on (--rampup-batch-size): 2 microbatches a step"),
@@ -50,39 +40,36 @@ TEST(Ramp, KilledInEachStageAndResumed) {
                          HasSubstr("1 of --train-samples 53 left over: the next step would take 12\n")));
   std::vector<std::string> batches;
   for (const std::string& line : folder.read_lines("whole.jsonl"))
-    batches.push_back(test::number_after(line, "\"global_batch_size\": "));
+    batches.push_back(number_after(line, "\"global_batch_size\": "));
   EXPECT_THAT(batches, ElementsAre("4", "4", "4", "8", "8", "12", "12"));
 
-  const Words parts =
-      run_of_53() + test::words("--metrics-jsonl parts.jsonl --save parts --load parts --save-interval 1");
+  const Words parts = run_of_53() + words("--metrics-jsonl parts.jsonl --save parts --load parts --save-interval 1");
   for (int kill = 0; kill < 3; ++kill) {  // before steps 3, 5 and 7
-    const Outcome killed = test::run(
-        test::program_on(2, "train", parts + test::words("--allow-faults --fault step.begin:3:kill")), folder);
+    const Outcome killed =
+        run(program_on(2, "train", parts + words("--allow-faults --fault step.begin:3:kill")), folder);
     EXPECT_EQ(killed.code, 128 + SIGKILL) << killed.err;
   }
-  ASSERT_EQ(test::train_on_two(folder, parts), 0);
-  EXPECT_EQ(test::steps_of(folder.read_lines("parts.jsonl")), test::steps_of(folder.read_lines("whole.jsonl")));
-  test::expect_same_tensors(folder, "parts", "whole", 7);
+  ASSERT_EQ(train_on_two(folder, parts), 0);
+  EXPECT_EQ(steps_of(folder.read_lines("parts.jsonl")), steps_of(folder.read_lines("whole.jsonl")));
+  expect_same_tensors(folder, "parts", "whole", 7);
 }
 
 // plan shows the largest stage, which the run takes before its first step.
 TEST(Ramp, PlanShowsTheMemoryOfTheLargestStage) {
   const Folder folder;
   const Words layout = {"--pipeline-model-parallel-size", "2"};
-  const Outcome plan = test::run(test::program("plan", ramp() + layout + Words{"--world-size", "2"}), folder);
-  ASSERT_EQ(plan.code, 0) << plan.err;
+  const Outcome plan = run_ok(program("plan", ramp() + layout + Words{"--world-size", "2"}), folder);
   EXPECT_THAT(plan.out,
               HasSubstr("  before that                                 4 and 4 more at a time, over 24 samples"));
   EXPECT_THAT(plan.out, HasSubstr("12 = 1 data-parallel rank x 6 microbatches x 2\n"));
-  const Outcome run = test::run(
-      test::program_on(2, "train",
-                       test::tiny_mock() + ramp() + layout +
-                           test::words("--train-iters 0 --train-samples 12 --eval-interval 1 --eval-iters 1")),
-      folder);
-  ASSERT_EQ(run.code, 0) << run.err;
-  const std::string total = test::number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
-  EXPECT_EQ(test::number_after(run.out + run.err, "peak: "), total) << run.out;
-  EXPECT_EQ(test::number_after(run.out + run.err, "peak: [0-9.]+, planned "), total) << run.out;
+  const Outcome run =
+      run_ok(program_on(2, "train",
+                        tiny_mock() + ramp() + layout +
+                            words("--train-iters 0 --train-samples 12 --eval-interval 1 --eval-iters 1")),
+             folder);
+  const std::string total = number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
+  EXPECT_EQ(number_after(run.out + run.err, "peak: "), total) << run.out;
+  EXPECT_EQ(number_after(run.out + run.err, "peak: [0-9.]+, planned "), total) << run.out;
 }
 
 // A change of batch in the middle moves neither the end nor the rate.
@@ -90,14 +77,13 @@ TEST(Ramp, ARunBySamplesEndsAfterThemWhateverItsBatches) {
   const Folder folder;
   folder.make_text();
   const Words run =
-      test::tiny() +
-      test::words(
-          "--micro-batch-size 1 --train-iters 0 --train-samples 80 --data-path text --lr-warmup-samples 9 "
-          "--lr-decay-style cosine --save kept --load kept --metrics-jsonl m.jsonl");
-  const auto train = [&](const Words& more) { return test::run(test::program("train", run + more), folder); };
-  EXPECT_EQ(train(test::words("--global-batch-size 4 --exit-interval 5")).code, 75);
-  EXPECT_EQ(train(test::words("--global-batch-size 10 --exit-interval 9")).code, 75);
-  const Outcome last = train(test::words("--global-batch-size 2"));
+      tiny() + words(
+                   "--micro-batch-size 1 --train-iters 0 --train-samples 80 --data-path text --lr-warmup-samples 9 "
+                   "--lr-decay-style cosine --save kept --load kept --metrics-jsonl m.jsonl");
+  const auto train = [&](const Words& more) { return test::run(program("train", run + more), folder); };
+  EXPECT_EQ(train(words("--global-batch-size 4 --exit-interval 5")).code, 75);
+  EXPECT_EQ(train(words("--global-batch-size 10 --exit-interval 9")).code, 75);
+  const Outcome last = train(words("--global-batch-size 2"));
   EXPECT_EQ(last.code, 0) << last.err;
   EXPECT_THAT(last.out, HasSubstr("iteration 19/ 19 | consumed samples: 80 |"));
   const Words lines = folder.read_lines("m.jsonl");
@@ -110,11 +96,11 @@ TEST(Ramp, ARunBySamplesEndsAfterThemWhateverItsBatches) {
     ASSERT_TRUE(std::regex_search(lines[i], match, std::regex("\"learning_rate\": ([^,]+),")));
     EXPECT_NEAR(std::stod(match[1].str()), rate, 1e-12) << i;
   }
-  const Outcome again = train(test::words("--global-batch-size 2"));
+  const Outcome again = train(words("--global-batch-size 2"));
   EXPECT_EQ(again.code, 0);
   EXPECT_THAT(again.out + again.err,
               HasSubstr("nothing to do: after 80 of --train-samples 80 there is no room for a batch of 2"));
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,6 +1,5 @@
 // Whole runs under mpirun: resumed, repeated, stopped, planned, drawn.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -11,30 +10,23 @@
 #include <sstream>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::stateful;
-using test::train_on_two;
-using test::Words;
-using ::testing::HasSubstr;
-using test::operator+;
 
 void expect_resumed_equals_whole(const Folder& folder, const Words& flags) {
   ASSERT_EQ(train_on_two(folder, flags + Words{"--metrics-jsonl", "whole.jsonl", "--save", "whole"}), 0);
   const Words parts = flags + Words{"--metrics-jsonl", "parts.jsonl", "--save", "parts", "--load", "parts"};
-  const Outcome first = test::run(test::program_on(2, "train", parts + Words{"--exit-interval", "3"}), folder);
+  const Outcome first = run(program_on(2, "train", parts + Words{"--exit-interval", "3"}), folder);
   EXPECT_EQ(first.code, 75);
   EXPECT_THAT(first.err + first.out, HasSubstr("[megalith] stopped on request after step 3\n"));
   EXPECT_EQ(folder.read_lines("parts.jsonl").size(), 3u);
   ASSERT_EQ(train_on_two(folder, parts), 0);
-  const Words whole = test::steps_of(folder.read_lines("whole.jsonl"));
+  const Words whole = steps_of(folder.read_lines("whole.jsonl"));
   EXPECT_EQ(whole.size(), 6u);
-  EXPECT_EQ(test::steps_of(folder.read_lines("parts.jsonl")), whole);
-  test::expect_same_tensors(folder, "parts", "whole", 6);
+  EXPECT_EQ(steps_of(folder.read_lines("parts.jsonl")), whole);
+  expect_same_tensors(folder, "parts", "whole", 6);
 }
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
@@ -52,10 +44,10 @@ TEST(Runs, AResumedRunEqualsTheUnbrokenOneInBf16) {
 
 TEST(Runs, StopsOnSigusr1AndGoesOn) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + Words{"--log-interval",   "1000000", "--metrics-jsonl", "parts.jsonl",  //
-                                                "--save",           "parts",   "--load",          "parts",
-                                                "--lr-decay-iters", "100000"};
-  test::Process first(test::program_on(2, "train", flags + Words{"--train-iters", "100000"}), folder);
+  const Words flags =
+      tiny_mock() + Words{"--log-interval", "1000000", "--metrics-jsonl", "parts.jsonl",  //
+                          "--save",         "parts",   "--load",          "parts",       "--lr-decay-iters", "100000"};
+  Process first(program_on(2, "train", flags + Words{"--train-iters", "100000"}), folder);
   ASSERT_TRUE(first.wait_for_output("iteration 1/ 100000"));
   first.signal(SIGUSR1);
   EXPECT_EQ(first.finish().code, 75);
@@ -63,20 +55,19 @@ TEST(Runs, StopsOnSigusr1AndGoesOn) {
   ASSERT_GE(stopped, 1u);
   const std::string iters = std::to_string(stopped + 3);
   ASSERT_EQ(train_on_two(folder, flags + Words{"--train-iters", iters}), 0);
-  ASSERT_EQ(train_on_two(folder, test::tiny_mock() + Words{"--lr-decay-iters", "100000", "--train-iters", iters,
-                                                           "--metrics-jsonl", "whole.jsonl"}),
+  ASSERT_EQ(train_on_two(folder, tiny_mock() + Words{"--lr-decay-iters", "100000", "--train-iters", iters,
+                                                     "--metrics-jsonl", "whole.jsonl"}),
             0);
-  const Words whole = test::steps_of(folder.read_lines("whole.jsonl"));
+  const Words whole = steps_of(folder.read_lines("whole.jsonl"));
   EXPECT_EQ(whole.size(), stopped + 3);
-  EXPECT_EQ(test::steps_of(folder.read_lines("parts.jsonl")), whole);
+  EXPECT_EQ(steps_of(folder.read_lines("parts.jsonl")), whole);
 }
 #endif
 
 // Before the first step there is nothing to save; the request is kept until there is.
 TEST(Runs, ASignalThatComesEarlyIsNotLost) {
   const Folder folder;
-  test::Process run(test::program("train", test::tiny_mock() + Words{"--train-iters", "100000", "--save", "kept"}),
-                    folder);
+  Process run(program("train", tiny_mock() + Words{"--train-iters", "100000", "--save", "kept"}), folder);
   ASSERT_TRUE(run.wait_for_handler(SIGUSR1));
   run.signal(SIGUSR1);
   EXPECT_EQ(run.finish().code, 75);
@@ -88,7 +79,7 @@ TEST(Runs, TwoRunsAreAlike) {
   folder.make_text();
   for (const char* name : {"a.jsonl", "b.jsonl"})
     ASSERT_EQ(train_on_two(folder, stateful() + Words{"--metrics-jsonl", name}), 0);
-  EXPECT_EQ(test::steps_of(folder.read_lines("a.jsonl")), test::steps_of(folder.read_lines("b.jsonl")));
+  EXPECT_EQ(steps_of(folder.read_lines("a.jsonl")), steps_of(folder.read_lines("b.jsonl")));
 }
 
 TEST(Runs, MetricsHaveWhatUsersReadAndAreDrawn) {
@@ -103,7 +94,7 @@ TEST(Runs, MetricsHaveWhatUsersReadAndAreDrawn) {
   EXPECT_THAT(lines[1], HasSubstr("\"validation_loss\": "));
   EXPECT_THAT(lines[0], ::testing::Not(HasSubstr("\"validation_loss\": ")));
   EXPECT_TRUE(std::regex_search(lines[0], std::regex("\"lm_loss_hex\": \"0x1\\.[0-9a-f]+p\\+2\"")));
-  EXPECT_EQ(test::run(test::program("report", {"m.jsonl", "--output", "m.html"}), folder).code, 0);
+  EXPECT_EQ(run(program("report", {"m.jsonl", "--output", "m.html"}), folder).code, 0);
   const std::string page = folder.read("m.html");
   EXPECT_THAT(page, HasSubstr("<svg"));
   EXPECT_THAT(page, ::testing::Not(HasSubstr("http://")));
@@ -115,7 +106,7 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
   const Folder folder;
   const Words shape = {"--num-layers", "4",  "--hidden-size",      "128", "--num-attention-heads", "4",
                        "--seq-length", "64", "--micro-batch-size", "2",   "--global-batch-size",   "8"};
-  const Words experts = test::words(
+  const Words experts = words(
       "--swiglu --disable-bias-linear --num-experts 4 --moe-ffn-hidden-size 64 --expert-model-parallel-size 2 "
       "--moe-expert-rank-capacity-factor 2");  // room that is regrown in the run was not planned before it
   const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
@@ -126,35 +117,35 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
       {"--context-parallel-size", "2", "--position-embedding-type", "rope"},
       {"--untie-embeddings-and-output-weights", "--swiglu", "--normalization", "RMSNorm", "--recompute-granularity",
        "selective", "--recompute-modules", "layernorm"},
-      test::words("--pipeline-model-parallel-size 2 --pipeline-schedule zb-v --cuda-graph-impl local"),
+      words("--pipeline-model-parallel-size 2 --pipeline-schedule zb-v --cuda-graph-impl local"),
       sharded + Words{"--bf16"},
-      experts + test::words("--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules attn_norm "
-                            "expert_fc1 --cuda-graph-impl local --cuda-graph-modules attn moe_router"),
+      experts + words("--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules attn_norm "
+                      "expert_fc1 --cuda-graph-impl local --cuda-graph-modules attn moe_router"),
       experts + sharded + Words{"--moe-token-dispatcher-type", "allgather"}};
   for (std::size_t m = 0; m < models.size(); ++m) {
     SCOPED_TRACE(testing::PrintToString(models[m]));
     const Outcome plan =
-        test::run(test::program("plan", shape + models[m] + Words{"--world-size", "2", "--json", "plan.json"}), folder);
-    Words flags = test::tiny_mock() + shape + models[m] +
+        run(program("plan", shape + models[m] + Words{"--world-size", "2", "--json", "plan.json"}), folder);
+    Words flags = tiny_mock() + shape + models[m] +
                   Words{"--eval-interval", "1", "--eval-iters", "1", "--metrics-jsonl", "metrics"};
     if (m % 2 == 1 || m + 3 > models.size()) flags.push_back("--check-hazards");
     std::filesystem::remove(folder.path("metrics"));
-    const Outcome run = test::run(test::program_on(2, "train", flags), folder);
+    const Outcome run = test::run(program_on(2, "train", flags), folder);
     ASSERT_EQ(plan.code + run.code, 0) << plan.err << run.err;
     const nlohmann::json stage = nlohmann::json::parse(folder.read("plan.json")).at("stages").at(0);
     nlohmann::json metrics = nlohmann::json::parse(folder.read_lines("metrics").back());
     metrics.at("memory_bytes").erase("graphs");
     EXPECT_EQ(metrics.at("memory_bytes"), stage.at("memory_bytes"));
     EXPECT_EQ(metrics.at("memory_peak_bytes"), stage.at("memory_peak_bytes"));
-    const std::string launched = test::number_after(plan.out, "per step and rank, launched[^\n]* in ");
+    const std::string launched = number_after(plan.out, "per step and rank, launched[^\n]* in ");
     EXPECT_TRUE(m >= 5 || stage.at("ops").dump() == launched) << stage.at("ops") << ", not " << launched;  // no stages
     const std::string log = run.out + run.err;
-    const std::string total = test::number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
-    EXPECT_EQ(test::number_after(log, "peak: "), total) << log;
+    const std::string total = number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
+    EXPECT_EQ(number_after(log, "peak: "), total) << log;
     if (m > 1) continue;
     // The banner under mpirun, and what Megatron's log line does not have.
-    EXPECT_EQ(test::number_after(run.out, "\n  memory  at most, rank [01] takes "), total) << run.out;
-    EXPECT_EQ(test::number_after(run.out, "megalith train [^\n]*\n  ranks   "), "2") << run.out;
+    EXPECT_EQ(number_after(run.out, "\n  memory  at most, rank [01] takes "), total) << run.out;
+    EXPECT_EQ(number_after(run.out, "megalith train [^\n]*\n  ranks   "), "2") << run.out;
     EXPECT_TRUE(
         std::regex_search(run.out, std::regex("nan iterations: 0 \\| tokens/s: [0-9.]+ \\| tokens/s/GPU: [0-9.]+ "
                                               "\\| ETA: 0s \\|\n")))
@@ -165,15 +156,14 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
 // Rates are of GPUs, whatever machine plan runs on; rows of experts then travel as they do there.
 TEST(Runs, AreForecastOnGpusWherePlanHasRates) {
   const Folder folder;
-  Words plan = test::program(
-      "plan", {"--num-layers", "1", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length", "64",
-               "--swiglu", "--disable-bias-linear", "--num-experts", "4", "--expert-model-parallel-size", "2",
-               "--world-size", "2", "--rates", MEGALITH_SOURCE_DIR "/configs/rates/h200.toml"});
-  EXPECT_THAT(test::run(plan, folder).out, HasSubstr("alltoall: each token"));  // with --device cpu
+  Words plan =
+      program("plan", {"--num-layers", "1", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length", "64",
+                       "--swiglu", "--disable-bias-linear", "--num-experts", "4", "--expert-model-parallel-size", "2",
+                       "--world-size", "2", "--rates", MEGALITH_SOURCE_DIR "/configs/rates/h200.toml"});
+  EXPECT_THAT(run(plan, folder).out, HasSubstr("alltoall: each token"));  // with --device cpu
   std::erase(plan, "--device");
   std::erase(plan, "cpu");
-  const Outcome on_gpus = test::run(plan, folder);
-  EXPECT_EQ(on_gpus.code, 0) << on_gpus.err;
+  const Outcome on_gpus = run_ok(plan, folder);
   EXPECT_THAT(on_gpus.out, HasSubstr("flex: ranks read the tokens"));
 }
 
@@ -184,8 +174,7 @@ TEST(Runs, PrintConfigIsAConfiguration) {
                                          "layernorm", "mlp",
                                          "--save",    "quo\"te \\ d"};
   const auto print = [&](const Words& more) {
-    const Outcome outcome = test::run(test::program("train", more + Words{"--print-config"}), folder);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Outcome outcome = run_ok(program("train", more + Words{"--print-config"}), folder);
     return outcome.out;
   };
   const std::string first = print(flags);
@@ -196,10 +185,10 @@ TEST(Runs, PrintConfigIsAConfiguration) {
 
 TEST(Runs, ASuppressedWaitIsFoundAndTheWholeRunIsClean) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + Words{"--check-hazards", "--train-iters", "2"};
+  const Words flags = tiny_mock() + Words{"--check-hazards", "--train-iters", "2"};
   EXPECT_EQ(train_on_two(folder, flags), 0);
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
-  const Outcome found = test::run(test::program_on(2, "train", flags + Words{"--suppress-wait", "0"}), folder);
+  const Outcome found = run(program_on(2, "train", flags + Words{"--suppress-wait", "0"}), folder);
   EXPECT_EQ(found.code, 9);
   EXPECT_THAT(found.err + found.out, HasSubstr("all_reduce on communication is not ordered after"));
 #endif
@@ -222,23 +211,21 @@ TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
   folder.make_text();
   const Words flags = stateful() + Words{"--save", "kept", "--load", "kept"};
   const Words thin = {"--tensorboard-dir", "thin", "--tensorboard-log-interval", "5"};
-  ASSERT_EQ(test::run(test::program("train", flags + thin), folder).code, 0);
+  ASSERT_EQ(run(program("train", flags + thin), folder).code, 0);
   EXPECT_EQ(entries_of("grad-norm", folder.path("thin")), 5);  // of 6 steps all but the third: 2 and 4 are evaluated
-  const Outcome again = test::run(test::program("train", flags), folder);
-  EXPECT_EQ(again.code, 0);
+  const Outcome again = run_ok(program("train", flags), folder);
   EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not before --train-iters 6"));
-  const Outcome evaluation = test::run(test::program("train", flags + Words{"--skip-train", "--metrics-jsonl",
-                                                                            "m.jsonl", "--tensorboard-dir", "events"}),
-                                       folder);
-  EXPECT_EQ(evaluation.code, 0);
+  const Outcome evaluation = run_ok(
+      program("train", flags + Words{"--skip-train", "--metrics-jsonl", "m.jsonl", "--tensorboard-dir", "events"}),
+      folder);
   EXPECT_THAT(folder.read_lines("m.jsonl"),
               ::testing::ElementsAre(::testing::StartsWith("{\"iteration\": 6, \"evaluation\": \"validation\", ")));
   EXPECT_TRUE(std::filesystem::exists(folder.path("events/by-samples")));
   EXPECT_THAT(evaluation.out, HasSubstr(" validation loss at iteration 6 | lm loss value: "));
-  const Outcome longer = test::run(test::program("train", flags + Words{"--train-iters", "7"}), folder);
+  const Outcome longer = run(program("train", flags + Words{"--train-iters", "7"}), folder);
   EXPECT_THAT(longer.warnings(), ::testing::ElementsAre("[megalith] warning: other flags than in kept/step_0000006: "
                                                         "--train-iters 7 (was 6), --lr-decay-iters 7 (was 6)"));
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,5 +1,4 @@
 // Signals that ask a run to save and end with 75: those of people and schedulers, and those that the system repeats.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,22 +7,15 @@
 #include <thread>
 
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using test::operator+;
 
 constexpr const char* kSecond = "; a second signal ends the run at once";
 
 Words endless(const Words& more) {
-  return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "100", "--save", "kept"} + more;
+  return tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "100", "--save", "kept"} + more;
 }
 
 // Steps of seconds: a request waits for the end of the one under way.
@@ -49,7 +41,7 @@ TEST(Signals, EachSavesAndEndsTheRun) {
                                       {SIGPWR, false}}) {
     SCOPED_TRACE(strsignal(signal));
     const Folder folder;
-    test::Process run(test::program("train", endless({})), folder);
+    Process run(program("train", endless({})), folder);
     ASSERT_TRUE(run.wait_for_handler(SIGPWR));  // the last that is set
     run.signal(signal);
     const Outcome outcome = run.finish();
@@ -65,19 +57,19 @@ TEST(Signals, EachSavesAndEndsTheRun) {
 
 TEST(Signals, WhatTheSystemRepeatsIsNoSecondRequest) {
   const Folder folder;
-  test::Process run(test::program("train", slow()), folder);
+  Process run(program("train", slow()), folder);
   ASSERT_TRUE(run.wait_for_handler(SIGPWR));
   for (const int signal : {SIGHUP, SIGXCPU, SIGHUP, SIGALRM, SIGXCPU, SIGTERM}) {  // of SIGTERM it is the first
     run.signal(signal);
     std::this_thread::sleep_for(std::chrono::milliseconds(120));
   }
-  ASSERT_TRUE(test::is_running(run.pid()));  // or the step was too short to tell
+  ASSERT_TRUE(is_running(run.pid()));  // or the step was too short to tell
   expect_saved(folder, run.finish());
 }
 
 TEST(Signals, OneFromASchedulerAndASecondEndTheRunAtOnce) {
   const Folder folder;
-  test::Process run(test::program("train", slow()), folder);
+  Process run(program("train", slow()), folder);
   ASSERT_TRUE(run.wait_for_handler(SIGPWR));
   run.signal(SIGUSR2);
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
@@ -87,7 +79,7 @@ TEST(Signals, OneFromASchedulerAndASecondEndTheRunAtOnce) {
 
 TEST(Signals, WhatNohupIgnoresStaysIgnored) {
   const Folder folder;
-  test::Process run(in_shell("exec nohup \"$@\"", test::program("train", endless({"--log-interval", "1"}))), folder);
+  Process run(in_shell("exec nohup \"$@\"", program("train", endless({"--log-interval", "1"}))), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();
@@ -99,10 +91,10 @@ TEST(Signals, WhatNohupIgnoresStaysIgnored) {
 // SIGXCPU comes at the limit and then each second; a step may take longer.
 TEST(Signals, ALimitOfProcessorTimeSavesAndEndsTheRun) {
   const Folder folder;
-  expect_saved(folder, test::run(in_shell("ulimit -St 1; exec \"$@\"", test::program("train", slow())), folder));
+  expect_saved(folder, run(in_shell("ulimit -St 1; exec \"$@\"", program("train", slow())), folder));
   const Folder other;
-  expect_saved(other, test::run(in_shell("ulimit -St 1; exec \"$@\"", test::program("train", endless({}))), other));
+  expect_saved(other, run(in_shell("ulimit -St 1; exec \"$@\"", program("train", endless({}))), other));
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,5 +1,4 @@
 // Every way to end a run in order, and each of the exit codes that --help lists.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -16,32 +15,23 @@
 
 #include "core/base/error.h"
 #include "tests/distributed/e2e/program.h"
+#include "tests/support/matchers.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Folder;
-using test::Outcome;
-using test::Words;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using test::operator+;
-
 Words silent_forever(const Words& more) {
-  return test::tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1000000", "--save", "kept"} + more;
+  return tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1000000", "--save", "kept"} + more;
 }
 
 int code_of(const Folder& folder, const std::string& program, const Words& flags) {
-  return test::run(test::program(program, flags), folder).code;
+  return run(test::program(program, flags), folder).code;
 }
 
 TEST(Stops, EveryProgramTellsTheExitCodes) {
   const Folder folder;
   for (const char* name : {"train", "generate", "plan", "report", "prepare", "convert"}) {
-    const Outcome help = test::run({std::string(MEGALITH_BIN_DIR "/") + name, "--help"}, folder);
-    EXPECT_EQ(help.code, 0);
+    const Outcome help = run_ok({std::string(MEGALITH_BIN_DIR "/") + name, "--help"}, folder);
     EXPECT_THAT(help.out, HasSubstr(exit_codes_text())) << name;
   }
 }
@@ -52,22 +42,21 @@ TEST(Stops, EachExitCodeIsReached) {
   folder.copy("text.bin", "cut.bin");
   folder.write("cut.idx", "not an index");
   folder.write("file", "");
-  const auto train = [&](const Words& flags) { return code_of(folder, "train", test::tiny_mock() + flags); };
+  const auto train = [&](const Words& flags) { return code_of(folder, "train", tiny_mock() + flags); };
   EXPECT_EQ(train({}), 0);
   EXPECT_EQ(train({"--lr", "x"}), 2);
   EXPECT_EQ(train({"--save", "file"}), 3);
-  EXPECT_EQ(code_of(folder, "train", test::tiny() + Words{"--data-path", "cut"}), 4);
+  EXPECT_EQ(code_of(folder, "train", tiny() + Words{"--data-path", "cut"}), 4);
   EXPECT_EQ(train({"--load", "none"}), 5);
   EXPECT_EQ(train({"--hidden-size", "1048576", "--num-attention-heads", "4096"}), 6);
   EXPECT_EQ(train({"--lr", "1e38", "--clip-grad", "0", "--max-skipped-steps", "1"}), 8);  // 7: hangs_test.cpp
   EXPECT_EQ(train({"--exit-interval", "2", "--save", "kept"}), 75);
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
-  EXPECT_EQ(test::run(test::program_on(
-                          2, "train",
-                          test::tiny_mock() + Words{"--check-hazards", "--train-iters", "2", "--suppress-wait", "0"}),
-                      folder)
-                .code,
-            9);
+  EXPECT_EQ(
+      run(program_on(2, "train", tiny_mock() + Words{"--check-hazards", "--train-iters", "2", "--suppress-wait", "0"}),
+          folder)
+          .code,
+      9);
 #endif
 }
 
@@ -75,14 +64,14 @@ TEST(Stops, EachExitCodeIsReached) {
 // The last allocation of the run is that of a step's memory with more room, in the middle of the run.
 TEST(Stops, NoMemoryForMoreRoomEndsAllRanksWithExitCode6) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + test::llama() +
-                      test::words(
+  const Words flags = tiny_mock() + llama() +
+                      words(
                           "--num-experts 4 --expert-model-parallel-size 2 --micro-batch-size 4 --train-iters 1 "
                           "--moe-expert-rank-capacity-factor 0.1");
   const auto fail_at = [&](int allocation) {
     const Words fault = {"--allow-faults", "--fault-rank", "1", "--fault",
                          "memory.pool:" + std::to_string(allocation) + ":abort-alloc"};
-    return test::run(test::program_on(2, "train", flags + fault), folder);
+    return run(program_on(2, "train", flags + fault), folder);
   };
   int fails = 1, passes = 128;
   Outcome last = fail_at(fails);
@@ -100,10 +89,9 @@ TEST(Stops, NoMemoryForMoreRoomEndsAllRanksWithExitCode6) {
 
 TEST(Stops, ANumericFailureIsToldOnce) {
   const Folder folder;
-  const Outcome outcome = test::run(
-      test::program_on(2, "train",
-                       test::tiny_mock() + Words{"--lr", "1e38", "--clip-grad", "0", "--max-skipped-steps", "1"}),
-      folder);
+  const Outcome outcome =
+      run(program_on(2, "train", tiny_mock() + Words{"--lr", "1e38", "--clip-grad", "0", "--max-skipped-steps", "1"}),
+          folder);
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
   EXPECT_EQ(outcome.code, 8);
 #endif
@@ -120,7 +108,7 @@ TEST(Stops, ANumericFailureIsToldOnce) {
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
   const Folder folder;
-  test::Process run(test::program_on(2, "train", silent_forever({"--stop-file", "stop"})), folder);
+  Process run(program_on(2, "train", silent_forever({"--stop-file", "stop"})), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   folder.write("stop", "");
   const Outcome outcome = run.finish();
@@ -133,19 +121,18 @@ TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
 TEST(Stops, ASecondRunInTheFolderOfAnotherIsRefused) {
   const Folder folder;
   const Words again = silent_forever({"--load", "kept", "--exit-interval", "1"});
-  test::Process first(test::program_on(2, "train", silent_forever({"--load", "kept", "--save-interval", "50"})),
-                      folder);
+  Process first(program_on(2, "train", silent_forever({"--load", "kept", "--save-interval", "50"})), folder);
   ASSERT_TRUE(first.wait_for_output("saved kept/step_0000050"));
-  test::expect_error(folder, test::program_on(2, "train", again), 3,
-                     AllOf(HasSubstr("train: error: [rank 0/2] --save kept: expected a folder that no other run saves "
-                                     "into, got one that another holds (kept/run.lock is locked)"),
-                           EndsWith("; stop the other run, or name another folder")));
-  const Words look = test::tiny_mock() + Words{"--load", "kept", "--save", "kept", "--skip-train", "--eval-iters", "1"};
+  expect_error(folder, program_on(2, "train", again), 3,
+               AllOf(HasSubstr("train: error: [rank 0/2] --save kept: expected a folder that no other run saves "
+                               "into, got one that another holds (kept/run.lock is locked)"),
+                     EndsWith("; stop the other run, or name another folder")));
+  const Words look = tiny_mock() + Words{"--load", "kept", "--save", "kept", "--skip-train", "--eval-iters", "1"};
   EXPECT_EQ(code_of(folder, "train", look), 0);
   const std::vector<pid_t> ranks = first.ranks();
   ASSERT_EQ(ranks.size(), 2u);
   for (const pid_t rank : ranks) kill(rank, SIGKILL);
-  EXPECT_EQ(test::run(test::program_on(2, "train", again), folder).code, 75);  // at once
+  EXPECT_EQ(run(program_on(2, "train", again), folder).code, 75);  // at once
   EXPECT_EQ(first.finish().code, 128 + SIGKILL);
 }
 
@@ -153,8 +140,8 @@ TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
   const Folder folder;
   // Steps of seconds, so that the first request is still waiting for the end of one.
   const Words flags = silent_forever({"--load", "kept"});
-  ASSERT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "2"}), folder).code, 75);
-  test::Process run(test::program_on(2, "train", flags + Words{"--global-batch-size", "40000"}), folder);
+  ASSERT_EQ(run(program_on(2, "train", flags + Words{"--exit-interval", "2"}), folder).code, 75);
+  Process run(program_on(2, "train", flags + Words{"--global-batch-size", "40000"}), folder);
   ASSERT_TRUE(run.wait_for_output("loaded kept/step_0000002"));
   for (int i = 0; i < 100 && !run.ranks().empty(); ++i) {  // mpirun may be slow, and those that wait for it are one
     run.signal(SIGUSR1);
@@ -162,16 +149,15 @@ TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
   }
   EXPECT_EQ(run.finish().code, 128 + SIGUSR1);
   EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0000002"));
-  EXPECT_EQ(test::run(test::program_on(2, "train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
+  EXPECT_EQ(test::run(program_on(2, "train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
 }
 #endif
 
 // In a step that takes seconds, and is the last.
 TEST(Stops, AStopFileThatCameTooLateDoesNotStopTheNextRun) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
-  test::Process last(test::program("train", flags + Words{"--train-iters", "1", "--global-batch-size", "20000"}),
-                     folder);
+  const Words flags = tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
+  Process last(program("train", flags + Words{"--train-iters", "1", "--global-batch-size", "20000"}), folder);
   ASSERT_TRUE(last.wait_for_handler(SIGTERM));
   folder.write("stop", "");
   EXPECT_EQ(last.finish().code, 0);
@@ -181,12 +167,11 @@ TEST(Stops, AStopFileThatCameTooLateDoesNotStopTheNextRun) {
 
 TEST(Stops, AStopFileOfAnotherRunIsRefused) {
   const Folder folder;
-  const Words flags = test::tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
+  const Words flags = tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
   const auto refused = [&](const std::string& kind) {
-    test::expect_train_error(
-        folder, flags, 2,
-        "--stop-file stop: expected a name under which there is nothing when the run starts, got " + kind +
-            "; remove it if it was meant for another run, or name another file");
+    expect_train_error(folder, flags, 2,
+                       "--stop-file stop: expected a name under which there is nothing when the run starts, got " +
+                           kind + "; remove it if it was meant for another run, or name another file");
   };
   folder.write("stop", "");
   refused("a regular file");
@@ -198,9 +183,9 @@ TEST(Stops, AStopFileOfAnotherRunIsRefused) {
   std::filesystem::create_symlink("nothing", folder.path("stop"));
   refused("a symbolic link");
   std::filesystem::remove(folder.path("stop"));
-  test::expect_train_error(folder, flags + Words{"--metrics-jsonl", "./stop"}, 2,
-                           "--stop-file and --metrics-jsonl: expected two files, got stop and ./stop, which are one; "
-                           "name another file for --stop-file");
+  expect_train_error(folder, flags + Words{"--metrics-jsonl", "./stop"}, 2,
+                     "--stop-file and --metrics-jsonl: expected two files, got stop and ./stop, which are one; "
+                     "name another file for --stop-file");
 }
 
 TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
@@ -220,7 +205,7 @@ TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
     };
   }
   for (const auto& [kind, make] : kinds) {
-    test::Process run(test::program("train", silent_forever({"--stop-file", "stop"})), folder);
+    Process run(program("train", silent_forever({"--stop-file", "stop"})), folder);
     ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
     make();
     ASSERT_TRUE(
@@ -238,10 +223,9 @@ TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
 
 TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
   const Folder folder;
-  test::Process run(
-      test::program("train", silent_forever({"--stop-file", "stop", "--allow-faults", "--fault",
-                                             "stop_file.remove:1:eio", "--fault", "stop_file.remove:2:eio"})),
-      folder);
+  Process run(program("train", silent_forever({"--stop-file", "stop", "--allow-faults", "--fault",
+                                               "stop_file.remove:1:eio", "--fault", "stop_file.remove:2:eio"})),
+              folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   folder.write("stop", "");
   const Outcome kept = run.finish();
@@ -250,18 +234,14 @@ TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
                                    "--stop-file: cannot remove ./stop: Input/output error (EIO); the disk or its "
                                    "connection fails: see the kernel's log; remove it before the next run")))
       << kept.err;
-  const Outcome unknown =
-      test::run(test::program("train", test::tiny_mock() + Words{"--stop-file", std::string(5000, 'x')}), folder);
-  EXPECT_EQ(unknown.code, 0);
+  const Outcome unknown = run_ok(program("train", tiny_mock() + Words{"--stop-file", std::string(5000, 'x')}), folder);
   EXPECT_THAT(unknown.warnings(), ::testing::Contains(HasSubstr("(ENAMETOOLONG); it will not stop this run")));
 }
 
 TEST(Stops, AFolderWithoutLocksIsAWarning) {
   const Folder folder;
   const auto train = [&](const Words& fault) {
-    return test::run(
-        test::program("train", test::tiny_mock() + Words{"--save", "kept", "--allow-faults", "--fault"} + fault),
-        folder);
+    return run(program("train", tiny_mock() + Words{"--save", "kept", "--allow-faults", "--fault"} + fault), folder);
   };
   const Outcome without = train({"save_lock.lock:1:enolck", "--fault", "save.temporary.lock:1:enolck"});
   EXPECT_EQ(without.code, 0) << without.err;
@@ -276,7 +256,7 @@ TEST(Stops, AFolderWithoutLocksIsAWarning) {
 
 TEST(Stops, SigtermAndTheClock) {
   const Folder folder;
-  test::Process run(test::program("train", silent_forever({})), folder);
+  Process run(program("train", silent_forever({})), folder);
   ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
   run.signal(SIGTERM);
   EXPECT_EQ(run.finish().code, 75);
@@ -286,4 +266,4 @@ TEST(Stops, SigtermAndTheClock) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test
