@@ -1,13 +1,11 @@
 #include "tests/style/budgets.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace megalith::style {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 std::string lines(int n) {
   std::string out;

@@ -1,13 +1,11 @@
 #include "tests/style/function_lines.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace megalith::style {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 std::vector<std::string> found(const std::string& text) {
   const auto functions = functions_of(text);

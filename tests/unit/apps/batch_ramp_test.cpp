@@ -4,9 +4,7 @@
 #include "core/optim/batch_ramp.h"
 #include "apps/config/run_length.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,12 +15,10 @@
 #include "apps/flags/flags.h"
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 using Ramp = std::vector<std::int64_t>;
 

@@ -1,22 +1,18 @@
 // Flags of a run that loads a checkpoint: what may differ, and --use-checkpoint-args.
 #include "apps/checkpoint/checkpoint_flags.h"
 
-#include <gmock/gmock.h>
-
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/data_options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "core/model/config.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::train_options;
-using testing::HasSubstr;
-using Words = std::vector<std::string>;
 using Config = std::map<std::string, std::string>;
 
 const Words kRope = {"--position-embedding-type", "rope"};
@@ -68,7 +64,7 @@ TEST(CheckpointFlags, AFlagThatTheCheckpointDoesNotKnowHasItsDefault) {
               HasSubstr("expected --rotary-percent 1, got --rotary-percent 0.5"));
 }
 
-class CheckpointArgs : public test::InFolder {
+class CheckpointArgs : public InFolder {
  protected:
   // The flags of a run that finds a checkpoint of `saved`.
   static Parsed parse(const Words& arguments, const Options& saved) {
@@ -221,10 +217,10 @@ TEST_F(CheckpointArgs, ADamagedConfigurationIsExit4) {
 }
 
 TEST_F(CheckpointArgs, NeedACheckpoint) {
-  EXPECT_EQ(test::train_outcome({"--use-checkpoint-args"}),
+  EXPECT_EQ(train_outcome({"--use-checkpoint-args"}),
             "exit 2: --use-checkpoint-args and --load: expected --use-checkpoint-args only with --load, got "
             "--use-checkpoint-args alone; use --load, or remove --use-checkpoint-args");
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -2,8 +2,6 @@
 #include "apps/convert/converter.h"
 #include "apps/flags/complete_options.h"
 
-#include <gmock/gmock.h>
-
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -14,18 +12,13 @@
 #include "core/base/files/file.h"
 #include "core/model/config.h"
 #include "parallel/checkpoint/checkpoint.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::HfFile;
-using test::outcome;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-using Words = std::vector<std::string>;
 
 const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
 constexpr std::array kFamilies = {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"};
@@ -43,7 +36,7 @@ std::string to_hf(const std::string& from, const std::string& to, const Words& m
   return run(flags);
 }
 
-class Converter : public test::InFolder {
+class Converter : public InFolder {
  protected:
   void TearDown() override {
     disarm_faults();
@@ -51,12 +44,12 @@ class Converter : public test::InFolder {
   }
 
   static ModelConfig model_of(const std::string& family) {
-    return parse_hf_config(test::read_file(kGolden + family + "/config.json"), "config.json");
+    return parse_hf_config(read_file(kGolden + family + "/config.json"), "config.json");
   }
   static void write_model(const std::string& folder, const ModelConfig& model, const HfFile& tensors) {
     std::filesystem::create_directories(folder);
     write(folder + "/config.json", hf_config_text(model, {}));
-    test::write_safetensors(folder + "/model.safetensors", tensors);
+    write_safetensors(folder + "/model.safetensors", tensors);
   }
   static LoadedCheckpoint open(const std::string& folder) {
     return std::move(find_checkpoint({.directory = folder}).value());
@@ -70,15 +63,15 @@ TEST_F(Converter, ThereAndBackBitForBit) {
         SCOPED_TRACE(family + " " + dtype + (fused ? " fused" : ""));
         const ModelConfig model = model_of(family);
         const std::string at = family + dtype + (fused ? "f" : "");
-        write_model(at, model, test::tensors_of(model, dtype, {.qkv = fused, .gate_up = fused, .experts = fused}));
-        const HfFile want = test::read_safetensors(at + "/model.safetensors");
+        write_model(at, model, tensors_of(model, dtype, {.qkv = fused, .gate_up = fused, .experts = fused}));
+        const HfFile want = read_safetensors(at + "/model.safetensors");
         to_native(at, at + ".native");
         to_hf(at + ".native", at + ".back");
-        const HfFile got = test::read_safetensors(at + ".back/model.safetensors");
+        const HfFile got = read_safetensors(at + ".back/model.safetensors");
         EXPECT_TRUE(fused || got == want);
         to_native(at + ".back", at + ".native2", {"--make-vocab-size-divisible-by", "128"});
         const std::string file = "/step_0000000/rank_0000_of_0001.safetensors";
-        EXPECT_TRUE(test::read_file(at + ".native" + file) == test::read_file(at + ".native2" + file));
+        EXPECT_TRUE(read_file(at + ".native" + file) == read_file(at + ".native2" + file));
       }
     }
   }
@@ -91,12 +84,12 @@ TEST_F(Converter, GoldenModelsComeBack) {
     to_hf(family, family + ".back", {"--max-shard-size", "9000"});
     HfFile got;
     for (const auto& entry : std::filesystem::directory_iterator(family + ".back")) {
-      if (entry.path().extension() == ".safetensors") got.merge(test::read_safetensors(entry.path().string()));
+      if (entry.path().extension() == ".safetensors") got.merge(read_safetensors(entry.path().string()));
     }
-    EXPECT_EQ(got, test::read_safetensors(kGolden + family + "/model.safetensors"));
+    EXPECT_EQ(got, read_safetensors(kGolden + family + "/model.safetensors"));
     EXPECT_TRUE(std::filesystem::exists(family + ".back/model.safetensors.index.json"));
-    const auto was = nlohmann::json::parse(test::read_file(kGolden + family + "/config.json"));
-    const auto is = nlohmann::json::parse(test::read_file(family + ".back/config.json"));
+    const auto was = nlohmann::json::parse(read_file(kGolden + family + "/config.json"));
+    const auto is = nlohmann::json::parse(read_file(family + ".back/config.json"));
     for (const char* key :
          {"model_type", "architectures", "rope_parameters", "attention_bias", "sliding_window", "num_local_experts",
           "num_experts_per_tok", "intermediate_size", "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers",
@@ -109,7 +102,7 @@ TEST_F(Converter, GoldenModelsComeBack) {
 
 TEST_F(Converter, PadsTheVocabularyAndTakesThePaddingAway) {
   const ModelConfig model = model_of("llama");  // 40 ids
-  write_model("hf", model, test::tensors_of(model, "F32"));
+  write_model("hf", model, tensors_of(model, "F32"));
   for (const auto& [multiple, rows] : {std::pair("1", 40), std::pair("32", 64), std::pair("128", 128)}) {
     const std::string native = std::string("native") + multiple;
     to_native("hf", native, {"--make-vocab-size-divisible-by", multiple});
@@ -121,27 +114,26 @@ TEST_F(Converter, PadsTheVocabularyAndTakesThePaddingAway) {
       EXPECT_TRUE(std::all_of(values.begin() + std::ptrdiff_t{40} * 32, values.end(), [](float x) { return x == 0; }));
     }
     to_hf(native, native + ".back");
-    EXPECT_EQ(test::read_safetensors(native + ".back/model.safetensors"),
-              test::read_safetensors("hf/model.safetensors"));
+    EXPECT_EQ(read_safetensors(native + ".back/model.safetensors"), read_safetensors("hf/model.safetensors"));
   }
 }
 
 TEST_F(Converter, OtherDtypes) {
   const ModelConfig model = model_of("qwen3");
-  HfFile tensors = test::tensors_of(model, "F16");
+  HfFile tensors = tensors_of(model, "F16");
   write_model("half", model, tensors);
   EXPECT_THAT(to_native("half", "half.native"), HasSubstr(", fp32,"));
-  write_model("float", model, test::tensors_of(model, "F32"));
+  write_model("float", model, tensors_of(model, "F32"));
   EXPECT_THAT(to_native("float", "float.native", {"--bf16"}), HasSubstr(", bf16,"));
   to_hf("float.native", "float.back");
-  for (const auto& [name, tensor] : test::read_safetensors("float.back/model.safetensors"))
+  for (const auto& [name, tensor] : read_safetensors("float.back/model.safetensors"))
     EXPECT_EQ(tensor.dtype, "BF16") << name;
-  EXPECT_THAT(test::read_file("float.back/config.json"), HasSubstr("\"dtype\": \"bfloat16\""));
+  EXPECT_THAT(read_file("float.back/config.json"), HasSubstr("\"dtype\": \"bfloat16\""));
 }
 
 TEST_F(Converter, TheCheckpointKnowsModelAndTokenizer) {
   ModelConfig model = model_of("gpt2");
-  write_model("hf", model, test::tensors_of(model, "F32"));
+  write_model("hf", model, tensors_of(model, "F32"));
   to_native("hf", "null");
   {
     const LoadedCheckpoint checkpoint = open("null");
@@ -150,26 +142,26 @@ TEST_F(Converter, TheCheckpointKnowsModelAndTokenizer) {
     EXPECT_EQ(checkpoint.state().step, 0);
     for (const TensorSpec& tensor : checkpoint.tensors()) EXPECT_EQ(kind_of(tensor.name), kParamKind);
     to_hf("null", "null.back");
-    EXPECT_THAT(test::read_file("null.back/config.json"), HasSubstr("\"eos_token_id\": 39,"));
+    EXPECT_THAT(read_file("null.back/config.json"), HasSubstr("\"eos_token_id\": 39,"));
   }
   EXPECT_ERROR(ExitCode::kUsage, "--tokenizer-type: expected at most the 40 ids of config.json, got 257",
                to_native("hf", "byte", {"--tokenizer-type", "byte"}));
   model.vocab_size = 300;
   resolve(model);
-  write_model("hf300", model, test::tensors_of(model, "F32"));
+  write_model("hf300", model, tensors_of(model, "F32"));
   to_native("hf300", "byte", {"--tokenizer-type", "byte"});
   EXPECT_EQ(open("byte").state().tokenizer, "byte-257");
   to_hf("byte", "byte.back");
-  EXPECT_THAT(test::read_file("byte.back/config.json"), HasSubstr("\"eos_token_id\": 256,"));
+  EXPECT_THAT(read_file("byte.back/config.json"), HasSubstr("\"eos_token_id\": 256,"));
 }
 
 TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
   ModelConfig model = model_of("gpt2");
   model.vocab_size = 1000;
   resolve(model);
-  write_model("hf", model, test::tensors_of(model, "BF16"));
+  write_model("hf", model, tensors_of(model, "BF16"));
   std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", "hf/tokenizer.json");
-  const std::string tokenizer = test::read_file("hf/tokenizer.json");
+  const std::string tokenizer = read_file("hf/tokenizer.json");
   write("hf/tokenizer_config.json", "{\"model_max_length\": 8}");
   write("hf/generation_config.json", "{}");  // nothing of the tokenizer's
   EXPECT_THAT(to_native("hf", "native"), HasSubstr(", tokenizer bpe-gpt2-"));
@@ -181,9 +173,9 @@ TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
   }
   write("hf/tokenizer.json", "{}");  // what lies there now is no matter
   to_hf("native", "back");
-  EXPECT_THAT(test::read_file("back/config.json"), testing::Not(HasSubstr("\"eos_token_id\": null,")));
-  EXPECT_EQ(test::read_file("back/tokenizer.json"), tokenizer);
-  EXPECT_EQ(test::read_file("back/tokenizer_config.json"), "{\"model_max_length\": 8}");
+  EXPECT_THAT(read_file("back/config.json"), testing::Not(HasSubstr("\"eos_token_id\": null,")));
+  EXPECT_EQ(read_file("back/tokenizer.json"), tokenizer);
+  EXPECT_EQ(read_file("back/tokenizer_config.json"), "{\"model_max_length\": 8}");
   EXPECT_FALSE(std::filesystem::exists("back/generation_config.json"));
   EXPECT_ERROR(ExitCode::kFormat, "; --tokenizer-type null converts the weights alone", to_native("hf", "other"));
   EXPECT_THAT(to_native("hf", "other", {"--tokenizer-type", "null"}), HasSubstr("tokenizer null-1000"));
@@ -192,7 +184,7 @@ TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
 // What a stranger's folder links to must not go into the checkpoint, nor out of it to where the model is uploaded.
 TEST_F(Converter, ALinkOutOfTheFolderIsRefused) {
   const ModelConfig model = model_of("gpt2");
-  write_model("hub/models--o--n/snapshots/01", model, test::tensors_of(model, "BF16"));
+  write_model("hub/models--o--n/snapshots/01", model, tensors_of(model, "BF16"));
   write("secret", "a key");
   const std::string folder = "hub/models--o--n/snapshots/01", link = folder + "/chat_template.jinja";
   std::filesystem::create_directories("hub/models--o--n/blobs");
@@ -212,9 +204,8 @@ TEST_F(Converter, TheTokenizersConfigNamesItsEnd) {
   ModelConfig model = model_of("gpt2");
   model.vocab_size = 1000;
   resolve(model);
-  write_model("hf", model, test::tensors_of(model, "BF16"));
-  nlohmann::json tokenizer =
-      nlohmann::json::parse(test::read_file(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json"));
+  write_model("hf", model, tensors_of(model, "BF16"));
+  nlohmann::json tokenizer = nlohmann::json::parse(read_file(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json"));
   tokenizer["added_tokens"][0]["content"] = "<|im_end|>";
   tokenizer["model"]["vocab"].erase("<|endoftext|>");
   tokenizer["model"]["vocab"]["<|im_end|>"] = 0;
@@ -225,7 +216,7 @@ TEST_F(Converter, TheTokenizersConfigNamesItsEnd) {
   to_native("hf", "native");
   std::filesystem::remove_all("hf");  // the copies are enough
   to_hf("native", "back");
-  const nlohmann::json config = nlohmann::json::parse(test::read_file("back/config.json"));
+  const nlohmann::json config = nlohmann::json::parse(read_file("back/config.json"));
   EXPECT_EQ(config.at("eos_token_id"), 0);
   EXPECT_EQ(config.at("bos_token_id"), 65);
 }
@@ -235,7 +226,7 @@ TEST_F(Converter, ACheckpointWithoutCopiesOfItsTokenizer) {
   ModelConfig model = model_of("gpt2");
   model.vocab_size = 1000;
   resolve(model);
-  write_model("hf", model, test::tensors_of(model, "BF16"));
+  write_model("hf", model, tensors_of(model, "BF16"));
   std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", "hf/tokenizer.json");
   to_native("hf", "native");
   LoadedCheckpoint with_copies = open("native");
@@ -248,10 +239,10 @@ TEST_F(Converter, ACheckpointWithoutCopiesOfItsTokenizer) {
   }
   ASSERT_TRUE(save_checkpoint({.directory = "old", .state = with_copies.state(), .shards = shards}).saved);
   to_hf("old", "found");
-  EXPECT_EQ(test::read_file("found/tokenizer.json"), test::read_file("hf/tokenizer.json"));
+  EXPECT_EQ(read_file("found/tokenizer.json"), read_file("hf/tokenizer.json"));
   std::filesystem::remove("hf/tokenizer.json");
   to_hf("old", "lost");  // with a warning
-  EXPECT_THAT(test::read_file("lost/config.json"), HasSubstr("\"eos_token_id\": null,"));
+  EXPECT_THAT(read_file("lost/config.json"), HasSubstr("\"eos_token_id\": null,"));
   EXPECT_FALSE(std::filesystem::exists("lost/tokenizer.json"));
 }
 
@@ -261,7 +252,7 @@ TEST_F(Converter, ModelTomlIsTheModelForTrainAndPlan) {
     ModelConfig model = model_of(family);
     model.vocab_size = 1000;
     resolve(model);
-    write_model(family, model, test::tensors_of(model, "BF16"));
+    write_model(family, model, tensors_of(model, "BF16"));
     std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", family + "/tokenizer.json");
     const std::string native = family + ".native";
     to_native(family, native);
@@ -286,11 +277,11 @@ TEST_F(Converter, ModelTomlIsTheModelForTrainAndPlan) {
 TEST_F(Converter, AMixtralOfOneChoiceGoesThereAndBack) {
   ModelConfig model = model_of("mixtral");
   model.moe.router_topk = 1;
-  write_model("hf", model, test::tensors_of(model, "BF16"));
+  write_model("hf", model, tensors_of(model, "BF16"));
   to_native("hf", "native");
   to_hf("native", "back");
-  EXPECT_EQ(test::read_safetensors("back/model.safetensors"), test::read_safetensors("hf/model.safetensors"));
-  EXPECT_THAT(test::read_file("back/config.json"), HasSubstr("\"num_experts_per_tok\": 1,"));
+  EXPECT_EQ(read_safetensors("back/model.safetensors"), read_safetensors("hf/model.safetensors"));
+  EXPECT_THAT(read_file("back/config.json"), HasSubstr("\"num_experts_per_tok\": 1,"));
 }
 
 TEST_F(Converter, AWidthThatNoTensorHasIsNotCompared) {
@@ -298,7 +289,7 @@ TEST_F(Converter, AWidthThatNoTensorHasIsNotCompared) {
     ModelConfig model = model_of(family);
     model.vocab_size = 256;
     resolve(model);
-    write_model(family, model, test::tensors_of(model, "BF16"));
+    write_model(family, model, tensors_of(model, "BF16"));
     const std::string native = family + ".native";
     run({"--from", "hf", "--load", family, "--save", native, "--tokenizer-type", "null"});
     const LoadedCheckpoint checkpoint = open(native);
@@ -361,7 +352,7 @@ TEST_F(Converter, FoldersThatAreNotThere) {
 TEST_F(Converter, DamagedCheckpoints) {
   to_native(kGolden + "llama", "native");
   const std::string file = "native/step_0000000/rank_0000_of_0001.safetensors";
-  std::string bytes = test::read_file(file);
+  std::string bytes = read_file(file);
   bytes[bytes.size() - 5] ^= 1;
   write(file, bytes);
   EXPECT_ERROR(ExitCode::kNoCheckpoint, "the file is damaged", to_hf("native", "back"));
@@ -371,7 +362,7 @@ TEST_F(Converter, DamagedCheckpoints) {
 // Each call on the files that are read fails once: exit code 3, and nothing is written.
 TEST_F(Converter, AFailedReadLeavesNothing) {
   const ModelConfig model = model_of("qwen2");
-  write_model("hf", model, test::tensors_of(model, "F32"));
+  write_model("hf", model, tensors_of(model, "F32"));
   int failures = 0;
   for (const std::string operation : {"open", "read", "map"}) {
     for (int at = 1;; ++at) {
@@ -397,4 +388,4 @@ TEST_F(Converter, AFailedReadLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

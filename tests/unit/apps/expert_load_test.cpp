@@ -1,7 +1,6 @@
 // How rows were spread over experts: from the counts of a step to what a user sees of them.
 #include "moe/expert_load.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,16 +9,12 @@
 #include "apps/metrics/metrics_reader.h"
 #include "apps/report/report_page.h"
 #include "core/model/config.h"
+#include "tests/support/matchers.h"
 #include "tests/support/rendered_page.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr std::int64_t kTokens = 100;  // of 2 choices each
 

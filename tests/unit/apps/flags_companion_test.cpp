@@ -1,7 +1,6 @@
 // What the rows say of other flags: these exist, and a flag without what it needs, or with what it excludes, is
 // refused.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,13 +8,13 @@
 
 #include "apps/flags/flags_table.h"
 #include "core/base/take_part.h"
+#include "tests/support/matchers.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
 
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 class Companions : public testing::Test {

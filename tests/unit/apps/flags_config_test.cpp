@@ -1,6 +1,5 @@
 // Configuration files and --print-config.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,22 +11,16 @@
 #include "apps/flags/flags.h"
 #include "core/base/files/fault.h"
 #include "core/model/config.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::train_options;
-using test::train_outcome;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 const std::string kForm = "; write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
 
-class FlagsConfig : public test::InFolder {
+class FlagsConfig : public InFolder {
  protected:
   // What `train --config run.toml` says to a file with this text.
   static std::string file_outcome(const std::string& text) {
@@ -116,10 +109,10 @@ TEST_F(FlagsConfig, AContradictionNamesTheLinesOfItsFlagsAlone) {
 TEST_F(FlagsConfig, FaultsAreArmedOnTheirRankBeforeFilesAreRead) {
   write("run.toml", "seed = 7\n");
   const auto parse = [](int rank) {
-    return parse_flags(App::kTrain,
-                       test::with_small_run({"--config", "run.toml", "--fault", "config.open:1:eio", "--allow-faults",
-                                             "--fault-rank", "1"}),
-                       rank);
+    return parse_flags(
+        App::kTrain,
+        with_small_run({"--config", "run.toml", "--fault", "config.open:1:eio", "--allow-faults", "--fault-rank", "1"}),
+        rank);
   };
   disarm_faults();
   EXPECT_EQ(parse(0).options.train.seed, 7);
@@ -243,7 +236,7 @@ std::string without_comments(const std::string& text) {
 TEST_F(FlagsConfig, PrintConfigSaysWhereEachValueCameFrom) {
   write("run.toml", "[x]\nlog-interval = 7\n");
   const std::string text =
-      parse_flags(App::kTrain, test::with_small_run({"--config", "run.toml", "--seed=5", "--print-config"})).print;
+      parse_flags(App::kTrain, with_small_run({"--config", "run.toml", "--seed=5", "--print-config"})).print;
   EXPECT_THAT(text, StartsWith("# megalith train "));
   EXPECT_THAT(text, HasSubstr("\n[model]\nnum-layers = 2                                  # command line\n"));
   EXPECT_THAT(text, HasSubstr("\nffn-hidden-size = 256                           # derived\n"));
@@ -261,7 +254,7 @@ TEST_F(FlagsConfig, PrintedConfigIsReadBackUnchanged) {
            {"--recompute-granularity=selective", "--lr-decay-style=WSD", "--lr-wsd-decay-iters=3",
             "--suppress-wait=4"}}) {
     const Parsed first = parse_flags(App::kTrain, [&] {
-      std::vector<std::string> all = test::with_small_run(flags);
+      std::vector<std::string> all = with_small_run(flags);
       all.push_back("--print-config");
       return all;
     }());
@@ -388,10 +381,10 @@ TEST(ShippedConfigs, EveryFileOfConfigsParses) {
   for (const auto& entry : std::filesystem::directory_iterator(std::string(MEGALITH_SOURCE_DIR) + "/configs")) {
     if (entry.path().extension() != ".toml") continue;
     ++files;
-    EXPECT_EQ(test::outcome(App::kTrain, {"--config", entry.path().string(), "--mock-data"}), "valid") << entry.path();
+    EXPECT_EQ(outcome(App::kTrain, {"--config", entry.path().string(), "--mock-data"}), "valid") << entry.path();
   }
   EXPECT_GE(files, 7);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,18 +1,15 @@
 // --help of every program: groups, and for each flag what it is, its unit, default and range.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
 #include <sstream>
 
 #include "apps/flags/flags_table.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
-
-using testing::StartsWith;
 
 // The text of one flag in --help: from its line to the next that starts with two blanks and no more.
 std::string text_of(const std::string& help, const std::string& flag) {

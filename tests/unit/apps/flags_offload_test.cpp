@@ -1,17 +1,13 @@
 // What --offload-modules takes and refuses.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "apps/config/offload_options.h"
+#include "tests/support/matchers.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::train_options;
-using test::train_outcome;
-using ::testing::HasSubstr;
 
 TEST(Flags, OffloadNamesWhatItCanMove) {
   const auto outcome = [](const std::vector<std::string>& more) {
@@ -54,7 +50,7 @@ TEST(Flags, OffloadNamesWhatItCanMove) {
 }
 
 TEST(Flags, OffloadOfExpertsGoesWithRecomputationOfOtherSlots) {
-  const std::vector<std::string> experts = test::words(
+  const std::vector<std::string> experts = words(
       "--num-experts 4 --swiglu --ffn-hidden-size 16 --disable-bias-linear "
       "--fine-grained-activation-offloading");
   const auto outcome = [&](std::vector<std::string> more) {
@@ -73,4 +69,4 @@ TEST(Flags, OffloadOfExpertsGoesWithRecomputationOfOtherSlots) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,6 +1,5 @@
 // --print-config: every value with its origin, and a dump that reads back as the same configuration.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,15 +9,13 @@
 #include "apps/checkpoint/checkpoint_flags.h"
 #include "apps/flags/flags_table.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
 
-using testing::AnyOf;
-using testing::HasSubstr;
-using testing::StartsWith;
 using Words = std::vector<std::string>;
 
 class RoundTrip : public test::InFolder {

@@ -1,6 +1,5 @@
 #include "apps/flags/flags.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,17 +15,12 @@
 #include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
 #include "core/model/config.h"
+#include "tests/support/matchers.h"
 #include "tests/support/words.h"
 #include "tests/unit/apps/flags_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::outcome;
-using test::train_options;
-using test::train_outcome;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(Flags, DefaultsAreMegatrons) {
   const Options options = train_options({});
@@ -50,25 +44,25 @@ TEST(Flags, DerivesWhatWasLeftOut) {
   EXPECT_EQ(by_samples.train.train_iters, 20);
   EXPECT_EQ(by_samples.train.schedule.lr_decay_samples, 1000);
   EXPECT_EQ(by_samples.train.schedule.lr_decay_iters, 0);
-  const Options ramp = train_options(
-      test::words("--train-iters 0 --train-samples 1000 --global-batch-size 48 --rampup-batch-size 16 16 96"));
+  const Options ramp =
+      train_options(words("--train-iters 0 --train-samples 1000 --global-batch-size 48 --rampup-batch-size 16 16 96"));
   EXPECT_EQ(ramp.train.train_iters, 3 + 2 + (1000 - 48 - 64) / 48);
   EXPECT_THAT(train_options({"--cuda-graph-impl", "transformer_engine"}).memory.cuda_graph_modules,
               ElementsAre("layer"));
   EXPECT_THAT(train_options({"--cuda-graph-impl", "local", "--cuda-graph-scope", "attn"}).memory.cuda_graph_modules,
               ElementsAre("attn"));
   EXPECT_THAT(
-      train_options(test::words("--cuda-graph-impl local --cuda-graph-modules mlp attn mlp")).memory.cuda_graph_modules,
+      train_options(words("--cuda-graph-impl local --cuda-graph-modules mlp attn mlp")).memory.cuda_graph_modules,
       ElementsAre("mlp", "attn"));
   EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).memory.recompute_modules,
               ElementsAre("core_attn"));
 }
 
 TEST(Flags, FillsEveryKindOfField) {
-  const Options options = train_options(
-      test::words("--bf16 --disable-bias-linear --swiglu --position-embedding-type rope --rotary-base=5e5 "
-                  "--normalization RMSNorm --lr-decay-style WSD --lr-wsd-decay-iters 10 --seed 4294967295 "
-                  "--mock-data=false --data-path 0.3 a 0.7 b --metrics-jsonl m.jsonl"));
+  const Options options =
+      train_options(words("--bf16 --disable-bias-linear --swiglu --position-embedding-type rope --rotary-base=5e5 "
+                          "--normalization RMSNorm --lr-decay-style WSD --lr-wsd-decay-iters 10 --seed 4294967295 "
+                          "--mock-data=false --data-path 0.3 a 0.7 b --metrics-jsonl m.jsonl"));
   EXPECT_EQ(options.model.params_dtype, DType::kBf16);
   EXPECT_FALSE(options.model.add_bias_linear);
   EXPECT_TRUE(options.model.swiglu);
@@ -128,8 +122,8 @@ TEST(Flags, TheLastOfTwoWins) {
   EXPECT_EQ(train_options({"--seed", "1", "--seed", "2"}).train.seed, 2);
   EXPECT_FALSE(train_options({"--swiglu", "--swiglu=false"}).model.swiglu);
   const Options of_lists = train_options(
-      test::words("--recompute-granularity selective --recompute-modules mlp layernorm --lr=2 "
-                  "--recompute-modules=core_attn --profile-ranks 0 --recompute-modules mlp_act --profile-ranks 1 2"));
+      words("--recompute-granularity selective --recompute-modules mlp layernorm --lr=2 "
+            "--recompute-modules=core_attn --profile-ranks 0 --recompute-modules mlp_act --profile-ranks 1 2"));
   EXPECT_THAT(of_lists.memory.recompute_modules, ElementsAre("mlp_act"));
   EXPECT_THAT(of_lists.logging.profile_ranks, ElementsAre("1", "2"));
   EXPECT_EQ(of_lists.train.schedule.lr, 2);
@@ -361,4 +355,4 @@ TEST(Flags, VersionSaysProgramNumberAndCommit) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,5 +1,4 @@
 // model.safetensors and an index in one folder: which is read, and where they disagree.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,14 +8,13 @@
 
 #include "core/hf/hf_config.h"
 #include "core/hf/hf_files.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/hf_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::HasSubstr;
 
 class HfFileAndIndex : public test::InFolder {};
 

@@ -16,13 +16,10 @@
 #include "tests/unit/apps/hf_folder.h"
 #include "tests/unit/checkpoint/expect_error.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::HfBytes;
-using test::HfFile;
-
-class HfFiles : public test::InFolder {
+class HfFiles : public InFolder {
  protected:
   void SetUp() override {
     InFolder::SetUp();
@@ -51,12 +48,12 @@ class HfFiles : public test::InFolder {
 
   static void expect_refused(const ModelConfig& model, const HfFile& tensors, const std::string& message,
                              ExitCode code = ExitCode::kFormat) {
-    test::write_safetensors("hf/model.safetensors", tensors);
+    write_safetensors("hf/model.safetensors", tensors);
     EXPECT_ERROR(code, message, match_hf_tensors(HfFolder("hf", hf_family(model)), model));
   }
   // With all of the file's tensors but these.
   static void expect_accepted(const ModelConfig& model, HfFile tensors, const std::set<std::string>& passed_over = {}) {
-    test::write_safetensors("hf/model.safetensors", tensors);
+    write_safetensors("hf/model.safetensors", tensors);
     const HfFolder folder("hf", hf_family(model));
     HfFile matched;
     for (const HfTensor& tensor : match_hf_tensors(folder, model)) {
@@ -74,20 +71,20 @@ class HfFiles : public test::InFolder {
 TEST_F(HfFiles, NamesAnExpertThatLacks) {
   llama_.moe = {.num_experts = 2, .router_topk = 2};
   resolve(llama_);
-  HfFile tensors = test::tensors_of(llama_, "F32");
+  HfFile tensors = tensors_of(llama_, "F32");
   tensors.erase("model.layers.0.block_sparse_moe.experts.1.w3.weight");
   tensors["model.layers.0.block_sparse_moe.experts.2.w3.weight"] = {"F32", {1}, "1234"};
   expect_refused(llama_, tensors,
                  "missing: model.layers.0.block_sparse_moe.experts.1.w3.weight; unknown: "
                  "'model.layers.0.block_sparse_moe.experts.2.w3.weight'; complete the folder");
-  tensors = test::tensors_of(llama_, "F32", {.experts = true});
+  tensors = tensors_of(llama_, "F32", {.experts = true});
   expect_accepted(llama_, tensors);
   tensors["model.layers.0.mlp.experts.down_proj"].shape = {12, 3};
   expect_refused(llama_, tensors, "down_proj' (expected F32, BF16 or F16 [2, 6, 3], got F32 [12, 3])");
 }
 
 TEST_F(HfFiles, NamesWhatLacksAndWhatIsTooMuch) {
-  HfFile tensors = test::tensors_of(llama_, "F32");
+  HfFile tensors = tensors_of(llama_, "F32");
   const std::string layer = "model.layers.0.";
   tensors.erase(layer + "mlp.up_proj.weight");
   tensors.erase("model.norm.weight");
@@ -103,13 +100,13 @@ TEST_F(HfFiles, NamesWhatLacksAndWhatIsTooMuch) {
 }
 
 TEST_F(HfFiles, LongListsAreCut) {
-  HfFile tensors = test::tensors_of(gpt2_, "BF16");
+  HfFile tensors = tensors_of(gpt2_, "BF16");
   for (int i = 0; i < 20; ++i) tensors["extra" + std::to_string(i)] = {"F32", {1}, "1234"};
   expect_refused(gpt2_, tensors, "'extra19' and 8 more");
 }
 
 TEST_F(HfFiles, BuffersPrefixesAndTheTiedOutputLayer) {
-  HfFile tensors = test::tensors_of(gpt2_, "F32");
+  HfFile tensors = tensors_of(gpt2_, "F32");
   expect_accepted(gpt2_, tensors);
   tensors["transformer.h.0.attn.bias"] = {"U8", {1}, "1"};
   tensors["lm_head.weight"] = tensors["transformer.wte.weight"];
@@ -125,22 +122,22 @@ TEST_F(HfFiles, BuffersPrefixesAndTheTiedOutputLayer) {
                  "hf: tensor lm_head.weight: expected the same bytes as transformer.wte.weight, which config.json ties "
                  "it to, got others; set tie_word_embeddings to false");
   HfFile bare;
-  for (const auto& [name, tensor] : test::tensors_of(gpt2_, "F32")) bare[name.substr(12)] = tensor;
+  for (const auto& [name, tensor] : tensors_of(gpt2_, "F32")) bare[name.substr(12)] = tensor;
   expect_accepted(gpt2_, bare);
   bare["transformer.wte.weight"] = bare["wte.weight"];
   expect_refused(gpt2_, bare, "hf/model.safetensors: expected each tensor once");
 }
 
 TEST_F(HfFiles, FusedProjections) {
-  expect_accepted(llama_, test::tensors_of(llama_, "F32", {.qkv = true, .gate_up = true}));
-  expect_accepted(llama_, test::tensors_of(llama_, "F32", {.gate_up = true}));
-  HfFile both = test::tensors_of(llama_, "F32", {.qkv = true});
+  expect_accepted(llama_, tensors_of(llama_, "F32", {.qkv = true, .gate_up = true}));
+  expect_accepted(llama_, tensors_of(llama_, "F32", {.gate_up = true}));
+  HfFile both = tensors_of(llama_, "F32", {.qkv = true});
   both["model.layers.0.self_attn.q_proj.weight"] = {"F32", {8, 6}, std::string(192, 'x')};
   expect_refused(llama_, both, "unknown: 'model.layers.0.self_attn.q_proj.weight'");
 }
 
 TEST_F(HfFiles, Parts) {
-  const HfFile all = test::tensors_of(llama_, "F32");
+  const HfFile all = tensors_of(llama_, "F32");
   HfFile first, second;
   std::map<std::string, std::string> index;
   for (const auto& [name, tensor] : all) {
@@ -148,8 +145,8 @@ TEST_F(HfFiles, Parts) {
     (is_first ? first : second)[name] = tensor;
     index[name] = is_first ? "a.safetensors" : "b.safetensors";
   }
-  test::write_safetensors("hf/a.safetensors", first);
-  test::write_safetensors("hf/b.safetensors", second);
+  write_safetensors("hf/a.safetensors", first);
+  write_safetensors("hf/b.safetensors", second);
   const std::string index_file = "hf/model.safetensors.index.json";
   write(index_file, hf_index_text(index, 1));
   const auto refused = [&](ExitCode code, const std::string& message) {
@@ -188,11 +185,11 @@ TEST_F(HfFiles, HostileFiles) {
   refused("hf/model.safetensors: not a valid safetensors file: ");
   write("hf/model.safetensors", std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10));
   refused("hf/model.safetensors: not a valid safetensors file: ");
-  test::write_safetensors("hf/model.safetensors", {}, "tf");
+  write_safetensors("hf/model.safetensors", {}, "tf");
   refused("hf/model.safetensors: format in __metadata__: expected pt, got 'tf'");
-  HfFile tensors = test::tensors_of(llama_, "F32");
-  test::write_safetensors("hf/model.safetensors", tensors);
-  const std::string whole = test::read_file("hf/model.safetensors");
+  HfFile tensors = tensors_of(llama_, "F32");
+  write_safetensors("hf/model.safetensors", tensors);
+  const std::string whole = read_file("hf/model.safetensors");
   for (std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{20}, std::size_t{8}, std::size_t{7}}) {
     write("hf/model.safetensors", whole.substr(0, size));
     refused("hf/model.safetensors: not a valid safetensors file: ");
@@ -254,11 +251,11 @@ TEST_F(HfFiles, OtherDtypes) {
   std::memcpy(&value, wide.data() + 4, 4);
   EXPECT_EQ(value, -3.0f);
 
-  HfFile tensors = test::tensors_of(llama_, "BF16");
-  test::write_safetensors("hf/model.safetensors", tensors);
+  HfFile tensors = tensors_of(llama_, "BF16");
+  write_safetensors("hf/model.safetensors", tensors);
   EXPECT_EQ(hf_params_dtype(HfFolder("hf", HfFamily::kLlama), hf_tensors(llama_)), DType::kBf16);
   tensors["model.norm.weight"].dtype = "F16";
-  test::write_safetensors("hf/model.safetensors", tensors);
+  write_safetensors("hf/model.safetensors", tensors);
   EXPECT_EQ(hf_params_dtype(HfFolder("hf", HfFamily::kLlama), hf_tensors(llama_)), DType::kFp32);
 }
 
@@ -276,20 +273,20 @@ HfOutput output_of(const ModelConfig& model, const HfFile& tensors, std::uint64_
 }
 
 TEST_F(HfFiles, WritesOneFileOrParts) {
-  const HfFile tensors = test::tensors_of(gpt2_, "F32");
+  const HfFile tensors = tensors_of(gpt2_, "F32");
   write_hf_folder(output_of(gpt2_, tensors, 1'000'000));
-  EXPECT_EQ(test::read_safetensors("out/deep/model/model.safetensors"), tensors);
+  EXPECT_EQ(read_safetensors("out/deep/model/model.safetensors"), tensors);
   EXPECT_FALSE(std::filesystem::exists("out/deep/model/model.safetensors.index.json"));
-  EXPECT_EQ(test::read_file("out/deep/model/config.json"), "{}\n");
+  EXPECT_EQ(read_file("out/deep/model/config.json"), "{}\n");
   std::filesystem::remove_all("out");
 
   write_hf_folder(output_of(gpt2_, tensors, 300));  // tensors of 24 to 576 bytes
   const std::map<std::string, std::string> index =
-      parse_hf_index(test::read_file("out/deep/model/model.safetensors.index.json"), "index");
+      parse_hf_index(read_file("out/deep/model/model.safetensors.index.json"), "index");
   HfFile got;
   std::size_t largest = 0;
   for (const auto& [name, file] : index) {
-    HfFile part = test::read_safetensors("out/deep/model/" + file);
+    HfFile part = read_safetensors("out/deep/model/" + file);
     std::size_t bytes = 0;
     for (const auto& [other, tensor] : part) bytes += tensor.bytes.size();
     EXPECT_TRUE(bytes <= 300 || part.size() == 1) << file;
@@ -308,18 +305,18 @@ TEST_F(HfFiles, WritesIntoNewAndEmptyFoldersOnly) {
   EXPECT_FALSE(std::filesystem::exists("new"));  // nothing is made yet
   std::filesystem::create_directories("out/deep/model");
   require_new_folder("out/deep/model");
-  write_hf_folder(output_of(llama_, test::tensors_of(llama_, "F32"), 1'000'000));
+  write_hf_folder(output_of(llama_, tensors_of(llama_, "F32"), 1'000'000));
   EXPECT_TRUE(std::filesystem::exists("out/deep/model/config.json"));
   EXPECT_ERROR(ExitCode::kUsage, "--save out/deep/model: expected a new or empty folder, got one with 2 entries",
                require_new_folder("out/deep/model"));
 }
 
 TEST_F(HfFiles, WritesWhereTheNameOfAFolderIsLessPlain) {
-  const HfFile tensors = test::tensors_of(llama_, "F32");
+  const HfFile tensors = tensors_of(llama_, "F32");
   HfOutput output = output_of(llama_, tensors, 1'000'000);
   output.path = "slash/";
   write_hf_folder(output);
-  EXPECT_EQ(test::read_safetensors("slash/model.safetensors"), tensors);
+  EXPECT_EQ(read_safetensors("slash/model.safetensors"), tensors);
 
   const std::filesystem::path folder = std::filesystem::current_path();
   std::filesystem::create_directories("here");
@@ -327,7 +324,7 @@ TEST_F(HfFiles, WritesWhereTheNameOfAFolderIsLessPlain) {
   output.path = ".";
   write_hf_folder(output);
   std::filesystem::current_path(folder);
-  EXPECT_EQ(test::read_safetensors("here/model.safetensors"), tensors);
+  EXPECT_EQ(read_safetensors("here/model.safetensors"), tensors);
 
   std::filesystem::create_directories("full/inner");
   std::filesystem::current_path("full/inner");
@@ -339,7 +336,7 @@ TEST_F(HfFiles, WritesWhereTheNameOfAFolderIsLessPlain) {
 }
 
 TEST_F(HfFiles, RemovesWhatAKilledWriteLeftBehindAndNothingElse) {
-  const HfFile tensors = test::tensors_of(llama_, "F32");
+  const HfFile tensors = tensors_of(llama_, "F32");
   const std::string left = "out/deep/.model.megalith-tmp-0", users = "out/deep/model.tmp-0";
   const std::string written = "out/deep/.model.megalith-tmp-1";
   for (const std::string& folder : {left, users, written}) {
@@ -349,13 +346,13 @@ TEST_F(HfFiles, RemovesWhatAKilledWriteLeftBehindAndNothingElse) {
   const Directory held = Directory::open("out/deep").open_directory(".model.megalith-tmp-1");
   EXPECT_TRUE(held.try_lock());  // as one that is being written
   write_hf_folder(output_of(llama_, tensors, 1'000'000));
-  EXPECT_EQ(test::read_safetensors("out/deep/model/model.safetensors"), tensors);
+  EXPECT_EQ(read_safetensors("out/deep/model/model.safetensors"), tensors);
   EXPECT_FALSE(std::filesystem::exists(left));
-  for (const std::string& folder : {users, written}) EXPECT_EQ(test::read_file(folder + "/config.json"), "other");
+  for (const std::string& folder : {users, written}) EXPECT_EQ(read_file(folder + "/config.json"), "other");
 }
 
 TEST_F(HfFiles, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
-  const HfFile tensors = test::tensors_of(llama_, "F32");
+  const HfFile tensors = tensors_of(llama_, "F32");
   HfOutput output = output_of(llama_, tensors, 1'000'000);
   output.tensors[0].shape = {std::int64_t{1} << 40, std::int64_t{1} << 18};
   EXPECT_ERROR(ExitCode::kFileIo, "free space for out/deep/model: expected at least 1152921504",
@@ -365,7 +362,7 @@ TEST_F(HfFiles, TooLittleSpaceIsFoundBeforeAnythingIsWritten) {
 
 // Each file operation fails once: an error, and nothing is left but empty folders.
 TEST_F(HfFiles, AFailedWriteLeavesNothing) {
-  const HfFile tensors = test::tensors_of(llama_, "F32");
+  const HfFile tensors = tensors_of(llama_, "F32");
   int failures = 0;
   for (const std::string operation : {"open", "mkdir", "create", "write", "sync", "close", "rename"}) {
     for (int at = 1;; ++at) {
@@ -394,4 +391,4 @@ TEST_F(HfFiles, AFailedWriteLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

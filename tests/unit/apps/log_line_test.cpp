@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <poll.h>
@@ -13,15 +12,12 @@
 #include "apps/metrics/metrics.h"
 #include "core/base/machine/peak_tflops.h"
 #include "core/base/text/units.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/step_metrics_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::step_metrics;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 StepMetrics metrics() {
   return {.iteration = 12,
@@ -192,11 +188,11 @@ TEST(PeakRate, IsOfTheGpuThatIsNamed) {
   EXPECT_EQ(bf16_peak_tflops("NVIDIA A100-SXM4-80GB"), 312);
   EXPECT_EQ(bf16_peak_tflops("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), 0);
   EXPECT_EQ(bf16_peak_tflops("CPU"), 0);
-  Options options = test::train_options({"--bf16"});
+  Options options = train_options({"--bf16"});
   EXPECT_EQ(peak_tflops_of(options, "NVIDIA H200"), 989);
   options.logging.peak_tflops = 600;
   EXPECT_EQ(peak_tflops_of(options, "NVIDIA H200"), 600);
-  EXPECT_EQ(peak_tflops_of(test::train_options({}), "NVIDIA H200"), 0);  // fp32 has another peak
+  EXPECT_EQ(peak_tflops_of(train_options({}), "NVIDIA H200"), 0);  // fp32 has another peak
 }
 
 TEST(Progress, ShowsBarAndTimeLeft) {
@@ -209,4 +205,4 @@ TEST(Progress, ShowsBarAndTimeLeft) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

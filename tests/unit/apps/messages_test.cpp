@@ -12,10 +12,8 @@
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/golden_messages.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::GoldenMessage;
 
 std::vector<std::string> golden_files() {
   std::vector<std::string> files;
@@ -29,23 +27,23 @@ std::vector<std::string> golden_files() {
 std::vector<GoldenMessage> all_messages() {
   std::vector<GoldenMessage> all;
   for (const std::string& file : golden_files()) {
-    for (GoldenMessage& message : test::golden_messages(file)) all.push_back(std::move(message));
+    for (GoldenMessage& message : golden_messages(file)) all.push_back(std::move(message));
   }
   return all;
 }
 
-class Messages : public test::InFolder, public testing::WithParamInterface<std::string> {};
+class Messages : public InFolder, public testing::WithParamInterface<std::string> {};
 
 // With MEGALITH_MESSAGES=FOLDER set the messages as they are now are written there, to compare and to take over.
 TEST_P(Messages, AreAsWritten) {
   const char* folder = std::getenv("MEGALITH_MESSAGES");
   std::string written;
   int number = 0;
-  for (const GoldenMessage& message : test::golden_messages(GetParam())) {
+  for (const GoldenMessage& message : golden_messages(GetParam())) {
     const std::string own = std::to_string(number++);
     std::filesystem::create_directory(own);
     std::filesystem::current_path(own);
-    const std::string outcome = test::outcome_of(message);
+    const std::string outcome = outcome_of(message);
     std::filesystem::current_path("..");
     EXPECT_EQ(outcome, message.expected) << message.file << ':' << message.line << ": " << message.title;
     written += message.title + "\n";
@@ -94,4 +92,4 @@ TEST(GoldenMessages, HaveCauseValuePlaceAndRemedy) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

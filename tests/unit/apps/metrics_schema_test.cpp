@@ -13,10 +13,8 @@
 #include "tests/support/test_folder.h"
 #include "tests/unit/apps/step_metrics_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::step_metrics;
 
 constexpr const char* kMetricsPage = MEGALITH_SOURCE_DIR "/docs/metrics.md";
 constexpr const char* kMetricsUpdate = "MEGALITH_UPDATE_DOCS=1 unit_apps --gtest_filter='MetricsPage.*'";
@@ -133,4 +131,4 @@ TEST(MetricsSchema, ReadingAndWritingAreInverse) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,6 +1,5 @@
 #include "apps/metrics/metrics.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
@@ -14,15 +13,13 @@
 #include "apps/metrics/metrics_reader.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/step_metrics_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::step_metrics;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::Pair;
 
 TEST(MetricsLine, HasEveryKeyInOneLine) {
@@ -91,7 +88,7 @@ TEST(MetricsLine, HexGivesTheFp32ValueBack) {
   }
 }
 
-class MetricsFile : public test::InFolder {
+class MetricsFile : public InFolder {
  protected:
   static std::vector<std::int64_t> iterations(const std::string& path) {
     std::vector<std::int64_t> out;
@@ -99,14 +96,14 @@ class MetricsFile : public test::InFolder {
     return out;
   }
   static void write_steps(const std::string& path, std::int64_t resumed, std::int64_t last) {
-    MetricsLog log(path, test::train_options({"--seed", "7"}), resumed);
+    MetricsLog log(path, train_options({"--seed", "7"}), resumed);
     for (std::int64_t i = resumed + 1; i <= last; ++i) log.write(step_metrics(i));
   }
 };
 
 TEST_F(MetricsFile, IsReadBack) {
   {
-    MetricsLog log("m.jsonl", test::train_options({"--seed", "7", "--data-path", "x \"y\"", "--mock-data=false"}), 0);
+    MetricsLog log("m.jsonl", train_options({"--seed", "7", "--data-path", "x \"y\"", "--mock-data=false"}), 0);
     StepMetrics metrics = step_metrics(1);
     metrics.validation_loss = 2.25;
     metrics.memory_bytes = {{"parameters", 1024}};
@@ -132,18 +129,18 @@ TEST_F(MetricsFile, IsReadBack) {
 
 TEST_F(MetricsFile, OnlyTheFirstLineOfARunDescribesIt) {
   write_steps("m.jsonl", 0, 3);
-  const std::string text = test::read_file("m.jsonl");
+  const std::string text = read_file("m.jsonl");
   EXPECT_EQ(text.find("\"run\""), text.rfind("\"run\""));
   EXPECT_LT(text.find("\"run\""), text.find('\n'));
 }
 
 TEST_F(MetricsFile, ResumeKeepsOneObjectPerStep) {
   write_steps("m.jsonl", 0, 5);
-  const std::string before = test::read_file("m.jsonl");
+  const std::string before = read_file("m.jsonl");
   write_steps("m.jsonl", 3, 6);
   EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4, 5, 6));
   const std::size_t fourth = before.find("{\"iteration\": 4");
-  EXPECT_EQ(test::read_file("m.jsonl").substr(0, fourth), before.substr(0, fourth));
+  EXPECT_EQ(read_file("m.jsonl").substr(0, fourth), before.substr(0, fourth));
   EXPECT_FALSE(std::filesystem::exists("m.jsonl.tmp"));
 }
 
@@ -151,7 +148,7 @@ TEST_F(MetricsFile, ResumeRemovesATornLine) {
   for (const std::string& torn : {std::string("{\"iteration\": 4, \"cons"), std::string(5'000'000, '\0')}) {
     const std::string path = std::to_string(torn.size()) + ".jsonl";
     write_steps(path, 0, 3);
-    write(path, test::read_file(path) + torn);
+    write(path, read_file(path) + torn);
     EXPECT_THAT(iterations(path), ElementsAre(1, 2, 3));
     write_steps(path, 4, 5);
     EXPECT_THAT(iterations(path), ElementsAre(1, 2, 3, 5));
@@ -185,7 +182,7 @@ TEST_F(MetricsFile, AFullDiskCostsNoLine) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(faults_fired(), 5);
   disarm_faults();
-  EXPECT_EQ(test::read_file("m.jsonl"), test::read_file("whole.jsonl"));
+  EXPECT_EQ(read_file("m.jsonl"), read_file("whole.jsonl"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
   EXPECT_THAT(said, HasSubstr("warning: --metrics-jsonl: cannot write "));
   EXPECT_THAT(said, HasSubstr("; it is kept and tried again at each step\n"));
@@ -202,22 +199,22 @@ void limit_files(rlim_t bytes) {
 
 TEST_F(MetricsFile, ALineThatBrokeOffGoesOnWhereItDid) {
   write_steps("whole.jsonl", 0, 6);
-  const std::string whole = test::read_file("whole.jsonl");
+  const std::string whole = read_file("whole.jsonl");
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   ::testing::internal::CaptureStderr();
   {
-    MetricsLog log("m.jsonl", test::train_options({"--seed", "7"}), 0);
+    MetricsLog log("m.jsonl", train_options({"--seed", "7"}), 0);
     log.write(step_metrics(1));
     const std::size_t line = whole.size() - whole.rfind("{\"iteration\": 6");
     limit_files(whole.find('\n') + line / 2);
     for (std::int64_t i = 2; i <= 4; ++i) log.write(step_metrics(i));
-    EXPECT_EQ(test::read_file("m.jsonl"), whole.substr(0, whole.find('\n') + line / 2));
+    EXPECT_EQ(read_file("m.jsonl"), whole.substr(0, whole.find('\n') + line / 2));
     limit_files(RLIM_INFINITY);
     for (std::int64_t i = 5; i <= 6; ++i) log.write(step_metrics(i));
   }
   const std::string said = ::testing::internal::GetCapturedStderr();
   std::signal(SIGXFSZ, before);
-  EXPECT_EQ(test::read_file("m.jsonl"), whole);
+  EXPECT_EQ(read_file("m.jsonl"), whole);
   EXPECT_THAT(said, HasSubstr("(EFBIG)"));
 }
 
@@ -234,18 +231,18 @@ TEST_F(MetricsFile, WhatWaitsIsBounded) {
   }
   disarm_faults();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--flag: written again, but 5 records are lost\n"));
-  const std::string text = test::read_file("m.log");
+  const std::string text = read_file("m.log");
   EXPECT_EQ(text.size(), std::size_t{16} << 20);
   EXPECT_EQ(text.back(), 'p');
 }
 
 TEST_F(MetricsFile, AnEvaluationAloneLeavesTheSteps) {
   write_steps("m.jsonl", 0, 5);
-  const std::string steps = test::read_file("m.jsonl");
+  const std::string steps = read_file("m.jsonl");
   write("m.jsonl", steps + "{\"iteration\": 6, \"cons");
-  MetricsLog("m.jsonl", test::train_options({"--skip-train"}), 3)
+  MetricsLog("m.jsonl", train_options({"--skip-train"}), 3)
       .write(EvaluationMetrics{.iteration = 3, .consumed_samples = 96, .validation_loss = 2.25});
-  const std::string text = test::read_file("m.jsonl");
+  const std::string text = read_file("m.jsonl");
   EXPECT_THAT(text,
               ::testing::StartsWith(steps + R"({"iteration": 3, "evaluation": "validation", )"
                                             R"("consumed_samples": 96, "validation_loss": 2.25, "run": {"megalith")"));
@@ -257,7 +254,7 @@ TEST_F(MetricsFile, AnEvaluationAloneLeavesTheSteps) {
     return info.st_ino;
   };
   const auto before = inode();
-  MetricsLog("m.jsonl", test::train_options({"--skip-train"}), 3).write(EvaluationMetrics{.iteration = 3});
+  MetricsLog("m.jsonl", train_options({"--skip-train"}), 3).write(EvaluationMetrics{.iteration = 3});
   EXPECT_EQ(inode(), before);
   write_steps("m.jsonl", 3, 4);
   EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1, 2, 3, 4));
@@ -287,7 +284,7 @@ TEST_F(MetricsFile, AForeignFileIsLeftAsItIs) {
       message_of([] { write_steps("m.jsonl", 3, 4); }),
       "exit 4: m.jsonl:1: expected a line of --metrics-jsonl, got \"a precious text\"; the file was left as it is; "
       "name another one");
-  EXPECT_EQ(test::read_file("m.jsonl"), "a precious text\nin two lines\n");
+  EXPECT_EQ(read_file("m.jsonl"), "a precious text\nin two lines\n");
   EXPECT_FALSE(std::filesystem::exists("m.jsonl.tmp"));
 }
 
@@ -364,4 +361,4 @@ TEST_F(MetricsFile, ReadingIsBounded) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

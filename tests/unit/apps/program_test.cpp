@@ -1,7 +1,6 @@
 // What is around the work of each program: errors that become exit codes, and the time in which a run must start.
 #include "core/base/machine/program.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -18,12 +17,12 @@
 #include "apps/train/start.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
 #include "parallel/watch/start_watch.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 TEST(Program, NoThreadToBeHadIsALackOfMemory) {
   testing::internal::CaptureStderr();

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,14 +8,12 @@
 #include "core/base/text/units.h"
 #include "core/reports/page.h"
 #include "core/reports/series.h"
+#include "tests/support/matchers.h"
 #include "tests/support/rendered_page.h"
 #include "tests/unit/apps/flags_support.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::size_t occurrences(const std::string& text, const std::string& what) {
   std::size_t count = 0;

@@ -1,16 +1,14 @@
 #include "apps/config/run_length.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
 
 TrainingOptions run_of(std::int64_t steps, std::int64_t batch) {
   TrainingOptions train;

@@ -1,7 +1,6 @@
 #include "apps/metrics/tensorboard.h"
 #include "core/reports/event_file.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,6 +11,8 @@
 
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/support/test_folder.h"
 
 namespace megalith {
@@ -265,13 +266,8 @@ TEST_F(TensorBoardFiles, AFullDiskCostsNoPoint) {
 }
 
 TEST(TensorBoard, AFolderThatCannotBeMadeIsAnError) {
-  try {
-    TensorBoardLog log("/dev/null/folder", std::nullopt);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kFileIo);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("--tensorboard-dir /dev/null/folder"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { TensorBoardLog log("/dev/null/folder", std::nullopt); }),
+              ::testing::HasSubstr("--tensorboard-dir /dev/null/folder"));
 }
 
 }  // namespace

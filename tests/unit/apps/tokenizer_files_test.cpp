@@ -1,11 +1,11 @@
 // Checkpoints keep the tokenizer's files: a run goes on where they are gone, with flags or with the checkpoint's own.
-#include <gmock/gmock.h>
 
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 
 #include "apps/train/trainer.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/parse_run.h"
@@ -13,7 +13,6 @@
 namespace megalith {
 namespace {
 
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 const std::string kGoldenTokenizers = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";

@@ -1,13 +1,11 @@
 #include "core/base/error.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 std::string message_of(const Fault& fault) {
   try {

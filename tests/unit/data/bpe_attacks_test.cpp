@@ -13,12 +13,12 @@
 #include "core/tokenizer/added_token_finder.h"
 #include "core/tokenizer/bpe_files.h"
 #include "core/tokenizer/tokenizer.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 using AddedTokenList = std::vector<std::pair<std::string, std::int32_t>>;
 

@@ -7,14 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/tokenizer/tokenizer.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::StartsWith;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 

@@ -1,5 +1,6 @@
 // Files that change under a run: its samples are those of the files that were opened, or an error.
 #include "core/data/dataset.h"
+#include "tests/support/matchers.h"
 
 #include <chrono>
 
@@ -9,7 +10,6 @@ namespace megalith {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
 class ChangedFiles : public testing::Test {

@@ -4,12 +4,12 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using testing::HasSubstr;
 using TokenIds = std::vector<std::int32_t>;
 
 class DatasetTest : public testing::Test {

@@ -1,14 +1,11 @@
 // PREFIX.tokenizer: what a dataset records of its tokenizer, and what becomes of data of another one.
 #include "core/base/files/fault.h"
 #include "core/data/dataset.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
 
 class DatasetTokenizers : public testing::Test {
  protected:

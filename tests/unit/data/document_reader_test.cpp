@@ -9,13 +9,11 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 class DocumentReader : public testing::Test {
  protected:

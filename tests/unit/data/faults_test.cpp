@@ -1,16 +1,14 @@
 // Every call on the files of a dataset fails once: a message, and no half dataset.
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "core/base/files/fault.h"
 #include "core/data/document_reader.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 Words operator+(Words a, const Words& b) {

@@ -4,13 +4,12 @@
 #include <limits>
 #include <numeric>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Tokens = std::vector<std::int32_t>;
 
 Tokens read_all(const IndexedDataset& data, std::int64_t sequence) {

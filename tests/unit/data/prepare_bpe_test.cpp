@@ -6,13 +6,12 @@
 
 #include "core/data/indexed_dataset.h"
 #include "core/tokenizer/tokenizer.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
 using Words = std::vector<std::string>;
 
 const std::string kFolder = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";

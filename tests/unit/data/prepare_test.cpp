@@ -9,15 +9,12 @@
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
 #include "core/tokenizer/tokenizer.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
-using testing::AllOf;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
 using Tokens = std::vector<std::int32_t>;
 
 struct Outcome {

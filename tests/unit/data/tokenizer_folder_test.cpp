@@ -4,13 +4,13 @@
 
 #include "core/tokenizer/model_folder.h"
 #include "core/tokenizer/tokenizer.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 using Json = nlohmann::json;
 
 const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";

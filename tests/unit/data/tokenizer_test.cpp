@@ -1,12 +1,10 @@
 #include "core/tokenizer/tokenizer.h"
 
+#include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(ByteTokenizer, EveryByteComesBack) {
   std::string text;

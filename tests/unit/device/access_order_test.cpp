@@ -1,7 +1,7 @@
 #include "core/instruments/access_order.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,9 +10,6 @@
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 std::byte memory[32];
 AccessRange read(int begin, int bytes) { return {memory + begin, static_cast<std::size_t>(bytes), false}; }

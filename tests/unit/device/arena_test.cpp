@@ -1,6 +1,5 @@
 #include "core/memory/arena.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -8,13 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 constexpr auto kActivations = MemoryCategory::kActivations;
 

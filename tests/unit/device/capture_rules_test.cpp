@@ -1,21 +1,16 @@
 // What is illegal in a capture, and what the error says.
 #include "core/device/graph.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <memory>
 
 #include "core/device/capture_guard.h"
 #include "core/instruments/timeline.h"
 #include "core/memory/arena.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 class CaptureRules : public TwoStreamsTest {};
 MEGALITH_BACKEND_TESTS(CaptureRules);

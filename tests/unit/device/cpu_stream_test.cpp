@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,13 +12,13 @@
 #include <vector>
 
 #include "core/instruments/timeline.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
 
 TEST(CpuStream, RunsTasksInTheOrderOfEnqueueing) {
   Stream stream(DeviceType::kCpu, "compute");

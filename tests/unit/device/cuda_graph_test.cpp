@@ -1,6 +1,5 @@
 // Capture and replay as only a GPU shows them: events that fire inside a running replay, branches that run at the same
 // time, what breaks a capture.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,13 +11,11 @@
 #include "core/device/capture_guard.h"
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 class CudaGraphTest : public CudaTest {
  protected:

@@ -1,13 +1,11 @@
 // What only a GPU shows: asynchrony, faults of kernels, the driver's errors, pinned memory, what a start refuses.
 #include "core/device/cuda_stream.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,14 +16,11 @@
 #include "core/device/graph.h"
 #include "core/memory/host_arena.h"
 #include "core/memory/memory_pool.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/device/cuda_test.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 
 CudaFacts good_facts() {
   return {.index = 0,

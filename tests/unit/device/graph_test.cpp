@@ -1,6 +1,5 @@
 #include "core/device/graph.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -9,14 +8,13 @@
 #include <vector>
 
 #include "core/device/capture_guard.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
 
 class GraphTest : public TwoStreamsTest {};
 MEGALITH_BACKEND_TESTS(GraphTest);

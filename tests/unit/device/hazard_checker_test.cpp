@@ -1,6 +1,5 @@
 #include "core/instruments/hazard_checker.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,14 +11,12 @@
 
 #include "core/device/graph.h"
 #include "core/memory/memory_pool.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 class HazardTest : public BackendTest {
  protected:

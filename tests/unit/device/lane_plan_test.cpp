@@ -1,18 +1,15 @@
 #include "core/device/lane_plan.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 TEST(LanePlanTest, ChainsRunBesideEachOtherAndTheLongestOneFirst) {
   // 0 - 2 - 4 and the shorter 1 - 3, both before 5.

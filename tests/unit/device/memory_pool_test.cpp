@@ -1,7 +1,6 @@
 #include "core/memory/memory_pool.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,13 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 TEST(MemoryPool, GivesAlignedMemoryOfAnySize) {
   MemoryPool pool(DeviceType::kCpu);

@@ -1,6 +1,5 @@
 #include "core/device/trace.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,13 +7,11 @@
 
 #include "core/base/error.h"
 #include "core/device/graph.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/device/test_ops.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 class TraceTest : public BackendTest {
  protected:

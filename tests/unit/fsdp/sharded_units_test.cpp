@@ -1,7 +1,6 @@
 // Units carried out by hand on thread ranks: what is whole when, and calls out of order.
 #include "fsdp/sharded_units.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,13 +14,11 @@
 #include "core/ops/op.h"
 #include "core/tensor/bf16.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 constexpr int kRanks = 2;
 constexpr std::int64_t kElements = 128 * kRanks;  // of a unit

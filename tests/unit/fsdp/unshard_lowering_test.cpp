@@ -2,25 +2,18 @@
 #include "fsdp/unshard_lowering.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/fsdp/units.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::lists_of;
-using test::points_of;
-using test::UnitLists;
-using test::UnitSpec;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Kind = ActionKind;
 
 std::int64_t count(const std::vector<Action>& actions, Kind kind) {
@@ -352,4 +345,4 @@ TEST(VerifyUnits, FindsWhatAnUpdateLacksAndWhatLacksTheUpdate) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

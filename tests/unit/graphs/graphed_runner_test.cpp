@@ -2,7 +2,6 @@
 #include "graphs/graphed_runner.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,13 +13,10 @@
 #include "core/device/capture_guard.h"
 #include "core/memory/memory_pool.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 // forward y = x + x, kept; backward_data g = dy + y; backward_weight sum += y + g.
 class Doubling : public Segment {

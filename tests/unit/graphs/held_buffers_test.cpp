@@ -1,19 +1,16 @@
 // What graphs of attention hold of a step of two layers: all but what eager segments have for themselves.
 #include "graphs/held_buffers.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <utility>
 #include <vector>
 
 #include "core/memory/memory_pool.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 // Segments 0 and 3 are captured; 1 and 2, and those from 4 on, follow each other.
 constexpr int kCaptured = 0, kMlpSegment = 1, kNorm = 2, kNext = 3, kHead = 4, kTail = 5, kEnd = 6;

@@ -1,16 +1,13 @@
 #include "core/layers/hooks.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(Hooks, RunInTheOrderOfTheirListAtTheirPointAlone) {
   HookTable table;
@@ -50,14 +47,9 @@ TEST(Hooks, OneThatThrowsIsNamedAndEndsTheList) {
   bool later = false;
   table.add(HookPoint::kPreWeight, [](const HookContext&) { throw std::runtime_error("no memory left"); });
   table.add(HookPoint::kPreWeight, [&](const HookContext&) { later = true; });
-  try {
-    table.run(HookPoint::kPreWeight, {.segment = "head", .microbatch = 7});
-    FAIL() << "the exception was swallowed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kInternal);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("pre_weight"), HasSubstr("head"), HasSubstr("microbatch 7"),
-                                    HasSubstr("no memory left")));
-  }
+  EXPECT_THAT(
+      error_of(ExitCode::kInternal, [&] { table.run(HookPoint::kPreWeight, {.segment = "head", .microbatch = 7}); }),
+      AllOf(HasSubstr("pre_weight"), HasSubstr("head"), HasSubstr("microbatch 7"), HasSubstr("no memory left")));
   EXPECT_FALSE(later);
 }
 
@@ -65,12 +57,7 @@ TEST(Hooks, AnErrorKeepsItsExitCode) {
   HookTable table;
   table.add(HookPoint::kPostForward,
             [](const HookContext&) { fail({.code = ExitCode::kCommunication, .subject = "unshard"}); });
-  try {
-    table.run(HookPoint::kPostForward, {});
-    FAIL() << "the error was swallowed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kCommunication);
-  }
+  error_of(ExitCode::kCommunication, [&] { table.run(HookPoint::kPostForward, {}); });
 }
 
 TEST(Hooks, StandBeforeAndAfterEachVerb) {

@@ -9,13 +9,8 @@
 #include "tests/support/op_test.h"
 #include "tests/support/segment_harness.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Run;
-using test::run_segment;
-using test::SegmentCase;
-using test::SegmentResult;
 
 constexpr std::int64_t kSequences = 3, kLength = 40, kTokens = kSequences * kLength, kHidden = 16, kVocab = 1000,
                        kPadded = 1024;
@@ -65,7 +60,7 @@ TEST_P(ChunkedHead, HasTheLossAndDataGradientOfThePlainOne) {
       difference = std::max(difference, std::abs(static_cast<double>(plain.main_gradients[0][i]) -
                                                  static_cast<double>(chunked.main_gradients[0][i])));
     }
-    EXPECT_LE(difference, 2 * test::tolerance(DType::kFp32, length) * magnitude);
+    EXPECT_LE(difference, 2 * tolerance(DType::kFp32, length) * magnitude);
     EXPECT_GT(largest, 100 * difference);
     if (chunk >= kTokens) {
       EXPECT_EQ(chunked.main_gradients, plain.main_gradients);
@@ -91,10 +86,10 @@ TEST_P(ChunkedHead, HoldsNoMoreLogitsThanAChunks) {
 
 TEST_P(ChunkedHead, EvaluatesAndReplays) {
   SegmentCase plain = head(GetParam(), 0), chunked = head(GetParam(), 11);
-  test::expect_same_bits(run_segment(chunked, Run::kEager), run_segment(chunked, Run::kReplay));
+  expect_same_bits(run_segment(chunked, Run::kEager), run_segment(chunked, Run::kReplay));
   plain.mode = chunked.mode = Mode::kEval;
   EXPECT_EQ(run_segment(chunked, Run::kEager).loss, run_segment(plain, Run::kEager).loss);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

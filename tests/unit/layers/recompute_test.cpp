@@ -1,15 +1,13 @@
 // Sequential and Recompute by what they call; that they give the bits of the plain run is in segment_test.cpp.
 #include "core/layers/recompute.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/memory/memory_pool.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
 
 using Calls = std::vector<std::string>;
 

@@ -10,24 +10,18 @@
 #include "tests/support/device_cases.h"
 #include "tests/unit/layers/segment_cases.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::NamedCase;
-using test::Run;
-using test::run_segment;
-using test::SegmentCase;
-using test::SegmentResult;
 
 class EverySegment : public testing::TestWithParam<NamedCase> {
  protected:
   void SetUp() override {
-    if (const std::string reason = test::missing(GetParam().test.device); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = missing(GetParam().test.device); !reason.empty()) GTEST_SKIP() << reason;
   }
   SegmentCase test() const { return GetParam().test; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Cases, EverySegment, testing::ValuesIn(test::all_segment_cases()), test::name_of_segment_case);
+INSTANTIATE_TEST_SUITE_P(Cases, EverySegment, testing::ValuesIn(all_segment_cases()), name_of_segment_case);
 
 bool finite_and_not_all_zero(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }) &&
@@ -39,7 +33,7 @@ TEST_P(EverySegment, ReplaysBitForBit) {
   const SegmentResult replayed = run_segment(test(), Run::kReplay);
   EXPECT_GE(replayed.captured_ops, 2);
   EXPECT_EQ(replayed.replays, 3);
-  test::expect_same_bits(eager, replayed);
+  expect_same_bits(eager, replayed);
   for (std::size_t i = 0; i < eager.main_gradients.size(); ++i)
     EXPECT_TRUE(finite_and_not_all_zero(eager.main_gradients[i])) << eager.names[i];
   for (const std::vector<float>& gradient : eager.input_gradients) {
@@ -53,8 +47,8 @@ TEST_P(EverySegment, WeightGradientsMayComeAfterLaterMicrobatches) {
   const SegmentResult at_once = run_segment(with, Run::kEager);
   with.delay_weights = true;
   const SegmentResult later = run_segment(with, Run::kEager);
-  test::expect_same_bits(at_once, later);
-  test::expect_same_bits(at_once, run_segment(with, Run::kReplay));
+  expect_same_bits(at_once, later);
+  expect_same_bits(at_once, run_segment(with, Run::kReplay));
   // What a segment keeps of three microbatches is alive at once, unless it keeps nothing but its inputs.
   EXPECT_GE(later.arena_bytes, at_once.arena_bytes + (at_once.activations.empty() ? 0 : 1));
 }
@@ -66,7 +60,7 @@ TEST_P(EverySegment, EvaluatesAsItTrainsWithLessMemory) {
   const SegmentResult evaluated = run_segment(with, Run::kEager);
   EXPECT_LE(evaluated.arena_bytes, trained.arena_bytes);
   EXPECT_TRUE(evaluated.input_gradients.empty());
-  test::expect_same_bits(evaluated, run_segment(with, Run::kReplay));
+  expect_same_bits(evaluated, run_segment(with, Run::kReplay));
   EXPECT_EQ(evaluated.outputs == trained.outputs, !GetParam().dropout) << "dropout acts in training alone";
   EXPECT_EQ(evaluated.loss, trained.loss);  // of the head; 0 elsewhere
 }
@@ -100,8 +94,8 @@ TEST_P(EverySegment, GivesTheSameBitsUnderEveryPolicy) {
       concerned = concerned || kept.activations.contains(std::string(name_of(kind)));
     }
     const SegmentResult recomputed = run_segment(with, Run::kEager);
-    test::expect_same_bits(kept, recomputed);
-    test::expect_same_bits(kept, run_segment(with, Run::kReplay));
+    expect_same_bits(kept, recomputed);
+    expect_same_bits(kept, run_segment(with, Run::kReplay));
     for (const SlotKind kind : policy.kinds)
       EXPECT_FALSE(recomputed.activations.contains(std::string(name_of(kind)))) << name_of(kind);
     EXPECT_EQ(recomputed.activations == kept.activations, !concerned);
@@ -115,34 +109,34 @@ std::size_t total(const SegmentResult& result) {
 }
 
 TEST(SegmentPolicies, ActOnAttentionAndMlp) {
-  const SegmentResult attention = run_segment(test::segment_case("attention_gqa_rope").test, Run::kEager);
+  const SegmentResult attention = run_segment(segment_case("attention_gqa_rope").test, Run::kEager);
   for (const char* kind : {"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
     EXPECT_GT(attention.activations.count(kind), 0u) << kind;
-  const SegmentResult mlp = run_segment(test::segment_case("mlp_swiglu").test, Run::kEager);
+  const SegmentResult mlp = run_segment(segment_case("mlp_swiglu").test, Run::kEager);
   for (const char* kind : {"mlp_norm", "fc1", "act", "fc2"}) EXPECT_GT(mlp.activations.count(kind), 0u) << kind;
 
   for (const Policy& policy : policies()) {
     SCOPED_TRACE(policy.module);
-    SegmentCase layer = test::segment_case("layer").test;
+    SegmentCase layer = segment_case("layer").test;
     const std::size_t before = total(run_segment(layer, Run::kEager));
     for (const SlotKind kind : policy.kinds) layer.policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute;
     EXPECT_LT(total(run_segment(layer, Run::kEager)), before);
   }
 }
 
-class RecomputedSegment : public test::OnDevice<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Backends, RecomputedSegment, testing::ValuesIn(test::devices()), test::name_of_device_case);
+class RecomputedSegment : public OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RecomputedSegment, testing::ValuesIn(devices()), name_of_device_case);
 
 TEST_P(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
   for (const char* name : {"attention_mha_bias_dropout", "mlp_swiglu", "layer_qk_norm_dropout"}) {
     for (const char* dtype : {"", "_bf16"}) {
       SCOPED_TRACE(std::string(name) + dtype);
-      SegmentCase plain = test::segment_case(std::string(name) + dtype, device()).test;
-      SegmentCase recomputed = test::segment_case(std::string(name) + "_recomputed" + dtype, device()).test;
+      SegmentCase plain = segment_case(std::string(name) + dtype, device()).test;
+      SegmentCase recomputed = segment_case(std::string(name) + "_recomputed" + dtype, device()).test;
       plain.microbatches = recomputed.microbatches = 2;
       const SegmentResult kept = run_segment(plain, Run::kEager);
       const SegmentResult again = run_segment(recomputed, Run::kEager);
-      test::expect_same_bits(kept, again);
+      expect_same_bits(kept, again);
       // Inputs of a segment are buffers of the test, so a recomputed one keeps nothing of its own.
       EXPECT_TRUE(again.activations.empty());
       EXPECT_FALSE(kept.activations.empty());
@@ -175,22 +169,22 @@ TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
     with.deterministic = false;
     const SegmentResult fused = run_segment(with, Run::kReplay);
     EXPECT_EQ(apart_forward.captured_ops, fused.captured_ops + 1);
-    test::expect_same_bits(fused, apart_forward);
-    test::expect_same_bits(fused, run_segment(with, Run::kEager));
+    expect_same_bits(fused, apart_forward);
+    expect_same_bits(fused, run_segment(with, Run::kEager));
     with.policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
-    test::expect_same_bits(fused, run_segment(with, Run::kEager));
+    expect_same_bits(fused, run_segment(with, Run::kEager));
     with.policies = {};
     with.build = gelu_mlp<false>;
     const SegmentResult apart = run_segment(with, Run::kReplay);
     EXPECT_EQ(apart.captured_ops, fused.captured_ops + 2);
-    test::expect_same_bits(fused, apart);
+    expect_same_bits(fused, apart);
   }
 }
 
 // Without --deterministic-mode: the GEMM's GELU sees the sum before it is rounded to bf16, so on CUDA only the same way
 // of running it gives the same bits.
-class FusedGelu : public test::OnDevice<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Backends, FusedGelu, testing::ValuesIn(test::devices()), test::name_of_device_case);
+class FusedGelu : public OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, FusedGelu, testing::ValuesIn(devices()), name_of_device_case);
 
 TEST_P(FusedGelu, RepeatsAndReplaysBitForBit) {
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
@@ -202,8 +196,8 @@ TEST_P(FusedGelu, RepeatsAndReplaysBitForBit) {
                      .device = device(),
                      .weight_std = 0.3f};
     const SegmentResult eager = run_segment(with, Run::kEager);
-    test::expect_same_bits(eager, run_segment(with, Run::kEager));
-    test::expect_same_bits(eager, run_segment(with, Run::kReplay));
+    expect_same_bits(eager, run_segment(with, Run::kEager));
+    expect_same_bits(eager, run_segment(with, Run::kReplay));
   }
 }
 
@@ -238,4 +232,4 @@ TEST(FusedLinear, IsItsPartsSideBySide) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

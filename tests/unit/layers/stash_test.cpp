@@ -1,15 +1,15 @@
 #include "core/layers/stash.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
+
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
 
 class StashTest : public testing::Test {
  protected:
@@ -88,13 +88,7 @@ TEST_F(StashTest, ADroppedSlotForgetsTheMicrobatchBefore) {
 }
 
 TEST_F(StashTest, AMissingSlotIsNamed) {
-  try {
-    stash_.at(2, "attention output");
-    FAIL() << "an empty slot was read";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kInternal);
-    EXPECT_THAT(error.what(), HasSubstr("attention output"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { stash_.at(2, "attention output"); }), HasSubstr("attention output"));
 }
 
 TEST_F(StashTest, PartsHaveStashesOfTheirOwn) {

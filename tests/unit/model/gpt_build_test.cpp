@@ -1,5 +1,4 @@
 // What build_gpt builds: segments, units, logical names, initial weights.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,12 +6,12 @@
 
 #include "core/model/gpt.h"
 #include "tests/support/download.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/model/model_families.h"
 
 namespace megalith {
 namespace {
 
-using testing::ElementsAre;
 using testing::IsSupersetOf;
 
 std::vector<std::string> names_of_segments(const GptModel& gpt) {

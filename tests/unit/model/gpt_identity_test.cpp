@@ -8,12 +8,8 @@
 #include "tests/unit/model/model_families.h"
 #include "tests/unit/model/model_run.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::ModelCase;
-using test::ModelResult;
-using test::run_model;
 
 struct Variant {
   std::string family;
@@ -28,7 +24,7 @@ void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.family
 
 std::vector<Variant> variants() {
   std::vector<Variant> all;
-  for (const DeviceType device : test::devices()) {
+  for (const DeviceType device : devices()) {
     all.push_back({"gpt2_dropout", DType::kFp32, device});
     all.push_back({"qwen3_dropout", DType::kFp32, device});
     all.push_back({"qwen3_dropout", DType::kBf16, device});
@@ -37,11 +33,10 @@ std::vector<Variant> variants() {
   return all;
 }
 
-class GptIdentity : public test::OnDevice<Variant> {
+class GptIdentity : public OnDevice<Variant> {
  protected:
   ModelCase plain() const {
-    return {
-        .config = test::family(GetParam().family, GetParam().dtype, device()), .microbatches = 4, .device = device()};
+    return {.config = family(GetParam().family, GetParam().dtype, device()), .microbatches = 4, .device = device()};
   }
 };
 
@@ -66,7 +61,7 @@ std::size_t kept_bytes(const ModelResult& result) {
 
 TEST_P(GptIdentity, TwoRunsAgree) {
   const ModelResult a = run_model(plain());
-  test::expect_same_bits(a, run_model(plain()));
+  expect_same_bits(a, run_model(plain()));
   ModelCase other = plain();
   other.seed = 2;
   EXPECT_NE(run_model(other).losses, a.losses);
@@ -77,7 +72,7 @@ TEST_P(GptIdentity, AReplayOfEverySegmentAgrees) {
   const ModelResult eager = run_model(with);
   with.replay = true;
   const ModelResult replayed = run_model(with);
-  test::expect_same_bits(eager, replayed);
+  expect_same_bits(eager, replayed);
   // Embedding, two layers of two, head; three verbs; four microbatches.
   EXPECT_EQ(replayed.replays, 2 * 6 * 3 * 4);
   EXPECT_GT(2 * replayed.captured_ops, replayed.replays);
@@ -111,7 +106,7 @@ TEST_P(GptIdentity, SelectiveRecomputeAgrees) {
     ModelCase with = plain();
     with.policies = recompute(module);
     const ModelResult recomputed = run_model(with);
-    test::expect_same_bits(kept, recomputed);
+    expect_same_bits(kept, recomputed);
     for (const SlotKind kind : module.kinds) {
       EXPECT_TRUE(kept_kinds(kept).contains(std::string(name_of(kind)))) << name_of(kind);
       EXPECT_FALSE(kept_kinds(recomputed).contains(std::string(name_of(kind)))) << name_of(kind);
@@ -136,11 +131,11 @@ TEST_P(GptIdentity, RecomputeOfWholeLayersAgrees) {
     ModelCase with = plain();
     with.recompute = layers;
     const ModelResult recomputed = run_model(with);
-    test::expect_same_bits(kept, recomputed);
+    expect_same_bits(kept, recomputed);
     EXPECT_LT(kept_bytes(recomputed), kept_bytes(kept));
     EXPECT_GT(recomputed.planned_ops, kept.planned_ops);
     with.replay = true;
-    test::expect_same_bits(kept, run_model(with));
+    expect_same_bits(kept, run_model(with));
   }
   ModelCase all = plain();
   all.recompute = {.ranges = {{.first = 0, .count = 2}}};
@@ -159,7 +154,7 @@ TEST_P(GptIdentity, TheOrderOfVerbsDoesNotMatter) {
       with.delay_weights = delayed;
       const ModelResult other = run_model(with);
       EXPECT_EQ(other.columns, delayed ? 4 : in_flight);
-      test::expect_same_bits(one_by_one, other);
+      expect_same_bits(one_by_one, other);
       EXPECT_GT(other.plan.peak_bytes, one_by_one.plan.peak_bytes);
     }
   }
@@ -174,7 +169,7 @@ TEST_P(GptIdentity, EverythingAtOnceAgrees) {
   with.in_flight = 3;
   with.delay_weights = true;
   with.replay = true;
-  test::expect_same_bits(run_model(plain()), run_model(with));
+  expect_same_bits(run_model(plain()), run_model(with));
 }
 
 // Per-sample arithmetic does not depend on who else is in the microbatch; only the sums of gradients do. On CUDA a GEMM
@@ -190,7 +185,7 @@ TEST_P(GptIdentity, LossesDoNotDependOnTheMicrobatchSize) {
   const std::vector<float> four = run_model(with).losses;
   const double fp32 = device() == DeviceType::kCpu ? 1e-6 : 1e-5;
   const double allowed =
-      device() == DeviceType::kCuda && GetParam().dtype == DType::kBf16 ? test::unit_roundoff(DType::kBf16) : fp32;
+      device() == DeviceType::kCuda && GetParam().dtype == DType::kBf16 ? unit_roundoff(DType::kBf16) : fp32;
   ASSERT_EQ(single.size(), 8u);
   ASSERT_EQ(four.size(), 2u);
   for (std::size_t m = 0; m < 2; ++m) {
@@ -199,11 +194,11 @@ TEST_P(GptIdentity, LossesDoNotDependOnTheMicrobatchSize) {
   }
 }
 
-class GptEvaluation : public test::OnDevice<DeviceType> {};
-INSTANTIATE_TEST_SUITE_P(Backends, GptEvaluation, testing::ValuesIn(test::devices()), test::name_of_device_case);
+class GptEvaluation : public OnDevice<DeviceType> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GptEvaluation, testing::ValuesIn(devices()), name_of_device_case);
 
 TEST_P(GptEvaluation, GivesTheLossOfTrainingAndKeepsNothing) {
-  ModelCase with{.config = test::family("llama"), .microbatches = 3, .device = device()};
+  ModelCase with{.config = family("llama"), .microbatches = 3, .device = device()};
   const ModelResult trained = run_model(with);
   with.mode = Mode::kEval;
   const ModelResult evaluated = run_model(with);
@@ -216,4 +211,4 @@ TEST_P(GptEvaluation, GivesTheLossOfTrainingAndKeepsNothing) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

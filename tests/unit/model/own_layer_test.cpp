@@ -1,7 +1,6 @@
 // The example of CONTRIBUTING.md in the model: LowRankLinear of the hidden size behind each MLP. With A = B = I it
 // gives what it takes, so that the model with it has the bits of the one without, on one rank and on tensor-parallel
 // ones, which are threads here.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -17,13 +16,12 @@
 #include "tests/support/download.h"
 #include "tests/support/error_of.h"
 #include "tests/support/low_rank_linear.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 #include "tests/unit/model/model_families.h"
 
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
 
 constexpr std::int64_t kBatch = 2;
 

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "core/base/rng.h"
 #include "core/layers/recompute.h"
@@ -15,15 +14,10 @@
 #include "tests/support/device_cases.h"
 #include "tests/support/segment_harness.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Run;
-using test::run_segment;
-using test::SegmentCase;
-using test::SegmentResult;
-
-constexpr std::int64_t kSequences = 2, kLength = 8, kHidden = 8, kFfn = 16;
+constexpr std::int64_t kSequences = 2, kTokensOfASequence = 8, kHidden = 8, kFfn = 16;
 constexpr float kLossScale = 0.125f;  // of the harness
 
 struct MoeCase {
@@ -39,7 +33,7 @@ MoeConfig experts(std::int64_t count, std::int64_t choices) {
 
 std::vector<MoeCase> cases() {
   std::vector<MoeCase> all;
-  for (const DeviceType device : test::devices()) {
+  for (const DeviceType device : devices()) {
     const std::string backend = "_" + std::string(name_of(device));
     MoeConfig mixtral = experts(4, 2);
     mixtral.router_load_balancing_type = {"aux_loss"};
@@ -102,23 +96,23 @@ SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false, Dropou
     return std::make_unique<Sequential>(std::move(segments));
   };
   return {.build = build,
-          .inputs = {{kSequences * kLength, kHidden}, {kSequences * kLength, kHidden}},
+          .inputs = {{kSequences * kTokensOfASequence, kHidden}, {kSequences * kTokensOfASequence, kHidden}},
           .gradients = 2,
           .sequences = kSequences,
-          .seq_length = kLength,
+          .seq_length = kTokensOfASequence,
           .experts = c.moe.balancing_coeff(MoeBalancing::kGlobal) != 0 ? c.moe.num_experts : 0,
           .device = c.device,
           .weight_std = 0.5f};
 }
 
-class MoeLayer : public test::OnDevice<MoeCase> {};
+class MoeLayer : public OnDevice<MoeCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer, testing::ValuesIn(cases()), [](const auto& c) { return c.param.name; });
 
 std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 // Rounding of a chain of some ten ops, in fp32, relative to the whole tensor. `want` has each step-th element.
-void expect_near(const std::vector<float>& got, const std::vector<double>& want, const std::string& name,
-                 std::size_t step = 1) {
+void expect_near_reference(const std::vector<float>& got, const std::vector<double>& want, const std::string& name,
+                           std::size_t step = 1) {
   ASSERT_EQ((got.size() + step - 1) / step, want.size()) << name;
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -126,7 +120,7 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& want,
     norm += want[i] * want[i];
   }
   EXPECT_GT(norm, 0) << name;
-  EXPECT_LE(std::sqrt(error), 10 * test::tolerance(DType::kFp32, kSequences * kLength + kFfn) * std::sqrt(norm))
+  EXPECT_LE(std::sqrt(error), 10 * tolerance(DType::kFp32, kSequences * kTokensOfASequence + kFfn) * std::sqrt(norm))
       << name;
 }
 
@@ -174,12 +168,12 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t
               .shared_ffn = static_cast<std::size_t>(moe.shared_expert_intermediate_size),
               .z_coeff = moe.z_loss_coeff,
               .drops_last = moe.token_drop_policy == MoeDropPolicy::kPosition};
-  const double rows = kSequences * kLength * static_cast<double>(moe.router_topk);
+  const double rows = kSequences * kTokensOfASequence * static_cast<double>(moe.router_topk);
   ref.with.capacity = static_cast<std::size_t>(
       std::min(rows, std::ceil(rows / static_cast<double>(moe.num_experts) * moe.expert_capacity_factor)));
   for (const MoeBalancing over : {MoeBalancing::kMicrobatch, MoeBalancing::kSequence, MoeBalancing::kGlobal}) {
     const double coeff = moe.balancing_coeff(over);
-    const std::size_t tokens = over == MoeBalancing::kSequence ? kLength : kSequences * kLength;
+    const std::size_t tokens = over == MoeBalancing::kSequence ? kTokensOfASequence : kSequences * kTokensOfASequence;
     if (coeff != 0) ref.with.balances.push_back({.coeff = coeff, .tokens = tokens});
   }
   for (std::size_t i = 0; i < r.names.size(); ++i) {
@@ -204,8 +198,8 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   const reference::MoeRun want = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
   ASSERT_GT(want.gap, 1e-4);  // else rounding decides
   ref.fixed = want;
-  expect_near(r.outputs[0], want.out, "out");
-  expect_near(r.outputs[1], want.residual, "residual");
+  expect_near_reference(r.outputs[0], want.out, "out");
+  expect_near_reference(r.outputs[1], want.residual, "residual");
   const auto sum = [&](StepSum which) {
     return static_cast<double>(r.sums[static_cast<std::size_t>(index_of(which))]);
   };
@@ -213,7 +207,7 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   EXPECT_NEAR(sum(StepSum::kAuxLoss), want.aux, 1e-5 * want.aux);
   EXPECT_NEAR(sum(StepSum::kZLoss), want.z, 1e-5 * want.z);
   // Gradients of hidden and residual are alike.
-  expect_near(r.input_gradients[0], ref.gradient(ref.hidden), "d_hidden");
+  expect_near_reference(r.input_gradients[0], ref.gradient(ref.hidden), "d_hidden");
   EXPECT_EQ(r.input_gradients[0], r.input_gradients[1]);
   for (std::size_t i = 0; i < r.names.size(); ++i) {
     // Of a large tensor some elements are looked at; of a pair as many of both halves.
@@ -226,7 +220,7 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
       const std::vector<double> up = ref.gradient(ref.weights.at("shared_experts.linear_up.weight"), step);
       gradient.insert(gradient.end(), up.begin(), up.end());
     }
-    expect_near(r.main_gradients[i], gradient, r.names[i], step);
+    expect_near_reference(r.main_gradients[i], gradient, r.names[i], step);
   }
 }
 
@@ -246,9 +240,9 @@ TEST_P(MoeLayer, DropsTheGradientsOfWhatItDrops) {
   }
   EXPECT_GT(dropped, want.size() / 8);
   EXPECT_LT(dropped, want.size() / 2);
-  expect_near(r.outputs[0], want, "out");
+  expect_near_reference(r.outputs[0], want, "out");
   constexpr std::size_t kStep = 13;  // of the elements some are looked at
-  expect_near(r.input_gradients[0], ref.gradient(ref.hidden, kStep), "d_hidden", kStep);
+  expect_near_reference(r.input_gradients[0], ref.gradient(ref.hidden, kStep), "d_hidden", kStep);
 }
 
 // A microbatch's loss over the global batch counts those before it too.
@@ -266,7 +260,7 @@ TEST_P(MoeLayer, CountsEarlierMicrobatches) {
   EXPECT_GT(std::abs(second.fixed.aux - alone), 1e-3 * alone);
   const double sum = first.fixed.aux + second.fixed.aux;
   EXPECT_NEAR(static_cast<double>(r.sums[static_cast<std::size_t>(StepSum::kAuxLoss)]), sum, 1e-5 * sum);
-  expect_near(r.input_gradients[2], second.gradient(second.hidden), "d_hidden");
+  expect_near_reference(r.input_gradients[2], second.gradient(second.hidden), "d_hidden");
 }
 
 // Logits are drawn in place of the router's own, for the choice as for the weights.
@@ -277,20 +271,21 @@ TEST_P(MoeLayer, DrawsLogitsToForceBalance) {
   const SegmentResult r = run_segment(with, Run::kEager);
   Reference ref = reference_of(c.moe, r);
   const std::int64_t experts = c.moe.num_experts;
-  std::vector<float> drawn(static_cast<std::size_t>(kSequences * kLength * experts));
+  std::vector<float> drawn(static_cast<std::size_t>(kSequences * kTokensOfASequence * experts));
   Stream cpu(DeviceType::kCpu, "draw");
-  draw_logits(cpu, Tensor(drawn.data(), DType::kFp32, {kSequences * kLength, experts}),
-              {.seed = with.seed, .name_hash = hash_name("router.random logits"), .std = 1}, {.seq_length = kLength});
+  draw_logits(cpu, Tensor(drawn.data(), DType::kFp32, {kSequences * kTokensOfASequence, experts}),
+              {.seed = with.seed, .name_hash = hash_name("router.random logits"), .std = 1},
+              {.seq_length = kTokensOfASequence});
   cpu.synchronize();
   for (auto row = drawn.begin(); row != drawn.end(); row += experts)
     ref.with.own_logits.emplace_back(row, row + experts);
-  expect_near(r.outputs[0], reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual).out, "out");
+  expect_near_reference(r.outputs[0], reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual).out, "out");
 }
 
 std::vector<DType> dtypes() { return {DType::kFp32, DType::kBf16}; }
 
 void expect_same_sums(const SegmentResult& a, const SegmentResult& b) {
-  test::expect_same_bits(a, b);
+  expect_same_bits(a, b);
   EXPECT_EQ(a.sums, b.sums);
 }
 
@@ -324,10 +319,10 @@ TEST_P(MoeLayer, HasTheSameBitsRecomputed) {
     with.microbatches = 2;
     with.delay_weights = true;
     const SegmentResult kept = run_segment(with, Run::kEager);
-    const std::size_t rows = 2 * kSequences * kLength * static_cast<std::size_t>(c.moe.router_topk);
+    const std::size_t rows = 2 * kSequences * kTokensOfASequence * static_cast<std::size_t>(c.moe.router_topk);
     EXPECT_EQ(kept.activations.at("expert_fc2"), rows * kFfn * 2);
     EXPECT_EQ(kept.activations.at("moe_act"), rows * 2 * kFfn * 2);
-    EXPECT_EQ(kept.activations.at("expert_fc1"), 2 * kSequences * kLength * kHidden * 2);
+    EXPECT_EQ(kept.activations.at("expert_fc1"), 2 * kSequences * kTokensOfASequence * kHidden * 2);
     with.policies[static_cast<std::size_t>(SlotKind::kExpertFc2)] = StashPolicy::kRecompute;
     const SegmentResult recomputed = run_segment(with, Run::kEager);
     expect_same_sums(kept, recomputed);
@@ -377,4 +372,4 @@ TEST_P(MoeLayer, GeneratesWithoutDropping) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

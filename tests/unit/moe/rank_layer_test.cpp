@@ -7,14 +7,9 @@
 #include <algorithm>
 #include <numeric>
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::expect_near;
-using test::RankLayerCase;
-using test::RankLayerResult;
-using test::Routing;
-using test::run_rank_layer;
 using Way = MoeTokenDispatcher;
 
 // Losses of single tokens alone: what is over many tokens is summed by groups of ranks that this test has not.
@@ -224,4 +219,4 @@ TEST(RankLayer, EveryWaitIsNeeded) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

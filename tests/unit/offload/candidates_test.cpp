@@ -1,19 +1,16 @@
 // What a small recording's storages are found to be: who holds, writes and reads them, and which cannot leave.
 #include "offload/candidates.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Kind = ActionKind;
 

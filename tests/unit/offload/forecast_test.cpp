@@ -5,10 +5,8 @@
 
 #include "tests/unit/offload/layered_step.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::LayeredStep;
 
 OffloadStats copies(double out, double back) {
   const LayeredStep layered;
@@ -32,4 +30,4 @@ TEST(OffloadForecast, CopiesThatAreLongerThanALayerStallEachOther) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -2,19 +2,16 @@
 // all are on the host at the end of forward.
 #include "offload/host_room.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "offload/lowering.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/offload/layered_step.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::LayeredStep;
-using ::testing::ElementsAre;
 
 TEST(OffloadHostRoom, IsForTheSlotsThatAreAwayLongest) {
   const LayeredStep layered;
@@ -66,4 +63,4 @@ TEST(OffloadHostRoom, CountsWhatLeavesWhereAnotherComesBack) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,7 +1,6 @@
 // Where the four actions of a slot stand in the lists of all schedules, and that a list in which one is missing or
 // elsewhere is refused.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,12 +8,11 @@
 #include "offload/lowering.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using Kind = ActionKind;
 
 constexpr int kLayers = 3;  // of a chunk, two segments each; behind them a head

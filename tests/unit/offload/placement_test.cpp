@@ -2,19 +2,17 @@
 // a GB more, its backward gives it up.
 #include "offload/placement.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "offload/lowering.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/offload/layered_step.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::LayeredStep;
-using ::testing::ElementsAre;
 using enum SlotFate;
 
 struct Placed {
@@ -150,4 +148,4 @@ TEST(OffloadPlacement, KnowsWhatIsAliveInEachAction) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

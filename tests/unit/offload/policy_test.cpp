@@ -1,14 +1,11 @@
 // Which candidates move for which request, and the reasons of the others.
 #include "offload/policy.h"
+#include "tests/support/matchers.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace megalith {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr std::size_t kMib = 1 << 20;
 

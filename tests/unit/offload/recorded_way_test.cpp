@@ -1,17 +1,15 @@
 // A recorded step in which an op touches a slot that has left the device is refused.
 #include "offload/recorded_way.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/device/stream.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using Kind = ActionKind;
 
 // Two microbatches in one column, each: forward of segment 0 writes the slot, which leaves and comes back for backward.

@@ -1,28 +1,18 @@
 // What moves of a storage whose views are bounded: rows in use alone, where all views have the same ones.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 
 #include "core/device/copy.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/offload/transfer_bench.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Bench;
-using test::kColumns;
-using test::kColumnsInFlight;
-using test::kFirst;
-using test::kRows;
-using test::kWidth;
-using test::Plans;
-using test::record;
-using ::testing::Each;
-
-class OffloadedRows : public test::TransferTest {};
-INSTANTIATE_TEST_SUITE_P(Backends, OffloadedRows, testing::ValuesIn(test::devices()), test::name_of_device_case);
+class OffloadedRows : public TransferTest {};
+INSTANTIATE_TEST_SUITE_P(Backends, OffloadedRows, testing::ValuesIn(devices()), name_of_device_case);
 
 // A copy engine takes the first rows whether in use or not, but no more than there are, a kernel those behind them.
 TEST_P(OffloadedRows, RowsInUseMove) {
@@ -132,4 +122,4 @@ TEST_P(OffloadedRows, AllOfAStorageMovesWhereItsViewsDiffer) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

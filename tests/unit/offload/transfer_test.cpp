@@ -1,5 +1,4 @@
 // A slot's way to the host and back (transfer_bench.h), with either stream of copies held up, and with waits left out.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,24 +8,17 @@
 
 #include "core/device/graph.h"
 #include "core/instruments/hazard_checker.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/offload/transfer_bench.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-using test::Bench;
-using test::kBytes;
-using test::kColumnsInFlight;
-using test::Plans;
-using test::points;
-using test::record;
 using Kind = ActionKind;
-using ::testing::Each;
 using ::testing::IsNan;
-using ::testing::Not;
 
-class OffloadTransfer : public test::TransferTest {};
-INSTANTIATE_TEST_SUITE_P(Backends, OffloadTransfer, testing::ValuesIn(test::devices()), test::name_of_device_case);
+class OffloadTransfer : public TransferTest {};
+INSTANTIATE_TEST_SUITE_P(Backends, OffloadTransfer, testing::ValuesIn(devices()), name_of_device_case);
 
 TEST_P(OffloadTransfer, ViewsFollowTheirStorageWhoseMemoryIsAnothersMeanwhile) {
   const Plans plans = record();
@@ -223,4 +215,4 @@ TEST_P(OffloadTransfer, ACallOutOfOrderIsAnError) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

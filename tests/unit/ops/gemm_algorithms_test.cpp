@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
+
 namespace megalith::test {
 namespace {
 
@@ -111,13 +114,7 @@ TEST(GemmAlgorithms, DamagedEntriesAreRefusedAndNothingIsTaken) {
     std::string& value = entries.rbegin()->second;
     value = *damage == 'x' ? 'x' + value.substr(1) : damage;
     GemmAlgorithms table(GemmChoice::kMeasured, kHere);
-    try {
-      table.load(entries, "table.json");
-      ADD_FAILURE();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kFormat);
-      EXPECT_NE(std::string_view(error.what()).find("table.json"), std::string_view::npos);
-    }
+    EXPECT_THAT(error_of(ExitCode::kFormat, [&] { table.load(entries, "table.json"); }), HasSubstr("table.json"));
     EXPECT_TRUE(table.entries().empty());
   }
 }

@@ -1,18 +1,16 @@
 // Expected values are written as closed forms of the step, not by calling the code under test.
 #include "core/optim/lr_schedule.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::HasSubstr;
 
 double rate_after(const LrSchedule& schedule, std::int64_t steps) { return learning_rate(schedule, {.steps = steps}); }
 

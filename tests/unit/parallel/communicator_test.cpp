@@ -2,7 +2,6 @@
 // time.
 #include "parallel/comm/communicator.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -26,13 +25,11 @@
 #include "parallel/comm/reduce_parts.h"
 #include "parallel/comm/sequence_check.h"
 #include "parallel/comm/single_communicator.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 template <std::size_t kSize>
 Tensor tensor_of(std::array<float, kSize>& values) {

@@ -1,5 +1,4 @@
 // What groups record of their calls, how sequences are compared, and what the report of a hang says.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -8,13 +7,11 @@
 #include "parallel/watch/awake_time.h"
 #include "parallel/watch/flight_recorder.h"
 #include "parallel/watch/hang_report.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr int kFp32 = static_cast<int>(DType::kFp32);
 

@@ -1,7 +1,6 @@
 // Buckets, their sums on thread ranks, overlap with the backward pass, and the proof that each event wait is needed.
 #include "parallel/data_parallel/gradient_reducer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,12 +16,11 @@
 #include "parallel/comm/single_communicator.h"
 #include "parallel/data_parallel/parameter_gatherer.h"
 #include "parallel/mesh/instance_groups.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
 
 // Announces and enqueues a task, as an op's launch does.
 void enqueue(Stream& stream, const Access& access, CpuStream::Task task) {

@@ -1,7 +1,6 @@
 // Layers over the parts of a pipeline: the layout's text, and splits without one.
 #include "parallel/pipeline_parallel/layer_layout.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -10,12 +9,10 @@
 
 #include "core/base/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::string parsed(const std::string& text, int num_layers, int num_stages) {
   return result_of(ExitCode::kUsage, [&] { return to_string(parse_layer_layout(text, num_layers, num_stages)); });

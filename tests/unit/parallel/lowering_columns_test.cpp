@@ -1,5 +1,4 @@
 // Columns as data: who is in them, who their partners are, and how many there are.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -8,12 +7,11 @@
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
 
 // A column is one chunk's for good, and one microbatch's from its first action to its last. Where a stage hands over to
 // itself, each column of the one chunk has one partner of the other.

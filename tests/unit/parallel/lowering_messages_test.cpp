@@ -1,6 +1,5 @@
 // The lists of all stages together: what is sent is received in the same order, and no stage waits for ever, even where
 // a message leaves only when its receiver has posted.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -11,12 +10,11 @@
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "parallel/pipeline_parallel/messages.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
 
 // What a message carries: the part whose output (or whose output's gradient) it is, and the microbatch.
 using Cargo = std::tuple<int, int, bool>;

@@ -2,7 +2,6 @@
 #include "parallel/pipeline_parallel/lowering.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,14 +9,11 @@
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/schedule.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
 namespace {
-
-using testing::AnyOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 // Calls visit(schedule, stage, actions) for stages 1 to 8 and microbatches 1 to 32 of schedules of one chunk.
 template <class Visit>

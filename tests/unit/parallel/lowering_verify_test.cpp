@@ -1,21 +1,17 @@
 // What verify() finds in damaged action lists.
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "parallel/pipeline_parallel/schedule.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/parallel/schedule_support.h"
 
 namespace megalith {
 namespace {
-
-using testing::AnyOf;
-using testing::HasSubstr;
 
 // Embedding, two layers of two segments, head: the tied embedding is segment 0.
 const ChunkSegments kSixSegments{6};
@@ -114,14 +110,9 @@ TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
   const auto reduce = std::find(damaged.begin(), damaged.end(), Action{.kind = ActionKind::kReduce, .item = 0});
   ASSERT_LT(weight - damaged.begin(), reduce - damaged.begin());
   std::rotate(weight, weight + 1, reduce + 1);
-  try {
-    verify(damaged, kSixSegments, kThreeBuckets);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kInternal);
-    EXPECT_THAT(error.what(), HasSubstr("action list: reduce bucket 0 needs before it: backward_weight chunk 0 "
-                                        "microbatch 1 segment 5 column 1"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify(damaged, kSixSegments, kThreeBuckets); }),
+              HasSubstr("action list: reduce bucket 0 needs before it: backward_weight chunk 0 "
+                        "microbatch 1 segment 5 column 1"));
 }
 
 TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {

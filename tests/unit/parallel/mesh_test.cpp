@@ -1,11 +1,9 @@
 // Coordinates and groups against brute force, for all sizes up to 48 ranks; errors; the groups made by Mesh::create.
 #include "parallel/mesh/mesh.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -13,14 +11,12 @@
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/mesh/instance_groups.h"
 #include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr std::array kDense = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
 constexpr std::array kExpert = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kPp};

@@ -1,5 +1,4 @@
 // Replicas of a group of thread ranks: equal ones agree, and every flipped bit is found on its rank and in its tensor.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,13 +6,11 @@
 #include <random>
 
 #include "parallel/data_parallel/replica_check.h"
+#include "tests/support/matchers.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // Tensors of several sizes and dtypes in a rank's own memory.
 class Replica {

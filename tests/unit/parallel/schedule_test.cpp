@@ -2,7 +2,6 @@
 #include "parallel/pipeline_parallel/schedule.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "core/base/error.h"
 #include "parallel/pipeline_parallel/lowering.h"
 #include "parallel/pipeline_parallel/simulator.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/parallel/published.h"
 #include "tests/unit/parallel/schedule_support.h"
 
@@ -21,7 +21,6 @@ namespace megalith {
 namespace {
 
 using enum ActionKind;
-using testing::HasSubstr;
 
 // "F0.1": chunk 0 or 1 behind the dot where there are two; B+W: one block.
 std::string written(const Schedule& schedule, int stage) {

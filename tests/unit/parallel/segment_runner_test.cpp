@@ -1,7 +1,6 @@
 #include "parallel/pipeline_parallel/segment_runner.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,12 +8,11 @@
 #include <vector>
 
 #include "core/memory/memory_pool.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 using Calls = std::vector<std::string>;
 
@@ -238,22 +236,14 @@ TEST_F(SegmentRunnerTest, HooksSeeTheTensorsOfTheirVerb) {
 
 TEST_F(SegmentRunnerTest, AHookThatThrowsEndsTheVerb) {
   runner_.hooks(0).add(HookPoint::kPreForward, [](const HookContext&) { throw std::runtime_error("peer lost"); });
-  try {
-    run(ActionKind::kForward, 0, 0, 3);
-    FAIL() << "the exception was swallowed";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("hook pre_forward of segment first (microbatch 3): peer lost"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { run(ActionKind::kForward, 0, 0, 3); }),
+              HasSubstr("hook pre_forward of segment first (microbatch 3): peer lost"));
   EXPECT_TRUE(calls_.empty());
 }
 
 TEST_F(SegmentRunnerTest, AListOfHooksThatDoesNotFitIsRefused) {
-  try {
-    runner_.set_hooks(std::vector<HookTable>(3));
-    FAIL() << "it was taken";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("expected 2 lists, one a segment"), HasSubstr("got 3")));
-  }
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { runner_.set_hooks(std::vector<HookTable>(3)); }),
+              AllOf(HasSubstr("expected 2 lists, one a segment"), HasSubstr("got 3")));
 }
 
 }  // namespace

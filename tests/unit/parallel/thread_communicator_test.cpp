@@ -1,7 +1,6 @@
 // Ranks as threads: the collective cases, and what happens when ranks disagree or fail.
 #include "tests/thread_ranks/thread_communicator.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,13 +10,13 @@
 
 #include "core/base/error.h"
 #include "tests/distributed/collective_cases.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 
 namespace megalith {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
 
 class ThreadCollectives : public testing::TestWithParam<int> {
  protected:

@@ -1,5 +1,4 @@
 // ExchangeRows of ranks as threads, of one rank and of a plan; and that no host waits for its counts.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,13 +14,12 @@
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
 #include "tests/distributed/exchange_rows_cases.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 #include "tests/thread_ranks/thread_communicator.h"
 
 namespace megalith {
 namespace {
-
-using testing::HasSubstr;
 
 class ThreadExchange : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:

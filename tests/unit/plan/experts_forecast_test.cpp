@@ -1,5 +1,4 @@
 // Experts that ranks share out: rows by closed formulas and by what thread ranks send; work, memory and times.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,21 +11,17 @@
 #include "apps/forecast/forecast.h"
 #include "apps/forecast/suggest.h"
 #include "apps/plan/plan_tables.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::complete;
-using test::Words;
-using test::operator+;
-using ::testing::HasSubstr;
 
 constexpr double kHidden = 64, kChoices = 2, kAllExperts = 8, kLayers = 4, kTokens = 32, kBatch = 16;
 
 Words flags(int ep, const Words& more = {}) {
-  return test::plan_flags() +
-         test::words("--swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 48") +
+  return plan_flags() +
+         words("--swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 48") +
          Words{"--expert-model-parallel-size", std::to_string(ep)} + more;
 }
 
@@ -86,7 +81,7 @@ TEST(ExpertsForecast, HoldsAShareOfTheExpertsAndTheRoom) {
 }
 
 TEST(ExpertsForecast, TakesRowsStraightToTheirRanks) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const CostModel costs(rates, {.width = 64, .length = 1024});
   const auto seconds = [&](std::vector<int> ranks, std::size_t padded) {
     return costs.seconds(PlannedCall{.entry = 0,
@@ -108,7 +103,7 @@ TEST(ExpertsForecast, TakesRowsStraightToTheirRanks) {
 }
 
 TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
-  const Rates rates = test::rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
+  const Rates rates = rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
   const Forecast alone = forecast(2, 2, {"--moe-shared-expert-intermediate-size", "512"}, &rates),
                  beside = forecast(
                      2, 2, {"--moe-shared-expert-intermediate-size", "512", "--moe-shared-expert-overlap"}, &rates);
@@ -126,7 +121,7 @@ TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
 
 // Where one graph, or none, holds the verbs around experts' weight gradients, these hide as much as in eager steps.
 TEST(ExpertsForecast, HidesRowsBehindWeightGradientsInGraphsToo) {
-  const Rates rates = test::rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
+  const Rates rates = rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
   const auto exposed = [&](const Words& more) { return forecast(2, 2, more, &rates).stages.at(0).times.exposed_rows; };
   const auto in_graphs = [&](const Words& modules, const Words& more = {}) {
     return exposed(Words{"--cuda-graph-impl", "local", "--cuda-graph-modules"} + modules + more);
@@ -147,7 +142,7 @@ TEST(ExpertsForecast, IsWhatThreadRanksSend) {
         complete(flags(2, {"--moe-token-dispatcher-type", type, "--moe-router-force-load-balancing"}), 4);
     std::mutex mutex;
     CommunicatorStats sent;
-    test::on_planned_ranks(options, 4, [&](const Rank& rank, const std::function<void()>& step) {
+    on_planned_ranks(options, 4, [&](const Rank& rank, const std::function<void()>& step) {
       step();
       const CommunicatorStats own = rank.mesh.dispatch().stats();
       const std::lock_guard lock(mutex);
@@ -166,7 +161,7 @@ TEST(ExpertsForecast, IsWhatThreadRanksSend) {
 }
 
 TEST(ExpertsForecast, IsATable) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Options options = complete(flags(4, {"--pipeline-model-parallel-size", "2"}), 8);
   const Forecast two = make_forecast(options, 8, {.rates = &rates});
   const std::string text = printed(experts_table(options, two));
@@ -180,7 +175,7 @@ TEST(ExpertsForecast, IsATable) {
 
 // Where gradients' sums take long and rows little; others keep all experts on each rank.
 TEST(ExpertsForecast, IsWeighedAmongLayouts) {
-  const Rates rates = test::rates_with({"host-link-gbps = 1", "peer-gbps = 1000", "host-ranks = 8"});
+  const Rates rates = rates_with({"host-link-gbps = 1", "peer-gbps = 1000", "host-ranks = 8"});
   Words given = flags(1);
   given.resize(given.size() - 2);
   given[1] = "2";  // layers
@@ -227,4 +222,4 @@ TEST(ExpertsForecast, LargeModelsFitWhereTheirConfigurationsSaySo) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -2,13 +2,11 @@
 // computation.
 #include "apps/forecast/forecast.h"
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <mutex>
-#include <tuple>
 
 #include "apps/config/parallel_options.h"
 #include "apps/run/step.h"
@@ -18,13 +16,8 @@
 #include "parallel/pipeline_parallel/placement.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::complete;
-using test::plan_flags;
-using test::Words;
-using test::operator+;
 
 AxisVolume volume(const Forecast& forecast, const std::string& axis, std::size_t stage = 0) {
   const auto& volumes = forecast.stages.at(stage).work.volumes;
@@ -173,7 +166,7 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
     const Options options = complete(plan_flags() + layout, 4);
     std::map<int, Counted> of_stage;
     std::mutex mutex;
-    test::on_planned_ranks(options, 4, [&](Rank& rank, const std::function<void()>& step) {
+    on_planned_ranks(options, 4, [&](Rank& rank, const std::function<void()>& step) {
       const Counted before = counted(rank);
       step();
       Counted after = counted(rank);
@@ -198,7 +191,7 @@ TEST(ForecastVolume, IsWhatThreadRanksCount) {
 
 // The longest microbatch count of a schedule is recorded in part; the rest must be the same once more.
 TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   for (const Words& layout :
        {Words{"--pipeline-model-parallel-size", "2"},
         Words{"--pipeline-model-parallel-size", "4", "--pipeline-schedule", "zb-h1"},
@@ -224,7 +217,7 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
 }
 
 TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "4"}, 8);
   const Forecast all = make_forecast(options, 8, {.rates = &rates});
   const Forecast some = make_forecast(options, 8, {.rates = &rates, .one_of_alike = true});
@@ -236,7 +229,7 @@ TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
 
 // 1F1B of S stages and M microbatches: (M + S - 1) (F + B + W), by hand for one stage of any number.
 TEST(ForecastTime, IsTheSchedules) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Forecast one = make_forecast(complete(plan_flags(), 1), 1, {.rates = &rates});
   const StepTimes& times = one.stages[0].times;
   ASSERT_EQ(times.chunks.size(), 1u);
@@ -249,7 +242,7 @@ TEST(ForecastTime, IsTheSchedules) {
 }
 
 TEST(ForecastTime, TakesTransfersAndUnevenStagesIntoTheSimulation) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const CostModel costs(rates, {.width = 64, .length = 1024});
   PipelineLayout pipeline;
   pipeline.placement = {.num_stages = 2};
@@ -273,7 +266,7 @@ TEST(CostModel, TakesRingsAndHostsIntoAccount) {
   EXPECT_DOUBLE_EQ(ring_bytes("all_gather", 25, 4), 75);
   EXPECT_DOUBLE_EQ(ring_bytes("send", 100, 2), 100);
   EXPECT_DOUBLE_EQ(ring_bytes("all_reduce", 100, 1), 0);
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const CostModel costs(rates, {.width = 64, .length = 1024});
   const auto seconds = [&](std::vector<int> ranks) {
     return costs.seconds(PlannedCall{.entry = 0,
@@ -288,7 +281,7 @@ TEST(CostModel, TakesRingsAndHostsIntoAccount) {
 }
 
 TEST(CostModel, TakesOpsAtTheirRates) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const CostModel costs(rates, {.width = 64, .length = 1024});
   std::byte memory{};
   Access product("gemm");
@@ -305,7 +298,7 @@ TEST(CostModel, TakesOpsAtTheirRates) {
 }
 
 TEST(CostModel, TakesWhatOpsTakeToStart) {
-  const Rates rates = test::rates_with(
+  const Rates rates = rates_with(
       {"kernel-us = 10", "graph-kernel-us = 1", "start-us = 2", "start-names = [\"add\"]", "start-names-us = [4]"});
   const CostModel costs(rates, {.width = 64, .length = 1024});
   EXPECT_NEAR(costs.seconds(Access("add")), 14e-6, 1e-15);
@@ -324,11 +317,11 @@ TEST(ForecastTime, IsThatOfReplaysWithGraphs) {
   const auto forecast = [](const Words& flags, const Rates& rates) {
     return make_forecast(complete(plan_flags() + flags, 1), 1, {.rates = &rates});
   };
-  const Rates gpu = test::rates_with({"kernel-us = 10", "graph-kernel-us = 1"});
+  const Rates gpu = rates_with({"kernel-us = 10", "graph-kernel-us = 1"});
   const Forecast eager = forecast({}, gpu), graphs = forecast(local, gpu);
   const StepGraphs& counts = graphs.stages[0].plans.graphs;
   EXPECT_NEAR(eager.step->seconds - graphs.step->seconds, 16 * 9e-6 * static_cast<double>(counts.captured_ops), 1e-9);
-  const Rates host = test::rates_with({"launch-us = 10000", "graph-launch-us = 500"});
+  const Rates host = rates_with({"launch-us = 10000", "graph-launch-us = 500"});
   EXPECT_NEAR(forecast({}, host).step->seconds, 10e-3 * eager.stages[0].work.ops, 1e-9);
   EXPECT_NEAR(forecast(local, host).step->seconds,
               10e-3 * static_cast<double>(counts.eager_ops) + 0.5e-3 * static_cast<double>(counts.replays), 1e-9);
@@ -360,4 +353,4 @@ TEST(PrintedActions, NameTheGraphsThatHoldThem) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

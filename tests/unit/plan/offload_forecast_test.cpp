@@ -1,6 +1,5 @@
 // What plans move to the host, and when, by rates of its links.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,24 +11,18 @@
 #include "apps/forecast/forecast.h"
 #include "apps/planning/plan_steps.h"
 #include "apps/summary/offload_report.h"
+#include "tests/support/matchers.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/plan/offload_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::kExperts;
-using test::offload;
-using test::plans_of;
-using test::Words;
-using test::operator+;
-using ::testing::HasSubstr;
 
 // The round rates, with links of so many GB/s.
 Words rates_of_links(double gbps) {
   static const TestFolder folder;
   const std::string file = folder.path(fmt::format("{}.toml", gbps));
-  std::string text = test::round_rates();
+  std::string text = round_rates();
   for (const char* key : {"copy-to-host-gbps", "copy-from-host-gbps"}) {
     const std::size_t at = text.find(std::string("\n") + key) + 1;
     text.replace(at, text.find('\n', at) - at, fmt::format("{} = {}", key, gbps));
@@ -40,8 +33,8 @@ Words rates_of_links(double gbps) {
 
 // Their shares of a ring's blocks take unlike times, and they read each other's memory: one forecast decides.
 TEST(OffloadPlan, RanksOfARingMoveAlike) {
-  const Options options = test::complete(
-      test::plan_flags() + offload({"auto"}) + rates_of_links(2) + Words{"--context-parallel-size", "4"}, 4);
+  const Options options =
+      complete(plan_flags() + offload({"auto"}) + rates_of_links(2) + Words{"--context-parallel-size", "4"}, 4);
   const RunConfig config = run_config(options, 4);
   const StepPlans first = plan_steps(options, config, 0);
   ASSERT_TRUE(first.offload.forecast);
@@ -59,9 +52,9 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(slots(all), slots(some));
   EXPECT_GT(slots(some), 0);
   EXPECT_EQ(slots(none), 0);
-  EXPECT_THAT(test::printed_offload(none), HasSubstr("stays: its copies would not hide behind computing"));
+  EXPECT_THAT(printed_offload(none), HasSubstr("stays: its copies would not hide behind computing"));
   EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
-  EXPECT_THAT(test::printed_offload(some), HasSubstr("\n  by forecast "));
+  EXPECT_THAT(printed_offload(some), HasSubstr("\n  by forecast "));
   EXPECT_FALSE(none.offload.forecast);
   EXPECT_NEAR(some.offload.forecast->copy_out, some.offload.used_bytes / 2e9, 1e-9);
   EXPECT_GT(some.offload.forecast->step, 0);
@@ -86,8 +79,8 @@ TEST(OffloadPlan, ByForecastMovesWhatHidesAtTheDistanceThatWasSaid) {
 TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
   for (const char* layout : {"", "--pipeline-model-parallel-size 2", "--pipeline-schedule gpipe"}) {
     SCOPED_TRACE(layout);
-    const Words words = offload({"auto"}) + rates_of_links(1e9) + test::words(layout);
-    Options options = test::complete(test::plan_flags() + words, 2);
+    const Words flags = offload({"auto"}) + rates_of_links(1e9) + words(layout);
+    Options options = complete(plan_flags() + flags, 2);
     options.checkpoint.async_save = true;  // tells what a copy of the state takes
     const RunConfig config = run_config(options, 2);
     const StepPlans all = plan_steps(options, config, 0);
@@ -103,7 +96,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     const StepPlans some = plan_steps(options, config, 0);
     EXPECT_LE(some.host.peak_bytes, room);
     EXPECT_GT(some.host.peak_bytes, room / 2);
-    EXPECT_THAT(test::printed_offload(some), HasSubstr("stays: no room on the host"));
+    EXPECT_THAT(printed_offload(some), HasSubstr("stays: no room on the host"));
     EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
     // What was named moves, or is refused before the run.
     options.offload.offload_modules = {"act"};
@@ -117,7 +110,7 @@ TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
   const auto stage = [](const char* slowdown) {
     const Words words =
         offload({"act"}) + rates_of_links(2) + Words{"--num-layers", "8", "--offload-slowdown", slowdown};
-    const Options options = test::complete(test::plan_flags() + words, 1);
+    const Options options = complete(plan_flags() + words, 1);
     const Rates rates = read_rates(options.forecast.rates);
     return make_forecast(options, 1, {.rates = &rates}).stages[0];
   };
@@ -136,8 +129,8 @@ TEST(OffloadPlan, KindsAskedForSaveWhatTheSlowdownBuys) {
 }
 
 TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
-  const Options options = test::complete(test::plan_flags() + offload({"act"}), 1);
-  const Rates slow = test::rates_with({"copy-to-host-gbps = 0.001", "copy-from-host-gbps = 0.002"});
+  const Options options = complete(plan_flags() + offload({"act"}), 1);
+  const Rates slow = rates_with({"copy-to-host-gbps = 0.001", "copy-from-host-gbps = 0.002"});
   const Forecast forecast = make_forecast(options, 1, {.rates = &slow});
   const StageForecast& stage = forecast.stages[0];
   const double bytes = stage.plans.offload.used_bytes * 16;
@@ -147,14 +140,13 @@ TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
   EXPECT_GT(forecast.step->seconds, stage.times.offload.wait_out + stage.times.offload.wait_back);
   // Rows of experts that a kernel copies take it too.
   const Words experts = kExperts + offload({"fused_group_mlp"}) + Words{"--expert-model-parallel-size", "2"};
-  const Rates shared = test::rates_with({"copy-to-host-all-gbps = 0.002"});
-  const StageForecast rows =
-      make_forecast(test::complete(test::plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];
+  const Rates shared = rates_with({"copy-to-host-all-gbps = 0.002"});
+  const StageForecast rows = make_forecast(complete(plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];
   EXPECT_NEAR(rows.times.offload.copy_out / (rows.plans.offload.used_bytes * 8 / 1e6), 1, 0.1);
-  const Rates fast = test::rates_with({"copy-to-host-gbps = 1000000", "copy-from-host-gbps = 1000000"});
+  const Rates fast = rates_with({"copy-to-host-gbps = 1000000", "copy-from-host-gbps = 1000000"});
   const Forecast hidden = make_forecast(options, 1, {.rates = &fast});
   EXPECT_LT(hidden.stages[0].times.offload.wait_out, 1e-6);
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

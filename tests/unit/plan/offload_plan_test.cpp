@@ -1,6 +1,5 @@
 // What plans say of activations on the host: of whole steps, without computing anything.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,20 +8,13 @@
 #include "apps/planning/plan_steps.h"
 #include "apps/summary/offload_report.h"
 #include "apps/summary/printed_actions.h"
+#include "tests/support/matchers.h"
 #include "tests/support/test_folder.h"
 #include "tests/support/tier.h"
 #include "tests/unit/plan/offload_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::kExperts;
-using test::offload;
-using test::plans_of;
-using test::Words;
-using test::operator+;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Bytes of a microbatch that move, by kind.
 std::map<std::string, std::size_t> moving(const StepPlans& plans) {
@@ -128,15 +120,15 @@ std::string theory_of(const std::string& actions) {
 
 // dp 4 ep 4 pp 2 with 2 chunks of 2 layers a stage, dense ones and experts by turns.
 const Words kSeedLayout =
-    kExperts + test::words(
+    kExperts + words(
                    "--moe-layer-freq 2 --num-layers 8 --hidden-size 256 --seq-length 4096 --bf16 --micro-batch-size 1 "
                    "--global-batch-size 32 --expert-model-parallel-size 4 --pipeline-model-parallel-size 2 "
                    "--num-layers-per-virtual-pipeline-stage 2");
 
 TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
   constexpr std::size_t kSlot = 4096 * 256 * 2;  // the norm's output, bf16
-  const Words flags = test::plan_flags() + kSeedLayout + offload({"qkv_linear"}) + Words{"--offload-distance", "0"};
-  const Options options = test::complete(flags, 8);
+  const Words flags = plan_flags() + kSeedLayout + offload({"qkv_linear"}) + Words{"--offload-distance", "0"};
+  const Options options = complete(flags, 8);
   const RunConfig config = run_config(options, 8);
   const std::size_t want[] = {9 * kSlot, 5 * kSlot};
   for (int stage = 0; stage < 2; ++stage) {
@@ -159,13 +151,13 @@ TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
   int number = 0;
   for (const auto& [replicas, every] : {std::pair(4, 1), {4, 2}, {2, 2}}) {
     for (const Words& fused : {Words{}, Words{"--use-transformer-engine-op-fuser", "--moe-grouped-gemm"}}) {
-      if (number++ % test::one_of(3) != 0) continue;
+      if (number++ % one_of(3) != 0) continue;
       SCOPED_TRACE(fmt::format("dp {}, every {}, {} words for fusion", replicas, every, fused.size()));
-      const Words shape = test::words(fmt::format(
+      const Words shape = words(fmt::format(
           "--moe-layer-freq {} --expert-model-parallel-size {} --global-batch-size {}", every, replicas, 8 * replicas));
-      const Words flags = test::plan_flags() + kSeedLayout + shape + fused + offload({"expert_fc1", "moe_act"}) +
+      const Words flags = plan_flags() + kSeedLayout + shape + fused + offload({"expert_fc1", "moe_act"}) +
                           Words{"--offload-distance", "0"};
-      const Options options = test::complete(flags, 2 * replicas);
+      const Options options = complete(flags, 2 * replicas);
       const RunConfig config = run_config(options, 2 * replicas);
       std::string want;
       for (int stage = 0; stage < 2; ++stage) {
@@ -212,14 +204,14 @@ TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
       SCOPED_TRACE(fmt::format("{}, stage {}", schedule, stage));
       const StepPlans plans = plans_of(layers + Words{"--pipeline-schedule", schedule} + offload({"act"}), 4, stage);
       EXPECT_EQ(moving(plans).count("act"), stage == stays ? 0u : 1u);
-      EXPECT_EQ(test::printed_offload(plans).find("needed again at once") != std::string::npos, stage == stays);
+      EXPECT_EQ(printed_offload(plans).find("needed again at once") != std::string::npos, stage == stays);
     }
   }
 }
 
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
-  const std::string text = test::printed_offload(plans);
+  const std::string text = printed_offload(plans);
   EXPECT_THAT(text, HasSubstr("kept activations of a microbatch per rank\n"));
   EXPECT_THAT(text, HasSubstr("layers 0-2        moves"));
   EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
@@ -230,7 +222,7 @@ TEST(OffloadPlan, SaysWhyTheOthersStay) {
 }
 
 TEST(OffloadPlan, TheListOfActionsBeginsWithTheTable) {
-  const Options options = test::complete(test::plan_flags() + offload({"act:0-1"}), 1);
+  const Options options = complete(plan_flags() + offload({"act:0-1"}), 1);
   const std::string text = printed_actions(options, run_config(options, 1));
   EXPECT_THAT(text, ::testing::StartsWith("kept activations of a microbatch per rank\n"));
   for (const char* const part : {"layers 0-1        moves", "saved, fullest moment", "R = ", "host memory, pinned",
@@ -282,4 +274,4 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,6 +1,5 @@
 #include "parallel/cost/rates.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,13 +7,12 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::round_rates;
-using ::testing::HasSubstr;
 
 std::string with(const std::string& line, const std::string& in_place_of) {
   std::string text = round_rates();
@@ -24,13 +22,7 @@ std::string with(const std::string& line, const std::string& in_place_of) {
 }
 
 std::string error_of_text(const std::string& text) {
-  try {
-    parse_rates(text, "rates.toml");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    return error.what();
-  }
-  return "no error";
+  return error_of(ExitCode::kUsage, [&] { parse_rates(text, "rates.toml"); });
 }
 
 TEST(Rates, AreReadInSiUnits) {
@@ -41,10 +33,10 @@ TEST(Rates, AreReadInSiUnits) {
   EXPECT_DOUBLE_EQ(rates.memory, 1e12);
   EXPECT_DOUBLE_EQ(rates.host.bandwidth, 1e11);
   EXPECT_DOUBLE_EQ(rates.peer.bandwidth, 2e11);
-  EXPECT_DOUBLE_EQ(test::rates_with({"peer-us = 3"}).peer.latency, 3e-6);
+  EXPECT_DOUBLE_EQ(rates_with({"peer-us = 3"}).peer.latency, 3e-6);
   EXPECT_EQ(rates.host_ranks, 4);
-  EXPECT_DOUBLE_EQ(test::rates_with({"graph-launch-us = 2"}).graph_launch_seconds, 2e-6);
-  EXPECT_DOUBLE_EQ(test::rates_with({"start-names = [\"add\"]", "start-names-us = [3]"}).starts.at("add"), 3e-6);
+  EXPECT_DOUBLE_EQ(rates_with({"graph-launch-us = 2"}).graph_launch_seconds, 2e-6);
+  EXPECT_DOUBLE_EQ(rates_with({"start-names = [\"add\"]", "start-names-us = [3]"}).starts.at("add"), 3e-6);
   EXPECT_TRUE(rates.kernels.empty());
 }
 
@@ -74,8 +66,7 @@ TEST(Rates, OfAttentionAreThoseOfTheNearestWidth) {
 }
 
 TEST(Rates, OfCopiesAreTheLinksOwnOrAShareOfTheHosts) {
-  const Rates rates =
-      test::rates_with({"host-ranks = 8", "copy-to-host-all-gbps = 120", "copy-from-host-all-gbps = 80"});
+  const Rates rates = rates_with({"host-ranks = 8", "copy-to-host-all-gbps = 120", "copy-from-host-all-gbps = 80"});
   const std::vector<std::array<double, 3>> want = {{1, 50e9, 50e9}, {2, 50e9, 40e9}, {8, 15e9, 10e9}, {16, 15e9, 10e9}};
   for (const auto& [ranks, to_host, from_host] : want) {
     EXPECT_DOUBLE_EQ(rates.copies(static_cast<int>(ranks)).to_host, to_host) << ranks;
@@ -120,13 +111,7 @@ TEST(Rates, RefuseWhatIsNotSuchAFile) {
 }
 
 TEST(Rates, OfAFileThatIsNotThereAreAnError) {
-  try {
-    read_rates("/nowhere/rates.toml");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kFileIo);
-    EXPECT_THAT(error.what(), HasSubstr("--rates"));
-  }
+  EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { read_rates("/nowhere/rates.toml"); }), HasSubstr("--rates"));
 }
 
 TEST(Rates, OfTheRepositoryAreWellFormed) {
@@ -136,4 +121,4 @@ TEST(Rates, OfTheRepositoryAreWellFormed) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

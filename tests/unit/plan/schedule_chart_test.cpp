@@ -1,6 +1,5 @@
 #include "parallel/pipeline_parallel/schedule_block.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -10,18 +9,12 @@
 
 #include "apps/plan/plan_page.h"
 #include "core/reports/page.h"
+#include "tests/support/matchers.h"
 #include "tests/support/rendered_page.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::complete;
-using test::plan_flags;
-using test::Words;
-using test::operator+;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::size_t occurrences(const std::string& text, const std::string& what) {
   std::size_t count = 0;
@@ -70,13 +63,13 @@ std::string xml_fault(const std::string& text) {
 
 // What a page draws of a schedule.
 std::string drawn(const Schedule& schedule, const Simulation& simulation) {
-  return test::rendered(page_of({{"title", ""},
-                                 {"origin", nlohmann::ordered_json::array()},
-                                 {"tiles", nlohmann::ordered_json::array()},
-                                 {"blocks", nlohmann::ordered_json::array({schedule_block(schedule, simulation)})}}));
+  return rendered(page_of({{"title", ""},
+                           {"origin", nlohmann::ordered_json::array()},
+                           {"tiles", nlohmann::ordered_json::array()},
+                           {"blocks", nlohmann::ordered_json::array({schedule_block(schedule, simulation)})}}));
 }
 
-using ScheduleChart = test::ScriptTest;
+using ScheduleChart = ScriptTest;
 using PlanPage = ScheduleChart;
 
 TEST_F(ScheduleChart, HasABoxForEachVerb) {
@@ -117,12 +110,12 @@ TEST_F(ScheduleChart, LeavesOutWhatTakesNoTime) {
 }
 
 TEST_F(PlanPage, HasThePictureOrPartOfIt) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2"}, 4);
   const Forecast forecast = make_forecast(options, 4, {.rates = &rates});
   Rates named = rates;
   named.device = "<a device>";
-  const std::string page = test::rendered(plan_page(options, forecast, named));
+  const std::string page = rendered(plan_page(options, forecast, named));
   EXPECT_EQ(occurrences(page, "class=\"box "), 3u * 2 * 8);
   EXPECT_THAT(page, HasSubstr("&lt;a device&gt;"));
   EXPECT_THAT(page, HasSubstr("<h2>memory per rank of stage 1</h2>"));
@@ -132,11 +125,11 @@ TEST_F(PlanPage, HasThePictureOrPartOfIt) {
   const Options many =
       complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "20000"}, 2);
   const std::string some =
-      test::rendered(plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), rates));
+      rendered(plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), rates));
   EXPECT_LE(occurrences(some, "class=\"box "), kMostBoxes);
   EXPECT_GT(occurrences(some, "class=\"box "), kMostBoxes / 2);
   EXPECT_THAT(some, HasSubstr("of 20000 microbatches"));
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -7,18 +7,15 @@
 #include "parallel/mesh/mesh_sizes.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::Words;
-using test::operator+;
 
 class SharedMemory : public testing::TestWithParam<std::pair<const char*, Words>> {};
 
 TEST_P(SharedMemory, IsLaidOutAlike) {
   constexpr int kRanks = 4;
   for (const Words& device : {Words{"--device", "cpu"}, Words{"--device", "cuda", "--bf16"}}) {
-    const Options options = test::complete(test::plan_flags() + device + GetParam().second, kRanks);
+    const Options options = complete(plan_flags() + device + GetParam().second, kRanks);
     const RunConfig config = run_config(options, kRanks);
     const auto layout = [&](int rank) {
       const StepPlans plans = plan_steps(options, config, rank);
@@ -56,4 +53,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& layout) { return std::string(layout.param.first); });
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,28 +1,22 @@
 #include "apps/forecast/suggest.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "apps/config/memory_options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/forecast/suggested_layout.h"
 #include "core/base/error.h"
+#include "tests/support/error_of.h"
+#include "tests/support/matchers.h"
 #include "tests/support/tier.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::complete;
-using test::plan_flags;
-using test::Words;
-using test::operator+;
-using ::testing::HasSubstr;
 
 // Enough for any layout.
 constexpr std::size_t kPlenty = std::size_t{1} << 40;
@@ -34,7 +28,7 @@ Suggestions suggest(const Rates& rates, std::size_t memory, int world = 8, std::
 }
 
 TEST(Suggest, ListsTheFastestFirstAndEachLayoutOnce) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Suggestions found = suggest(rates, kPlenty);
   ASSERT_EQ(found.best.size(), 10u);
   EXPECT_TRUE(std::is_sorted(found.best.begin(), found.best.end(),
@@ -49,7 +43,7 @@ TEST(Suggest, ListsTheFastestFirstAndEachLayoutOnce) {
 }
 
 TEST(Suggest, GivesFlagsThatForecastTheSame) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Suggestions found = suggest(rates, kPlenty);
   bool is_parallel = false;
   for (const Suggestion& suggestion : found.best) {
@@ -57,7 +51,7 @@ TEST(Suggest, GivesFlagsThatForecastTheSame) {
     const Options options = complete(plan_flags() + suggestion.flags, 8);
     const Forecast forecast = make_forecast(options, 8, {.rates = &rates});
     EXPECT_NEAR(forecast.step->seconds, suggestion.step.seconds, 1e-9 * suggestion.step.seconds);
-    test::expect_memory_of_suggestion(forecast.step->most_memory, suggestion.step.most_memory);
+    expect_memory_of_suggestion(forecast.step->most_memory, suggestion.step.most_memory);
     is_parallel = is_parallel || options.parallel.tensor_model_parallel_size > 1 ||
                   options.parallel.pipeline_model_parallel_size > 1;
   }
@@ -66,7 +60,7 @@ TEST(Suggest, GivesFlagsThatForecastTheSame) {
 
 // No layout that the search left out as too slow is faster than one that it lists.
 TEST(Suggest, FindsTheSameBestWhateverItLeavesOut) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Suggestions few = suggest(rates, kPlenty, 4, 3);
   const Suggestions all = suggest(rates, kPlenty, 4, 1000);
   ASSERT_EQ(few.best.size(), 3u);
@@ -77,7 +71,7 @@ TEST(Suggest, FindsTheSameBestWhateverItLeavesOut) {
 
 // What the search leaves out by the bounds of a layout, a forecast of it would have left out.
 TEST(Suggest, BoundsAreBelowTheForecasts) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   Options options =
       complete(plan_flags() + Words{"--bf16", "--num-experts", "4", "--moe-layer-freq", "[0]*1+[1]*3", "--swiglu",
                                     "--disable-bias-linear", "--untie-embeddings-and-output-weights"},
@@ -126,7 +120,7 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
 
 // Two hosts of four ranks: shards that stay within a host send less over the network.
 TEST(Suggest, HostsWithASlowNetworkHoldAllSharesEach) {
-  const Rates rates = test::rates_with({"network-gbps = 1"});
+  const Rates rates = rates_with({"network-gbps = 1"});
   const Suggestions found = suggest(rates, kPlenty, 8, 1000);
   int pairs = 0;
   double best = 1;
@@ -152,7 +146,7 @@ bool shards_weights(const Suggestion& suggestion) {
 
 // Sharded weights come in where memory is short, and apart from them less of it leaves fewer and slower layouts.
 TEST(Suggest, KeepsWithinTheMemory) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Suggestions plenty = suggest(rates, kPlenty, 4, 1000);
   std::size_t most = 0;
   for (const Suggestion& suggestion : plenty.best) most = std::max(most, suggestion.step.most_memory);
@@ -160,7 +154,7 @@ TEST(Suggest, KeepsWithinTheMemory) {
   std::size_t listed = plenty.best.size();
   int number = 0;
   for (const double share : {0.75, 0.5, 0.35, 0.25}) {
-    if (++number % test::one_of(2) != 0) continue;
+    if (++number % one_of(2) != 0) continue;
     const auto limit = static_cast<std::size_t>(share * static_cast<double>(most));
     Suggestions found = suggest(rates, limit, 4, 1000);
     for (const Suggestion& suggestion : found.best) EXPECT_LE(suggestion.step.most_memory, limit);
@@ -178,7 +172,7 @@ TEST(Suggest, KeepsWithinTheMemory) {
 }
 
 TEST(Suggest, GradientsOfSlotsAskForASlot) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Words sent{"--bf16", "--megatron-fsdp-grad-comm-dtype", "bf16"};
   Options options = complete(plan_flags() + sent + Words{"--suggest", "--rates", "rates.toml"}, 1);
   options.parallel.world_size = 4;
@@ -192,7 +186,7 @@ TEST(Suggest, GradientsOfSlotsAskForASlot) {
 }
 
 TEST(Suggest, OfOneRankHasNoParallelFlags) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   for (const Suggestion& suggestion : suggest(rates, kPlenty, 1).best)
     EXPECT_THAT(suggestion.flags, testing::Each(testing::Not(HasSubstr("parallel"))));
 }
@@ -201,13 +195,9 @@ TEST(Suggest, RefusesFlagsOfTheLayout) {
   EXPECT_NO_THROW(refuse_layout_flags(parse_flags(App::kPlan, plan_flags()).options));
   for (const Words& flags : {Words{"--tensor-model-parallel-size", "2"}, Words{"--use-distributed-optimizer"},
                              Words{"--recompute-granularity", "full"}}) {
-    try {
-      refuse_layout_flags(parse_flags(App::kPlan, plan_flags() + flags).options);
-      FAIL() << flags.front();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUsage);
-      EXPECT_THAT(error.what(), HasSubstr(flags.front()));
-    }
+    EXPECT_THAT(
+        error_of(ExitCode::kUsage, [&] { refuse_layout_flags(parse_flags(App::kPlan, plan_flags() + flags).options); }),
+        HasSubstr(flags.front()));
   }
 }
 
@@ -218,15 +208,9 @@ TEST(Suggest, FlagsNeedEachOther) {
         {Words{"--device-memory-gib", "80"}, "--suggest"},
         {Words{"--suggest", "--rates", "r.toml", "--html", "x.html"}, "--html"},
         {Words{"--suggest", "--rates", "r.toml", "--global-batch-size", "0"}, "--global-batch-size"}}) {
-    try {
-      parse_flags(App::kPlan, plan_flags() + flags);
-      FAIL() << flags.front();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUsage);
-      EXPECT_THAT(error.what(), HasSubstr(said));
-    }
+    EXPECT_THAT(error_of(ExitCode::kUsage, [&] { parse_flags(App::kPlan, plan_flags() + flags); }), HasSubstr(said));
   }
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

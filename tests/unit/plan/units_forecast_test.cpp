@@ -15,13 +15,8 @@
 #include "fsdp/sharded_units.h"
 #include "tests/unit/plan/plan_support.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
-
-using test::complete;
-using test::plan_flags;
-using test::Words;
-using test::operator+;
 
 const Words kUnits{"--data-parallel-sharding-strategy", "optim_grads_params"};
 
@@ -56,10 +51,10 @@ TEST(ForecastUnits, ShardsOfEmbeddingAndHeadNeedLessOrMoreByLayout) {
                         {4, "--bf16 --megatron-fsdp-grad-comm-dtype bf16 --loss-chunk-size 8", true}}) {
     SCOPED_TRACE(fmt::format("{} ranks, {}", c.ranks, c.flags));
     const auto bytes = [&](const char* ends) {
-      const Words more = test::words(
+      const Words more = words(
           "--untie-embeddings-and-output-weights --vocab-size 4000 --global-batch-size 12 "
           "--fsdp-embedding-and-head");
-      const Options options = complete(plan_flags() + kUnits + more + Words{ends} + test::words(c.flags), c.ranks);
+      const Options options = complete(plan_flags() + kUnits + more + Words{ends} + words(c.flags), c.ranks);
       return make_forecast(options, c.ranks, {}).stages[0].memory.total();
     };
     const std::size_t whole = bytes("whole"), sharded = bytes("sharded");
@@ -81,7 +76,7 @@ TEST(ForecastUnits, ExpertsAreOfAllRanksThatHoldThem) {
 }
 
 TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   for (const char* const schedule : {"1f1b", "zb-h1"}) {
     const Options options = complete(
         plan_flags() + kUnits + Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", schedule}, 4);
@@ -101,7 +96,7 @@ TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
 
 TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
   const auto forecast = [](const Words& flags, const char* link, const char* all = "host-link-gbps = 1000000000") {
-    const Rates rates = test::rates_with({link, all});
+    const Rates rates = rates_with({link, all});
     return make_forecast(complete(plan_flags() + Words{"--global-batch-size", "8"} + flags, 4), 4, {.rates = &rates});
   };
   const char* const kFast = "unit-copies-gbps = 10000000";
@@ -138,7 +133,7 @@ TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
 
 TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerBesideProducts) {
   const auto seconds = [](const Words& flags, const char* busy) {
-    const Rates rates = test::rates_with({busy, "overlap-share = 0.5"});
+    const Rates rates = rates_with({busy, "overlap-share = 0.5"});
     const Words shards = plan_flags() + Words{"--global-batch-size", "8", "--use-distributed-optimizer"};
     return make_forecast(complete(shards + flags, 4), 4, {.rates = &rates}).step->seconds;
   };
@@ -151,7 +146,7 @@ TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerBesideProducts) {
 // weights follow.
 TEST(ForecastUnits, GradientsThatAreWaitedForHaveTheWholeLink) {
   const auto seconds = [](const Words& more, const char* link, const char* busy) {
-    const Rates rates = test::rates_with({link, busy, "overlap-share = 1"});
+    const Rates rates = rates_with({link, busy, "overlap-share = 1"});
     const Words flags =
         plan_flags() + more + Words{"--global-batch-size", "8", "--use-distributed-optimizer", "--overlap-grad-reduce"};
     return make_forecast(complete(flags, 4), 4, {.rates = &rates}).step->seconds;
@@ -167,7 +162,7 @@ TEST(ForecastUnits, GradientsThatAreWaitedForHaveTheWholeLink) {
 
 // A ring of 4 sends 3/4 of a unit; all of its parts are read again, and the shard is read and written.
 TEST(ForecastUnits, CopiesAreSummedInOnePass) {
-  const Rates rates = test::rates_with({"unit-copies-gbps = 60", "peer-us = 3"});
+  const Rates rates = rates_with({"unit-copies-gbps = 60", "peer-us = 3"});
   const CostModel costs(rates, {.width = 64, .length = 1024}, 8);
   PlannedCall call{.kind = "reduce_scatter", .bytes = 80'000'000'000, .group = "dp"};
   call.ranks = std::make_shared<const std::vector<int>>(std::vector<int>{0, 1, 2, 3});
@@ -183,7 +178,7 @@ TEST(ForecastUnits, CopiesAreSummedInOnePass) {
 
 // A model whose layers take most of the memory: where replicas of their weights do not fit, shards do.
 TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
-  const Rates rates = parse_rates(test::round_rates(), "rates.toml");
+  const Rates rates = parse_rates(round_rates(), "rates.toml");
   Words flags = plan_flags() + Words{"--global-batch-size", "4"};
   flags[1] = "8";
   Options options = complete(flags, 1);
@@ -206,7 +201,7 @@ TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
     ASSERT_NE(one, few.best.end()) << strategy;
     const Forecast again = make_forecast(complete(flags + one->flags, 4), 4, {.rates = &rates});
     EXPECT_NEAR(again.step->seconds, one->step.seconds, 1e-9 * one->step.seconds);
-    test::expect_memory_of_suggestion(again.step->most_memory, one->step.most_memory);
+    expect_memory_of_suggestion(again.step->most_memory, one->step.most_memory);
   }
 }
 
@@ -219,4 +214,4 @@ TEST(PrintedActions, HaveThoseOfUnits) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test

@@ -1,6 +1,5 @@
 #include "core/tensor/tensor.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,12 +10,10 @@
 #include <vector>
 
 #include "core/tensor/check.h"
+#include "tests/support/matchers.h"
 
 namespace megalith {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 template <class Call>
 std::string error_of(Call&& call) {
