@@ -1,4 +1,4 @@
-// Which slots move by a forecast of the plain step, and how long their copies take beside it.
+// Which slots move by a forecast of the plain step, and how long their copies take during it.
 #pragma once
 
 #include <cstdint>

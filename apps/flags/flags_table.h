@@ -57,7 +57,7 @@ inline constexpr std::int64_t kMaxLength = 1 << 28;
 inline constexpr std::int64_t kMaxVocab = 1 << 24;
 inline constexpr std::int64_t kMaxRanks = 1 << 20;
 
-// Another flag that a flag needs or excludes (flags_companion.h).
+// Another flag that a flag needs or excludes (flags_check.h).
 struct OtherFlag {
   std::string_view flag;         // without dashes in front
   std::string_view value = {};   // "rope", "selective or full", "above 1"; empty: any that asks for something

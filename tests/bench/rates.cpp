@@ -1,4 +1,4 @@
-// Measures what plan --rates wants to know of a machine (parallel/cost/rates.h) and prints it as such a file.
+// Measures what plan --rates reads of a machine (parallel/cost/rates.h) and prints it as such a file.
 //   [mpirun -np N] rates [--device cpu|cuda] [--name TEXT] [--only copies]      tests/bench/rates.sh builds and runs it
 // With N > 1 the ranks of this host measure their link; what cannot be measured here (the link alone, the network) is
 // printed as a guess, and says so. bf16, the model's dtype; on the CPU smaller sizes.

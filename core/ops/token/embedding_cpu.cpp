@@ -1,3 +1,4 @@
+#include <algorithm>
 
 #include "core/ops/data_faults.h"
 #include "core/ops/dispatch.h"

@@ -73,6 +73,9 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   ncclComm* make_comm(bool for_graphs);
   ncclComm* comm_for(const Stream& stream);
   void check_memory(const ExchangeRows& op) const;
+  template <SharedCollective Op>
+  void check_memory(const Op& op) const;
+  void check_memory(const auto&) const {}
   void check(ncclResult_t result, const char* call) const;
   void write(CudaStream& stream, std::uint64_t& word, std::uint64_t value) const {
     check_driver(
@@ -111,19 +114,11 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   }
 
   void exchange(CudaStream& stream, const SharedReduceScatter& op) const {
-    if (op.out.numel() > 0) memory_with(op).reduce_scatter(stream, op);
+    if (op.out.numel() > 0) peer_memory_->reduce_scatter(stream, op);
   }
 
   void exchange(CudaStream& stream, const SharedAllGather& op) const {
-    if (op.in.numel() > 0) memory_with(op).all_gather(stream, op);
-  }
-
-  template <class Op>
-  PeerMemory& memory_with(const Op& op) const {
-    if (peer_memory_ != nullptr && peer_memory_->holds(op.in)) return *peer_memory_;
-    fail({.subject = fmt::format("{} on group {}: in", op.kName, name()),
-          .expected = "memory that the ranks share",
-          .got = "other memory"});
+    if (op.in.numel() > 0) peer_memory_->all_gather(stream, op);
   }
 
   struct Bytes {
@@ -324,6 +319,14 @@ void NcclCommunicator::check_memory(const ExchangeRows& op) const {
         .got = "neither"});
 }
 
+template <SharedCollective Op>
+void NcclCommunicator::check_memory(const Op& op) const {
+  if (op.in.numel() == 0 || (peer_memory_ != nullptr && peer_memory_->holds(op.in))) return;
+  fail({.subject = fmt::format("{} on group {}: in", op.kName, name()),
+        .expected = "memory that the ranks share",
+        .got = "other memory"});
+}
+
 void NcclCommunicator::run(const Collective&) {
   fail({.subject = "group " + name(), .expected = "a CUDA stream", .got = "a CPU stream"});
 }
@@ -336,7 +339,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
     return copy_alone(collective,
                       [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
   }
-  if (rows != nullptr) check_memory(*rows);
+  std::visit([&](const auto& op) { check_memory(op); }, collective);
   comm_ = comm_for(stream);
   const int kind = static_cast<int>(collective.index());
   const NcclHostCall host_call(*process_, *watched_, kind);

@@ -79,10 +79,11 @@ class NcclWatcher {
   // After an abort of the process: until the kernels of this group have been told to return.
   void wait_until_released(const WatchedGroup& group);
 
-  // What a mark is set to; kinds are below 15.
+  // What a mark is set to.
   static std::uint64_t inside(std::uint64_t id, int kind) { return (id << 4) | static_cast<unsigned>(kind + 1); }
   static std::uint64_t behind(std::uint64_t id) { return id << 4; }
   static constexpr int kStart = static_cast<int>(kCollectiveNames.size());  // of NCCL
+  static_assert(kStart < 15);  // four bits of a mark
 
  private:
   void watch();

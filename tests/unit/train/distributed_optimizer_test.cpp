@@ -1,5 +1,5 @@
 // The distributed optimizer (ZeRO-1) in whole runs on thread ranks: the numbers of plain data parallelism with a share
-// of the memory, in every layout, and checkpoints that know neither.
+// of the memory, beyond what every layout promises (layout_claims_test.cpp).
 #include <gtest/gtest.h>
 
 #include <mutex>

@@ -1,4 +1,4 @@
-// What happens around the steps of runs with sharded units: skipped and dropped steps, checkpoints of any strategy, the
+// What happens around the steps of runs with sharded units: skipped and dropped steps, the
 // memory and collectives they take, and waits that are left out.
 #include <gtest/gtest.h>
 

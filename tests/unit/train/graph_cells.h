@@ -79,7 +79,7 @@ struct Matrix {
     for (std::size_t i = 0; i < N; ++i) columns[i][static_cast<std::size_t>(c[i])](cell);
     return cell;
   }
-  // Those of all columns but some, of which the first so many values are taken.
+  // Those of all columns but some, of which the first values are taken, as many as said.
   std::vector<Case> legal_cases(const std::map<int, std::size_t>& first_values = {}) const {
     std::array<std::vector<int>, N> values;
     for (std::size_t i = 0; i < N; ++i) {
@@ -99,7 +99,7 @@ struct Matrix {
     if (is_new) run->second = run_eagerly(cell(run->first));
     return run->second;
   }
-  // Runs the cases until one fails. check(case, cell, run, plain run, books) says what else is the same.
+  // Runs the cases until one fails. check(case, cell, run, plain run) says what else is the same.
   template <class Check>
   void expect_no_bit_changed(const std::vector<Case>& cases, const Check& check) const {
     for (const Case& c : cases) {

@@ -62,6 +62,10 @@ class EachLayout : public testing::TestWithParam<FamilyAndLayout> {
   const Family& family() const { return std::get<0>(GetParam()); }
   const Layout& layout() const { return std::get<1>(GetParam()); }
   Words model() const { return sizes_for(layout()) + family().flags + kDropout; }
+  // Microbatches of two sequences, of 16 tokens.
+  Words model_of_two_sequences() const {
+    return model() + Words{"--micro-batch-size", "2", "--seq-length", "16", "--global-batch-size", "8"};
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Claims, EachLayout,
                          testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(claimed_layouts())),
@@ -82,7 +86,7 @@ TEST_P(EachLayout, HasTheLossesAndNormsOfOneRankOverTwentySteps) {
 }
 
 TEST_P(EachLayout, HasTheWeightsAndGradientsOfOneRankInOneStep) {
-  const Words flags = model() + Words{"--train-iters", "1"};
+  const Words flags = model_of_two_sequences() + Words{"--train-iters", "1"};
   const auto weights_before = [&](const Way& way) {
     Tensors weights;
     std::mutex mutex;
@@ -103,7 +107,7 @@ TEST_P(EachLayout, HasTheWeightsAndGradientsOfOneRankInOneStep) {
 
 TEST_P(EachLayout, RepeatsItsBitsWithoutAHazard) {
   const Words chunks = layout().context > 1 ? Words{"--loss-chunk-size", "5"} : Words{};
-  const Words flags = model() + layout().flags() + chunks +
+  const Words flags = model_of_two_sequences() + layout().flags() + chunks +
                       words(
                           "--train-iters 2 --check-hazards --eval-interval 1 --eval-iters 1 --ddp-bucket-size 1 "
                           "--overlap-grad-reduce");
@@ -129,7 +133,7 @@ TEST(LayoutClaims, EverySchedulesBitsAreTheSameWithoutAHazard) {
         Scheduled{{.pipeline = 2, .data = 2, .sharing = Sharing::kOverlapped}, 0, 1}}) {
     Layout layout = row.layout;
     const Words flags = sizes_for(layout) + families()[row.family].flags + kDropout + kEvaluations +
-                        Words{"--train-iters", "2", "--check-hazards"};
+                        Words{"--train-iters", "2", "--check-hazards", "--ddp-bucket-size", "1"};
     RunResult first;
     ++number;
     for (const std::string& name : schedules()) {

@@ -1,5 +1,5 @@
-// Combined layouts: all schedules give the same bits without a hazard, checkpoints go from any to any other, and what
-// goes wrong in a group that rank 0 is not in is told.
+// Combined layouts beyond what every layout promises (layout_claims_test.cpp): failures in a group that lacks rank 0
+// end the run with their message.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -105,7 +105,7 @@ std::vector<Words> recompute_modes();
 void expect_same_run(const RunResult& a, const RunResult& b);
 // Also gradients, and that the run was in order.
 void expect_same_state(const RunResult& run, const RunResult& want);
-// Each slot of each rank moved so many times each way. Returns how many there are.
+// Each slot of each rank moved this often each way. Returns how many there are.
 std::int64_t expect_moved(const RunResult& run, std::int64_t times);
 // Each step's loss, or its gradients' norm, but for this share of it.
 void expect_losses_near(const RunResult& got, const RunResult& want, double tolerance = 1e-5);
@@ -131,7 +131,7 @@ SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride = 1
 // What --metrics-jsonl tells, step by step.
 void read_metrics(const std::string& path, RunResult& result);
 
-// There are at least so many waits, and each is needed.
+// There are at least this many waits, and each is needed.
 void expect_each_wait_needed(std::int64_t at_least, const Words& flags, int ranks, int stride = 1,
                              std::int64_t behind = 0);
 

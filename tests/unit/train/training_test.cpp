@@ -1,5 +1,4 @@
-// The guarantees of a run: any number of ranks trains the same model, two runs give the same bits, recomputation and
-// resuming change nothing, memory is what was planned.
+// The guarantees of a run beyond what every layout promises (layout_claims_test.cpp).
 #include <gtest/gtest.h>
 
 #include <cmath>
