@@ -154,6 +154,7 @@ code_of_ranks() {
     [ $watched -ne $ended ] || status=$(code_of_ranks)
   else
     kill "$watcher" 2>/dev/null
+    wait "$watcher" 2>/dev/null  # or the shell reports its end
   fi
   exit $status
 }
