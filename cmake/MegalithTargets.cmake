@@ -3,7 +3,7 @@
 # chosen, and nowhere else: with MEGALITH_CUDA the library holds the folder's *.cu, *_cuda.cpp, nccl_*.cpp and cuda/*,
 # which alone, but for test programs that link megalith_cuda, see the headers of CUDA and of the targets in CUDA; without
 # it, no_cuda/* defines the same symbols. All other sources are compiled the same way in both builds. COLD: what no step
-# waits for, such as flags and log lines, is compiled fast rather than to be fast. KERNELS: each source alone. Inline functions that hot and cold
+# waits for, such as flags and log lines, is compiled fast rather than to be fast. Inline functions that hot and cold
 # libraries share may come from either.
 # Designated initializers leave fields at their defaults on purpose.
 set(MEGALITH_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
@@ -40,8 +40,7 @@ function(megalith_compile_options target)
 endfunction()
 
 # With MEGALITH_PRECOMPILED the standard headers that take a compiler longest are parsed once, and eight sources of a
-# library are compiled as one, but not of KERNELS, so that inlining is as each was measured. In the quick tier those of
-# every library are, and all of a test program.
+# library are compiled as one; in the quick tier in every build, and all of a test program.
 # In the full tier AddressSanitizer's build, which has no precompiled headers either, joins none: it shows a missing include.
 function(megalith_precompiled_headers)
   add_library(precompiled OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
@@ -76,7 +75,7 @@ function(megalith_compile_cold target)
 endfunction()
 
 function(megalith_library name)
-  cmake_parse_arguments(ARG "COLD;KERNELS" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "PUBLIC;PRIVATE;CUDA;EXCLUDE;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     set(ARG_SOURCES *.cpp *.cu cuda/*.cpp no_cuda/*.cpp)
   endif()
@@ -106,7 +105,7 @@ function(megalith_library name)
     megalith_compile_cold(${name})
   endif()
   megalith_precompiled(${name})
-  if((MEGALITH_PRECOMPILED AND NOT ARG_KERNELS AND NOT MEGALITH_SANITIZE) OR MEGALITH_TIER STREQUAL "quick")
+  if((MEGALITH_PRECOMPILED AND NOT MEGALITH_SANITIZE) OR MEGALITH_TIER STREQUAL "quick")
     megalith_join_sources(${name})
   endif()
   if(MEGALITH_CUDA AND cuda_sources)

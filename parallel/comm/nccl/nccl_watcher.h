@@ -83,7 +83,7 @@ class NcclWatcher {
   static std::uint64_t inside(std::uint64_t id, int kind) { return (id << 4) | static_cast<unsigned>(kind + 1); }
   static std::uint64_t behind(std::uint64_t id) { return id << 4; }
   static constexpr int kStart = static_cast<int>(kCollectiveNames.size());  // of NCCL
-  static_assert(kStart < 15);  // four bits of a mark
+  static_assert(kStart < 15);                                               // four bits of a mark
 
  private:
   void watch();
