@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -93,7 +92,7 @@ void check(const SharedReduceScatter& op) {
   const std::string copies = subject(op, "copies");
   check_buffer(op.copies, copies);
   check_dtype(op.copies, {op.in.dtype}, copies);
-  const std::int64_t unit = 8 * std::max(op.group.size() - 1, 1);
+  const std::int64_t unit = 8 * (op.group.size() - 1);
   if (op.copies.numel() == 0 || op.copies.numel() % unit != 0) {
     fail({.subject = copies,
           .expected = fmt::format("a multiple of {} elements", unit),

@@ -72,7 +72,7 @@ class SharedLink {
   explicit SharedLink(double left) : left_(left) {}  // of one's rate
 
   // Of a transfer that begins at `begin` and takes `seconds` alone. `slowed`: the share of the seconds that products
-  // beside it cost.
+  // at the same time cost.
   double end_of(double begin, double seconds, std::size_t lane, double slowed);
 
   // Nothing is computed from `from` to `to`: a lane's transfers have the link's whole rate then. How much sooner the
