@@ -5,7 +5,8 @@
 # SIGHUP. Open MPI's mpirun alone kills its ranks two seconds after a Ctrl-C, saved or not, and ends with 1.
 #   apps/launch.sh -np 8 build/cpu-release/apps/train ...     all of it goes to mpirun (MPIRUN names another)
 # Where mpirun has not ended 10 s after the last of its ranks, all of which were on this host, it is killed. The exit
-# code is then that of the ranks: the first that is not 0.
+# code is then that of the ranks: the first that is not 0. So it is where mpirun crashes after its ranks have failed, as
+# Open MPI 4.1.4 with PMIx 4.2.2 may.
 set -uo pipefail
 set -m  # mpirun gets a process group, so that the terminal's Ctrl-C reaches this script alone
 [ ! -t 0 ] || exec </dev/null  # mpirun may not read from the terminal
@@ -152,6 +153,10 @@ code_of_ranks() {
     wait "$mpirun" 2>/dev/null
     status=$?
     [ $watched -ne $ended ] || status=$(code_of_ranks)
+    if [ $status -eq 139 ]; then  # SIGSEGV, of mpirun or of a rank: one that another rank recorded says more
+      recorded=$(code_of_ranks)
+      [ "$recorded" -eq 0 ] || [ "$recorded" -ge 128 ] || status=$recorded
+    fi
   else
     kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null  # or the shell reports its end

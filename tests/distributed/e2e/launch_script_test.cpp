@@ -65,6 +65,18 @@ TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   EXPECT_TRUE(is_running(lives.run().pid()));
 }
 
+TEST(LaunchScript, AnMpirunThatCrashesBehindItsRanksLeavesTheirExitCode) {
+  const Folder folder;
+  folder.write("crashes", "#!/bin/bash\n\"$@\"\nkill -SEGV $$\n");
+  ASSERT_EQ(chmod(folder.path("crashes").c_str(), 0700), 0);
+  const auto code = [&](const Words& ranks) {
+    const Words script{"/usr/bin/env", "MPIRUN=./crashes", "/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"};
+    return run(script + ranks, folder).code;
+  };
+  EXPECT_EQ(code(program("train", {"--no-such-flag"})), 2);
+  EXPECT_EQ(code({"/bin/true"}), 128 + SIGSEGV);
+}
+
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
 Words logging_forever(const Words& more) {
   return tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "1", "--save", "kept"} + more;

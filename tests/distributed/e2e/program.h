@@ -60,6 +60,7 @@ class Process {
   bool ended_ = false;
   std::string out_;
   std::string err_;
+  std::string codes_;  // file of the exit codes that ranks record
 };
 
 // On the CPU unless the arguments name a device, so that results do not depend on the machine.
