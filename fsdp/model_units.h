@@ -1,4 +1,4 @@
-// Which units of parameters a model's segments use.
+// Units of parameters that a model's segments use.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace megalith {
 
-// Of what stands before and behind the layers, where a stage has it.
+// Units of the embedding and the head, on a stage that has them.
 std::vector<int> end_units(const GptModel& gpt);
 bool is_head(const GptModel& gpt, int unit);
-// Of each segment those that are not resident.
+// Sharded units of each segment; resident units are left out.
 std::vector<SegmentUnits> units_of_segments(const GptModel& gpt);
 
 }  // namespace megalith

@@ -12,7 +12,7 @@ void share_out(GptModel& model, const Communicator& ranks) {
   std::vector<ParameterUnit>& units = model.parameters->units();
   for (int u = 0; u < std::ssize(units); ++u) {
     ParameterUnit& unit = units[static_cast<std::size_t>(u)];
-    if (tied && model.words->unit == u) continue;  // both ends read it
+    if (tied && model.words->unit == u) continue;  // embedding and head read it
     unit.shard = {.rank = ranks.rank(), .ranks = ranks.size()};
     unit.resident_weights = false;
   }
@@ -37,7 +37,7 @@ ShardedForward::ShardedForward(GptModel& model, Communicator& ranks, Stream& com
 
 ShardedForward::~ShardedForward() {
   try {
-    gather_.synchronize();  // gathers ahead of a step that does not come
+    gather_.synchronize();  // gathers for a next step that never runs
   } catch (const std::exception&) {
   }
 }

@@ -1,5 +1,5 @@
-// Forward passes of a model whose weights several ranks share out: each holds a shard of each unit, all go through the
-// same tokens, and a layer is whole only while it is read, in slots as in training.
+// Forward pass of a model whose units are sharded over several ranks, for `generate`. All ranks process the same
+// tokens. Each layer is gathered into a slot (unit_slots.h) only while its forward reads it, as in training.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,21 @@
 
 namespace megalith {
 
-// Before the parameters are allocated. Tied words stay whole.
+// Shards the units over `ranks`; called before the parameters are allocated. Tied word embeddings stay unsharded.
 void share_out(GptModel& model, const Communicator& ranks);
 
 class ShardedForward {
  public:
-  // The parameters are allocated; all outlive this object. Collective.
+  // Collective. The parameters are allocated. All arguments outlive this object.
   ShardedForward(GptModel& model, Communicator& ranks, Stream& compute, MemoryPool& pool,
                  const Instruments& instruments);
   ~ShardedForward();
   ShardedForward(const ShardedForward&) = delete;
   ShardedForward& operator=(const ShardedForward&) = delete;
 
-  // Forward of all segments.
+  // Runs forward of all segments.
   void forward(SegmentRunner& runner);
-  // What rank 0 drew: GPUs may add in another order.
+  // Broadcasts the tokens that rank 0 sampled, since GPUs may sum in different orders.
   void agree(Stream& compute, const Tensor& drawn);
 
   std::int64_t gathers() const { return units_->gathers(); }

@@ -28,7 +28,7 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
       states_(parameters.units().size(), State::kSharded),
       summed_(parameters.units().size(), false) {
   for (const ParameterUnit& unit : parameters.units()) complete_.emplace_back("shard of " + unit.name);
-  // All of a kind in one block, which peers map as one.
+  // Allocates all slots of a kind as one block, which peers map as one.
   const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
                             Tensor ParameterUnit::*shard, std::optional<DType> given, MemoryCategory category) {
     if (elements.empty()) return;
@@ -92,16 +92,16 @@ std::vector<MemorySharing*> ShardedUnits::sharing() const {
 
 ShardedUnits::Slot& ShardedUnits::slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit) {
   const int slot = of.at(static_cast<std::size_t>(unit));
-  require(slot != UnitSlots::kResident, "ShardedUnits: a call for a unit that is resident");
+  require(slot != UnitSlots::kResident, "ShardedUnits: a call for a resident unit");
   return slots[static_cast<std::size_t>(slot)];
 }
 
 void ShardedUnits::fail_call(const char* call, int index, const char* why) {
   fail({.subject = fmt::format("{} of unit {}", call, unit(index).name),
         .expected = why,
-        .got = "another state",
-        .remedy =
-            "call unshard, wait_unshard, reshard and bind_gradients, reduce_shard in turn (fsdp/sharded_units.h)"});
+        .got = "a call out of order",
+        .remedy = "call unshard, wait_unshard, reshard, and bind_gradients, reduce_shard, in this order "
+                  "(fsdp/sharded_units.h)"});
 }
 
 void ShardedUnits::begin(std::span<const int> ahead) {
@@ -123,11 +123,11 @@ void ShardedUnits::reset() {
 
 void ShardedUnits::unshard(int index) {
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
-  if (slot.tenant >= 0) fail_call("unshard", index, "a slot that no unit is in");
+  if (slot.tenant >= 0) fail_call("unshard", index, "an empty slot");
   slot.tenant = index;
   states_[static_cast<std::size_t>(index)] = State::kGathered;
   const ParameterUnit& of = unit(index);
-  // A gather of instances comes after the update, and the update after what freed slots before it.
+  // gather_instances() follows the update; the update follows all reads that freed slots earlier.
   streams_.gather.wait(complete_[static_cast<std::size_t>(index)]);
   streams_.gather.wait(updated_);
   streams_.gather.wait(slot.free);
@@ -147,8 +147,8 @@ void ShardedUnits::unshard(int index) {
 void ShardedUnits::wait_unshard(int index) {
   State& state = states_[static_cast<std::size_t>(index)];
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
-  if (state == State::kSharded) fail_call("wait_unshard", index, "its unshard before");
-  if (state == State::kWhole) return;  // since the list before
+  if (state == State::kSharded) fail_call("wait_unshard", index, "a preceding unshard");
+  if (state == State::kWhole) return;  // since the previous list
   state = State::kWhole;
   streams_.compute.wait(slot.ready);
   unit(index).bind_weights(slot.place(unit(index)));
@@ -160,7 +160,7 @@ void ShardedUnits::fill_with_nan(const Tensor& whole) {
 
 void ShardedUnits::reshard(int index) {
   State& state = states_[static_cast<std::size_t>(index)];
-  if (state != State::kWhole) fail_call("reshard", index, "a unit that is whole");
+  if (state != State::kWhole) fail_call("reshard", index, "a gathered unit");
   state = State::kSharded;
   Slot& slot = slot_of(weights_, slots_.of_weights, index);
   slot.tenant = -1;
@@ -175,7 +175,7 @@ void ShardedUnits::updated() {
 
 void ShardedUnits::bind_gradients(int index) {
   Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
-  if (slot.tenant >= 0) fail_call("bind_gradients", index, "a slot that no unit is in");
+  if (slot.tenant >= 0) fail_call("bind_gradients", index, "an empty slot");
   slot.tenant = index;
   streams_.compute.wait(slot.free);
   unit(index).bind_gradients(slot.place(unit(index)));
@@ -183,7 +183,7 @@ void ShardedUnits::bind_gradients(int index) {
   unit(index).begin_gradients(streams_.compute);
 }
 
-// In fp32, whatever the gradients' dtype.
+// Sums in fp32 for any dtype of the gradients.
 void ShardedUnits::sum_copies(const ParameterUnit& of, const Tensor& whole, bool is_first) {
   const UnitGroups& groups = groups_of(of);
   const std::int64_t round = std::int64_t{8} * (groups.reduce.size() - 1);
@@ -195,7 +195,7 @@ void ShardedUnits::sum_copies(const ParameterUnit& of, const Tensor& whole, bool
                                               .label = "gradients of " + of.name});
 }
 
-// In the gradients' dtype; what comes of it is widened.
+// Sums in the gradients' dtype, then widens the result.
 void ShardedUnits::sum_parts(const ParameterUnit& of, const Tensor& whole, bool is_first) {
   const Tensor own = of.shard.of(whole);
   const bool widens = whole.dtype != of.grad_shard.dtype, sums_into_shard = is_first && !widens;
@@ -212,7 +212,7 @@ void ShardedUnits::sum_parts(const ParameterUnit& of, const Tensor& whole, bool 
 
 void ShardedUnits::reduce_shard(int index) {
   Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
-  if (slot.tenant != index) fail_call("reduce_shard", index, "its gradients bound");
+  if (slot.tenant != index) fail_call("reduce_shard", index, "bound gradients");
   slot.tenant = -1;
   ParameterUnit& of = unit(index);
   const Tensor whole = of.main_grads;
@@ -231,7 +231,7 @@ void ShardedUnits::reduce_shard(int index) {
 }
 
 void ShardedUnits::sum_instances(int index) {
-  if (!summed_[static_cast<std::size_t>(index)]) fail_call("sum_instances", index, "its reduce_shard before");
+  if (!summed_[static_cast<std::size_t>(index)]) fail_call("sum_instances", index, "a preceding reduce_shard");
   const ParameterUnit& of = unit(index);
   const std::string label = "gradients of " + of.name;
   Communicator& instances = *groups_of(of).instances;
@@ -245,7 +245,7 @@ void ShardedUnits::sum_instances(int index) {
 
 void ShardedUnits::gather_instances(int index) {
   const ParameterUnit& of = unit(index);
-  if (!updated_.recorded()) fail_call("gather_instances", index, "an update before");
+  if (!updated_.recorded()) fail_call("gather_instances", index, "a preceding update");
   streams_.reduce.wait(updated_);
   launch(streams_.reduce, AllGather{.group = *groups_of(of).instances,
                                     .in = of.owned_weights,

@@ -15,7 +15,7 @@ UnitSlots assign_slots(std::span<const ParameterUnit> units, const SlotCounts& c
   };
   const auto assign = [&](int slots, bool ParameterUnit::*resident, std::vector<int>& slot_of,
                           std::vector<std::int64_t>& sizes) {
-    std::vector<int> family_of;                                    // of each slot
+    std::vector<int> family_of;                                    // per slot
     std::map<std::pair<UnitKind, std::int64_t>, Family> families;  // by size
     for (int u = 0; u < static_cast<int>(units.size()); ++u) {
       const ParameterUnit& unit = units[static_cast<std::size_t>(u)];

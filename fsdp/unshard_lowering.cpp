@@ -30,11 +30,12 @@ void require_slots(const UnshardPoints& points) {
       if (std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); }) == 1)
         continue;
       const auto alike = std::ranges::count_if(units, [&](int other) { return family(other) == family(unit); });
-      refuse_usage(flag, {.expected = fmt::format("at least {}: a segment uses so many units alike at once", alike),
-                          .got = fmt::format("{}", std::ranges::count(families, family(unit))),
-                          .remedy = fmt::format("use {} {}, or recompute fewer layers together "
-                                                "(--recompute-num-layers)",
-                                                flag, alike)});
+      refuse_usage(flag,
+                   {.expected = fmt::format("at least {0}: one segment uses {0} units of this size at once", alike),
+                    .got = fmt::format("{}", std::ranges::count(families, family(unit))),
+                    .remedy = fmt::format("use {} {}, or recompute fewer layers together "
+                                          "(--recompute-num-layers)",
+                                          flag, alike)});
     }
   };
   for (const SegmentUnits& segment : points.segments) {
@@ -63,11 +64,10 @@ std::vector<ActionHook> hooks_of(const UnshardPoints& points) {
   return hooks;
 }
 
-// Without the ends of uses that the slot's next use goes on with: of the same unit, and of gradients of the same
-// microbatch too.
+// Drops the end of a use if the slot's next use is of the same unit and, for gradients, the same microbatch.
 std::vector<Action> join_uses(const std::vector<Action>& actions, const UnshardPoints& points) {
   std::vector<bool> drop(actions.size(), false);
-  std::map<std::pair<bool, int>, std::size_t> last_end;  // by gradients or weights, and slot
+  std::map<std::pair<bool, int>, std::size_t> last_end;  // key: is gradient, slot
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& a = actions[i];
     const bool gradients = a.kind == Kind::kBindGradients || a.kind == Kind::kReduceShard;
@@ -89,8 +89,8 @@ std::vector<Action> join_uses(const std::vector<Action>& actions, const UnshardP
   return joined;
 }
 
-// A unit's verbs of backward that stand together are left together, so that one graph can hold them and what one leaves
-// on a side stream is for the next: its gradients are bound before the first, its weights given up behind the last.
+// Keeps adjacent backward verbs of a unit adjacent, so that one graph can hold them. A verb may also leave side-stream
+// work for the next. Gradients are bound ahead of the first verb, and weights are resharded after the last.
 std::vector<Action> around_together(std::vector<Action> actions, const UnshardPoints& points) {
   const auto joins = [&](const Action& verb, const Action& with) {
     if (verb.segment < 0 || verb.kind == Kind::kForward) return false;
@@ -117,7 +117,7 @@ std::vector<Action> around_together(std::vector<Action> actions, const UnshardPo
 
 std::vector<Action> sum_instances(const std::vector<Action>& actions, const UnshardPoints& points) {
   if (!points.sums_instances) return actions;
-  std::map<int, std::size_t> last;  // reduction of each unit
+  std::map<int, std::size_t> last;  // last reduction of each unit
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].kind == Kind::kReduceShard) last[actions[i].item] = i;
   }
@@ -142,13 +142,13 @@ Action of_unit(Kind kind, int unit) { return {.kind = kind, .item = unit}; }
 std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPoints& points) {
   std::vector<int> ahead;
   std::set<int> taken;           // slots
-  std::map<int, int> of_family;  // how many are ahead; above the prefetch: no more may be
+  std::map<int, int> of_family;  // units ahead; a value above `prefetch` closes the family
   for (const Action& action : with_uses(actions, points)) {
     if (action.kind != Kind::kWaitUnshard) continue;
     const int family = family_of(points.slots, action.item);
     if (of_family[family] > points.prefetch) continue;
     const bool is_free = taken.insert(slot_of(points.slots.of_weights, action.item)).second;
-    // Gathers keep their order: behind one whose slot is taken none starts.
+    // Gathers keep their order: none starts after one whose slot is taken.
     of_family[family] = is_free ? of_family[family] + 1 : points.prefetch + 1;
     if (is_free) ahead.push_back(action.item);
   }
@@ -159,11 +159,11 @@ std::vector<Action> insert_unshards(const std::vector<Action>& actions, const Un
   require_slots(points);
   std::vector<Action> used = with_uses(actions, points);
   const bool updates = std::ranges::find(actions, Kind::kOptimizerStep, &Action::kind) != actions.end();
-  std::map<int, int> tenant;  // by slot: whose gather was started before the list, and whose was last
+  std::map<int, int> tenant;  // by slot: unit whose gather was started last, initially by the previous list
   for (const int unit : points.ahead) tenant[slot_of(points.slots.of_weights, unit)] = unit;
-  // Gathers, by the position before which they start: in the order of their uses.
+  // Gathers, keyed by the position before which they start, in order of use.
   std::multimap<std::size_t, Action> starts;
-  std::map<int, std::size_t> given_up;               // where a slot became free
+  std::map<int, std::size_t> given_up;               // position at which each slot became free
   std::map<int, std::vector<std::size_t>> waits_of;  // positions, by family
   std::size_t earliest = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
@@ -186,7 +186,7 @@ std::vector<Action> insert_unshards(const std::vector<Action>& actions, const Un
     earliest = std::max({earliest, wanted, is_first ? 0 : given_up[slot]});
     starts.emplace(earliest, of_unit(Kind::kUnshard, unit));
   }
-  // At its end a list leaves what it found: weights that no update has changed may just stay.
+  // A list restores `ahead` at its end. Weights without an update may stay in their slots.
   std::vector<std::size_t> stays;
   std::vector<Action> again;
   for (const int unit : points.ahead) {

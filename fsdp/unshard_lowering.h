@@ -1,8 +1,7 @@
-// The lowering pass of sharded units: where in a rank's list a unit's weights are gathered, waited for and given up,
-// and where its gradients are bound and reduced. Each stands at a hook point of a segment: a unit's weights before and
-// behind the forward and backward_data of its segments, its gradients around backward_weight. What comes back to the
-// same slot at once stays there; gathers then start up to `prefetch` units of their family (unit_slots.h) before their
-// use, as soon as the slot is free, in the order of their uses.
+// Lowering pass of sharded units. It inserts gathers, waits and reshards of weights, and binds and reductions of
+// gradients, at hook points of segments. Weights are needed around forward and backward_data, gradients around
+// backward_weight. A unit stays in its slot if it is also the slot's next occupant. Gathers start up to `prefetch`
+// units of the same family (unit_slots.h) ahead of use. A gather starts as soon as its slot is free, in order of use.
 #pragma once
 
 #include <vector>
@@ -15,7 +14,7 @@ namespace megalith {
 // Sharded units that a segment uses.
 struct SegmentUnits {
   std::vector<int> weights;    // read by forward and backward_data
-  bool forward_alone = false;  // or by forward alone: of an embedding
+  bool forward_alone = false;  // embedding: weights are read by forward only
   std::vector<int> gradients;  // written by backward_weight
 };
 
@@ -23,22 +22,23 @@ struct UnshardPoints {
   std::vector<SegmentUnits> segments;
   UnitSlots slots;
   int prefetch = 1;                  // units of each family
-  bool gradients_as_weights = true;  // as many slots, by one flag
-  bool sums_instances = false;       // of hybrid sharding
-  bool gathers_instances = false;    // likewise, where each instance updates a part of its shards
-  // Units whose gathers a list finds started, and starts again at its end.
+  bool gradients_as_weights = true;  // one flag sets both slot counts
+  bool sums_instances = false;       // hybrid sharding
+  bool gathers_instances = false;    // hybrid sharding where each instance updates a part of its shards
+  // Units whose gathers are in flight when a list starts; the list restarts these gathers at its end.
   std::vector<int> ahead;
 };
 
-// The units of each family that a training list uses first, up to its first prefetch.
+// Units of each family that a training list uses first, up to the first prefetch.
 std::vector<int> units_ahead(const std::vector<Action>& actions, const UnshardPoints& points);
 
-// A segment that uses two units of one slot is an error with exit code 2 that says how many slots it needs.
+// Inserts the actions and verifies them. A segment that uses two units of one slot is an error with exit code 2. The
+// error reports the number of slots that the segment needs.
 std::vector<Action> insert_unshards(const std::vector<Action>& actions, const UnshardPoints& points);
 
-// Fails with exit code 9 where a list's verbs do not find their units whole, a slot would hold two units, or a
-// microbatch's gradients are not reduced exactly once, a shard is summed over the instances before that or not once, or
-// a unit is gathered from parts of shards.
+// Fails with exit code 9 if a list breaks a rule: a verb finds its units gathered; a slot holds one unit at a time; a
+// microbatch's gradients are reduced once; a shard is then summed over the instances once; gathers read complete
+// shards.
 void verify_units(const std::vector<Action>& actions, const UnshardPoints& points);
 
 }  // namespace megalith

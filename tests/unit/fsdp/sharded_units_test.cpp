@@ -1,4 +1,4 @@
-// Units carried out by hand on thread ranks: what is whole when, and calls out of order.
+// Tests of ShardedUnits by direct calls on thread ranks: when units are gathered, and calls out of order.
 #include "fsdp/sharded_units.h"
 
 #include <gtest/gtest.h>
@@ -21,17 +21,17 @@ namespace megalith {
 namespace {
 
 constexpr int kRanks = 2;
-constexpr std::int64_t kElements = 128 * kRanks;  // of a unit
+constexpr std::int64_t kElements = 128 * kRanks;  // per unit
 
 struct RankCase {
   bool poison = false;
   std::optional<DType> gradient_dtype = {};
-  int instances = 1;  // of kRanks ranks each; of several, each updates a part of its shards
+  int instances = 1;  // each of kRanks ranks; if several, each updates a part of its shards
   std::int64_t suppressed_wait = -1;
 };
 
-// A rank with four units of one parameter, of which the first is resident; units 1 and 3 have the same slots. What
-// writes the gradients of unit 2 overwrites them.
+// A rank with four units of one parameter. Unit 0 is resident; units 1 and 3 share slots. The writer of unit 2's
+// gradients overwrites them.
 struct Rank {
   Rank(Communicator& world, const RankCase& test)
       : gather_group(world.split(world.rank() / kRanks, world.rank(), "gather")),
@@ -50,7 +50,7 @@ struct Rank {
       unit.resident_weights = unit.resident_gradients = u == 0;
     }
     parameters.allocate(pool, DType::kFp32);
-    // A rank's elements tell unit and rank.
+    // The values identify unit and rank.
     for (int u = 1; u < 4; ++u) fill(unit(u).weight_shard, static_cast<float>(10 * u + index));
     UnitSlots slots = assign_slots(parameters.units(), {});
     slots.gradient_dtype = test.gradient_dtype;
@@ -62,7 +62,7 @@ struct Rank {
   ~Rank() {
     try {
       synchronize();
-    } catch (const Error&) {  // the first error ended the world, and passes already
+    } catch (const Error&) {  // an earlier error already ended the world
     }
   }
 
@@ -100,9 +100,9 @@ TEST(ShardedUnits, AUnitIsWholeFromItsWaitToItsReshard) {
     EXPECT_FALSE(unit.parameters[0]->weight.present());
     EXPECT_TRUE(rank.unit(0).weights.present());
     rank.units->unshard(1);
-    EXPECT_FALSE(unit.parameters[0]->weight.present());  // under way
+    EXPECT_FALSE(unit.parameters[0]->weight.present());  // gather in flight
     rank.units->wait_unshard(1);
-    rank.units->wait_unshard(1);  // harmless
+    rank.units->wait_unshard(1);  // no effect
     rank.synchronize();
     ASSERT_EQ(unit.parameters[0]->weight.numel(), kElements);
     EXPECT_EQ(Rank::at(unit.weights, 0), 10);
@@ -111,7 +111,7 @@ TEST(ShardedUnits, AUnitIsWholeFromItsWaitToItsReshard) {
     rank.units->reshard(1);
     EXPECT_FALSE(unit.weights.present());
     EXPECT_FALSE(unit.parameters[0]->weight.present());
-    // A unit of the same slot, at the same place.
+    // Unit 3 has the same slot, so the same address.
     rank.units->unshard(3);
     rank.units->wait_unshard(3);
     EXPECT_EQ(rank.unit(3).weights.data, slot);
@@ -130,7 +130,7 @@ TEST(ShardedUnits, AStaleSlotIsNaN) {
       rank.units->reshard(1);
       rank.synchronize();
       EXPECT_EQ(std::isnan(Rank::at(stale, kElements - 1)), poison);
-      // Gradients that are overwritten hold what the slot held before.
+      // Without poison, overwritten gradients keep the slot's old contents.
       rank.units->bind_gradients(2);
       const Tensor unwritten = rank.unit(2).main_grads;
       rank.synchronize();
@@ -158,7 +158,7 @@ TEST(ShardedUnits, GathersSeeTheUpdateBeforeThem) {
   });
 }
 
-// The first sum of a step takes the place of the last step's.
+// The first sum of a step replaces the previous step's sum.
 TEST(ShardedUnits, GradientsOfEachMicrobatchAreAddedToTheShard) {
   on_ranks({}, [](Rank& rank, int index) {
     for (int step = 0; step < 2; ++step) {
@@ -183,7 +183,7 @@ TEST(ShardedUnits, GradientsOfEachMicrobatchAreAddedToTheShard) {
   });
 }
 
-// bf16 has no 514: a shard of it would not see the second microbatch.
+// bf16 cannot represent 514: a bf16 shard would lose the second microbatch.
 TEST(ShardedUnits, NarrowGradientsAreAddedInTheDTypeOfTheShard) {
   const auto body = [](Rank& rank, int) {
     for (int step = 0; step < 2; ++step) {
@@ -214,7 +214,7 @@ TEST(ShardedUnits, AListStartsWhatItFindsMissing) {
     rank.units->wait_unshard(1);
     rank.units->wait_unshard(2);
     rank.synchronize();
-    rank.units->reset();  // the list broke off
+    rank.units->reset();  // the list was aborted
     EXPECT_FALSE(rank.unit(1).weights.present());
     rank.units->begin(ahead);
     EXPECT_EQ(rank.units->gathers(), 4);
@@ -240,7 +240,7 @@ TEST(ShardedUnits, SlotsAreFreeAfterAListThatBrokeOff) {
 
 constexpr int kSteps = 2;
 
-// Units of one slot, whose shards two instances hold; then the shards are read, as for a checkpoint.
+// Runs steps on two units of one slot, whose shards two instances hold. Then reads the shards, as a checkpoint does.
 void run_steps(Rank& rank, const Tensor& read) {
   for (int step = 0; step < kSteps; ++step) {
     rank.units->begin_sums();
@@ -283,7 +283,7 @@ TEST(ShardedUnits, EveryWaitIsNeeded) {
       Rank::fill(read, 0);
       run_steps(rank, read);
       for (const int unit : {1, 3}) {
-        const float of_step = kRanks * 2;  // the sum of gradients over all ranks
+        const float of_step = kRanks * 2;  // sum of gradients over all ranks
         const float first = static_cast<float>(10 * unit + rank.gather_group->rank());
         const Tensor& shard = rank.unit(unit).weight_shard;
         for (const std::int64_t at : {std::int64_t{0}, shard.numel() - 1})
@@ -304,20 +304,20 @@ TEST(ShardedUnits, CallsOutOfOrderAreErrors) {
     ShardedUnits& units = *rank.units;
     const auto refused = [](const auto& call) { return error_of(ExitCode::kInternal, call); };
     EXPECT_THAT(refused([&] { units.wait_unshard(1); }),
-                AllOf(HasSubstr("wait_unshard of unit unit 1"), HasSubstr("its unshard before")));
-    EXPECT_THAT(refused([&] { units.reshard(1); }), HasSubstr("a unit that is whole"));
+                AllOf(HasSubstr("wait_unshard of unit unit 1"), HasSubstr("a preceding unshard")));
+    EXPECT_THAT(refused([&] { units.reshard(1); }), HasSubstr("a gathered unit"));
     units.unshard(1);
-    EXPECT_THAT(refused([&] { units.unshard(1); }), HasSubstr("a slot that no unit is in"));
+    EXPECT_THAT(refused([&] { units.unshard(1); }), HasSubstr("an empty slot"));
     EXPECT_THAT(refused([&] { units.unshard(3); }), HasSubstr("unshard of unit unit 3"));
-    EXPECT_THAT(refused([&] { units.reshard(1); }), HasSubstr("a unit that is whole"));
+    EXPECT_THAT(refused([&] { units.reshard(1); }), HasSubstr("a gathered unit"));
     EXPECT_THAT(refused([&] { units.unshard(0); }), HasSubstr("resident"));
     units.wait_unshard(1);
     units.reshard(1);
-    EXPECT_THAT(refused([&] { units.wait_unshard(1); }), HasSubstr("its unshard before"));
-    EXPECT_THAT(refused([&] { units.reduce_shard(1); }), HasSubstr("its gradients bound"));
+    EXPECT_THAT(refused([&] { units.wait_unshard(1); }), HasSubstr("a preceding unshard"));
+    EXPECT_THAT(refused([&] { units.reduce_shard(1); }), HasSubstr("bound gradients"));
     units.bind_gradients(1);
-    EXPECT_THAT(refused([&] { units.bind_gradients(3); }), HasSubstr("a slot that no unit is in"));
-    EXPECT_THAT(refused([&] { units.reduce_shard(3); }), HasSubstr("its gradients bound"));
+    EXPECT_THAT(refused([&] { units.bind_gradients(3); }), HasSubstr("an empty slot"));
+    EXPECT_THAT(refused([&] { units.reduce_shard(3); }), HasSubstr("bound gradients"));
     EXPECT_THAT(refused([&] { units.bind_gradients(0); }), HasSubstr("resident"));
     EXPECT_EQ(units.gathers(), 1);
     EXPECT_EQ(units.reductions(), 0);

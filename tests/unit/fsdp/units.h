@@ -12,18 +12,18 @@ namespace megalith::test {
 struct UnitSpec {
   int layers = 4;
   int slots = 2;
-  int gradient_slots = 0;  // 0: as many
+  int gradient_slots = 0;  // 0: same as `slots`
   int prefetch = 1;
   bool ends = false;        // embedding and head are sharded too
-  bool gradients = true;    // of what is sharded, those too
+  bool gradients = true;    // gradients of sharded units are sharded too
   int layers_together = 0;  // layers that are one segment; 0: a layer is two segments
-  bool instances = false;   // of hybrid sharding, which share out the shards
-  bool experts = false;     // the second segment of a layer is of a unit of its own, with experts
+  bool instances = false;   // hybrid sharding; each instance owns a part of each shard
+  bool experts = false;     // the second segment of a layer is a unit of experts
 };
 
 inline int layer_units(const UnitSpec& spec) { return spec.experts ? 2 * spec.layers : spec.layers; }
 
-// Units 0 (embedding), 1 to U of layers, U + 1 (head), none of them allocated. With experts the even ones are theirs.
+// Units 0 (embedding), 1 to U (layers) and U + 1 (head), not allocated. With experts, even layer units hold experts.
 inline std::vector<ParameterUnit> units_of(const UnitSpec& spec) {
   std::vector<ParameterUnit> units;
   for (int u = 0; u < layer_units(spec) + 2; ++u) {
@@ -68,10 +68,10 @@ inline UnshardPoints points_of(const UnitSpec& spec) {
 
 struct UnitLists {
   std::vector<Action> train, evaluate;
-  UnshardPoints points;  // with what goes ahead
+  UnshardPoints points;  // including `ahead`
 };
 
-// Of a stage, which has all segments, in equal parts for its chunks: the ends' units are then used where they stand.
+// Lists of a stage that has all segments, split evenly over its chunks.
 inline UnitLists lists_of(const UnitSpec& spec, const Schedule& schedule, int stage = 0) {
   UnitLists lists{.train = {}, .evaluate = {}, .points = points_of(spec)};
   const auto segments = static_cast<int>(lists.points.segments.size());

@@ -1,4 +1,4 @@
-// Slots, and the pass that puts gathers and reductions into a rank's list, as data.
+// Tests of slots and of the lowering pass that inserts gathers and reductions into a rank's list.
 #include "fsdp/unshard_lowering.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ std::vector<int> items(const std::vector<Action>& actions, Kind kind) {
   return items;
 }
 
-// Actions of units, and the verbs of the segments of `layers`.
+// Text of the unit actions and of the verbs of segments 1 to `layers`.
 std::string text_of(const std::vector<Action>& actions, int layers) {
   std::string text;
   for (const Action& a : actions) {
@@ -68,7 +68,7 @@ TEST(UnitSlots, GradientsMayHaveFewer) {
   EXPECT_THAT(slots.gradient_elements, ElementsAre(256));
 }
 
-// In turn with each other they would find the slots of the same layer.
+// In one family, all dense units would use one slot and all experts the other.
 TEST(UnitSlots, ExpertsOfTheSizeOfDenseUnitsHaveSlotsOfTheirOwn) {
   std::vector<ParameterUnit> units(8);
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -90,7 +90,7 @@ TEST(UnshardLowering, ASteadyStepGathersEachLayerTwiceButThoseOfTheTurn) {
         const UnitLists lists = lists_of({.layers = layers, .slots = slots, .prefetch = prefetch});
         EXPECT_EQ(count(lists.train, Kind::kUnshard), 2 * layers - slots);
         EXPECT_EQ(std::ssize(lists.points.ahead), prefetch + 1);
-        // What evaluation finds gathered stays whole where no other unit has the slot.
+        // A unit gathered before evaluation stays in its slot if no other unit uses the slot.
         const int kept = std::max(0, prefetch + 1 - (layers - slots));
         EXPECT_EQ(count(lists.evaluate, Kind::kUnshard), layers - kept);
       }
@@ -102,14 +102,14 @@ TEST(UnshardLowering, AStepOfTwoMicrobatchesReadsAsWritten) {
   const UnitLists lists = lists_of({.layers = 3, .layers_together = 1}, 2);
   EXPECT_THAT(lists.points.ahead, ElementsAre(1, 2));
   EXPECT_EQ(text_of(lists.train, 3),
-            // The gathers of 1 and 2 were started at the end of the list before. 3 takes the place of 1.
+            // The previous list started the gathers of 1 and 2. Unit 3 replaces unit 1 in its slot.
             "wait_unshard 1, forward of 1, reshard 1, unshard 3, "
             "wait_unshard 2, forward of 2, "
             "wait_unshard 3, forward of 3, "
             "bind_gradients 3, backward_data of 3, backward_weight of 3, reshard 3, unshard 1, reduce_shard 3, "
             "bind_gradients 2, backward_data of 2, backward_weight of 2, reduce_shard 2, "
             "wait_unshard 1, bind_gradients 1, backward_data of 1, backward_weight of 1, reduce_shard 1, "
-            // 1 and 2 are whole.
+            // Units 1 and 2 are gathered.
             "forward of 1, reshard 1, unshard 3, "
             "forward of 2, "
             "wait_unshard 3, forward of 3, "
@@ -119,7 +119,7 @@ TEST(UnshardLowering, AStepOfTwoMicrobatchesReadsAsWritten) {
             "update, unshard 1, unshard 2, ");
 }
 
-// In the order of their uses, at most so far ahead, and not later than the slot allows.
+// Gathers start in order of use, at most `prefetch` ahead, and as early as the slots allow.
 TEST(UnshardLowering, GathersStartAheadOfTheirUses) {
   for (const int prefetch : {0, 1, 2}) {
     SCOPED_TRACE(prefetch);
@@ -128,7 +128,7 @@ TEST(UnshardLowering, GathersStartAheadOfTheirUses) {
     const std::vector<int> gathers = items(lists.train, Kind::kUnshard);
     started.insert(started.end(), gathers.begin(), gathers.end());
     std::int64_t ahead = prefetch + 1, full = 0;
-    std::vector<int> order;  // of the gathers, as they are used
+    std::vector<int> order;  // gathers in order of use
     for (const Action& a : lists.train) {
       if (a.kind == Kind::kUnshard) ++ahead;
       if (a.kind == Kind::kWaitUnshard) {
@@ -139,14 +139,14 @@ TEST(UnshardLowering, GathersStartAheadOfTheirUses) {
       ASSERT_LE(ahead, prefetch + 1);
       ASSERT_GE(ahead, 0);
     }
-    // The layer under way in its slot, and the others' on their way.
+    // The running layer is in its slot, and `prefetch` gathers are ahead.
     EXPECT_GE(full, 2 * 6);
     order.insert(order.end(), lists.points.ahead.begin(), lists.points.ahead.end());
     EXPECT_EQ(started, order);
   }
 }
 
-// Segments that are not used in the order of the model: the first and the second unit have the same slot.
+// Segments out of model order: the first and the second segment's units have the same slot.
 TEST(UnshardLowering, GathersKeepTheOrderOfUsesWhereASlotIsTaken) {
   for (const int slots : {2, 3}) {
     SCOPED_TRACE(slots);
@@ -167,7 +167,7 @@ TEST(UnshardLowering, GathersKeepTheOrderOfUsesWhereASlotIsTaken) {
   }
 }
 
-// Dense units (odd) and experts have slots apart: each are gathered while the ones before of their family are in use.
+// Dense units (odd) and experts (even) have separate slots. Each family's gathers overlap the use of its previous unit.
 TEST(UnshardLowering, ExpertsAreGatheredWhileThoseOfTheLayerBeforeAreInUse) {
   const UnitLists lists = lists_of({.layers = 3, .gradients = false, .experts = true});
   EXPECT_THAT(lists.points.ahead, ElementsAre(1, 2, 3, 4));
@@ -183,7 +183,7 @@ TEST(UnshardLowering, ExpertsAreGatheredWhileThoseOfTheLayerBeforeAreInUse) {
             "wait_unshard 2, backward_data of 2, backward_weight of 2, reshard 2, "
             "wait_unshard 1, backward_data of 1, backward_weight of 1, reshard 1, "
             "update, unshard 1, unshard 2, unshard 3, unshard 4, ");
-  // No gather more than without experts, in any depth.
+  // The number of gathers does not depend on experts, for any number of slots.
   for (const int slots : {1, 2, 3}) {
     const UnitSpec spec{.layers = 5, .slots = slots, .prefetch = slots - 1, .ends = true, .experts = true};
     EXPECT_EQ(count(lists_of(spec).train, Kind::kUnshard), 2 * (2 * 5 - slots) + 2);
@@ -201,7 +201,7 @@ TEST(UnshardLowering, GradientsAreReducedOncePerMicrobatchAndBeforeTheNorm) {
   EXPECT_EQ(count(whole.train, Kind::kBindGradients) + count(whole.train, Kind::kReduceShard), 0);
 }
 
-// A layer's verbs of backward have no action between them, so that one graph holds them.
+// A layer's backward verbs have no action between them, so that one graph can hold them.
 TEST(UnshardLowering, BackwardOfALayerStaysTogether) {
   const UnitLists lists = lists_of({.layers = 3}, 2);
   for (std::size_t i = 1; i < lists.train.size(); ++i) {
@@ -215,7 +215,7 @@ TEST(UnshardLowering, BackwardOfALayerStaysTogether) {
   }
 }
 
-// So do those of a segment of several units: layers that are recomputed together, a layer with its experts.
+// The same for a segment of several units: layers recomputed together, or a layer with its experts.
 TEST(UnshardLowering, BackwardOfASegmentOfSeveralUnitsStaysTogether) {
   const UnitLists lists = lists_of({.layers = 4, .slots = 2, .layers_together = 2}, 2);
   int segments = 0;
@@ -230,18 +230,18 @@ TEST(UnshardLowering, BackwardOfASegmentOfSeveralUnitsStaysTogether) {
   EXPECT_EQ(segments, 2 * 2);
 }
 
-// One slot of gradients: a unit's are reduced before the next unit's are bound, and nothing else changes.
+// With one gradient slot, a unit's gradients are reduced before the next unit's are bound; nothing else changes.
 TEST(UnshardLowering, OneSlotOfGradientsReducesBeforeTheNextBinds) {
   const UnitSpec spec{.layers = 4, .experts = true};
   UnitSpec one = spec;
   one.gradient_slots = 1;
   const UnitLists lists = lists_of(one, 2);
   EXPECT_EQ(lists.train, lists_of(spec, 2).train);
-  EXPECT_EQ(std::ssize(lists.points.slots.gradient_elements), 2);  // of experts one, of the others one
+  EXPECT_EQ(std::ssize(lists.points.slots.gradient_elements), 2);  // one for experts, one for dense units
   EXPECT_EQ(std::ssize(lists.points.slots.weight_elements), 4);
 }
 
-// insert_unshards verifies what it makes.
+// insert_unshards verifies its own result.
 TEST(UnshardLowering, EveryScheduleHasItsUnitsWhole) {
   int lists = 0;
   for (int kind = 0; kind < kNumScheduleKinds; ++kind) {
@@ -264,7 +264,7 @@ TEST(UnshardLowering, EveryScheduleHasItsUnitsWhole) {
 
 TEST(UnshardLowering, ASegmentOfMoreUnitsThanSlotsSaysHowManyItNeeds) {
   const UnitSpec four{.layers = 4, .slots = 4, .prefetch = 3, .layers_together = 4};
-  EXPECT_EQ(count(lists_of(four).train, Kind::kWaitUnshard), 4);  // whole from the forward to the end of backward
+  EXPECT_EQ(count(lists_of(four).train, Kind::kWaitUnshard), 4);  // gathered from forward to the end of backward
   UnitSpec few = four;
   few.slots = 2;
   const std::string message = error_of(ExitCode::kUsage, [&] { lists_of(few); });
@@ -294,7 +294,7 @@ TEST(VerifyUnits, FindsEachActionThatIsMissingOrMoved) {
         const auto waits = [&](const Action& a) { return a.kind == Kind::kWaitUnshard && a.item == action.item; };
         const bool is_of_next = action.kind == Kind::kUnshard &&
                                 std::none_of(list->begin() + static_cast<std::ptrdiff_t>(i), list->end(), waits);
-        if (is_of_next) continue;  // those of the next list may stand in any order
+        if (is_of_next) continue;  // gathers for the next list may be in any order
         std::vector<Action> moved = without;
         moved.insert(ends ? moved.begin() : moved.end(), action);
         EXPECT_THROW(verify_units(moved, lists.points), Error);
@@ -309,12 +309,12 @@ TEST(VerifyUnits, FindsUnitsThatAreWholeWhileTheOptimizerWrites) {
   const UnitLists lists = lists_of({.layers = 2});
   std::vector<Action> early = lists.train;
   const auto step = std::ranges::find(early, Kind::kOptimizerStep, &Action::kind);
-  std::rotate(step, early.end() - 2, early.end());  // the gathers of the next list
+  std::rotate(step, early.end() - 2, early.end());  // gathers for the next list
   EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(early, lists.points); }),
-              HasSubstr("changes weights of units"));
+              HasSubstr("updates weights of"));
 }
 
-// Moves the last action of that kind and unit to the place after the last of `behind`.
+// Moves the last action of this kind and unit to the position after the last action of kind `behind`.
 std::vector<Action> moved_behind(std::vector<Action> actions, const Action& which, Kind behind) {
   const auto is_it = [&](const Action& a) { return a.kind == which.kind && a.item == which.item; };
   const auto from = std::find_if(actions.rbegin(), actions.rend(), is_it).base() - 1;
@@ -333,11 +333,11 @@ TEST(VerifyUnits, FindsWhatAnUpdateLacksAndWhatLacksTheUpdate) {
   };
   const UnitSpec instances{.layers = 3, .instances = true};
   for (const Case& c :
-       {Case{{.layers = 3}, {.kind = Kind::kReduceShard, .item = 1}, Kind::kOptimizerStep, "changes weights of units"},
+       {Case{{.layers = 3}, {.kind = Kind::kReduceShard, .item = 1}, Kind::kOptimizerStep, "updates weights of"},
         Case{instances,
              {.kind = Kind::kGatherInstances, .item = 1},
              Kind::kUnshard,
-             "gathers a unit from parts of its shards"}}) {
+             "gathers a unit from incomplete shards"}}) {
     const UnitLists lists = lists_of(c.spec);
     const std::vector<Action> broken = moved_behind(lists.train, c.moved, c.behind);
     EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(broken, lists.points); }), HasSubstr(c.why));
