@@ -27,7 +27,7 @@ bool same_addresses(const Microbatch& a, const Microbatch& b) {
          a.rows_sent.data == b.rows_sent.data;
 }
 
-// The lowest segment of a run and how many from it on.
+// Lowest segment of a run, and the number of segments from there.
 std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& run) {
   const auto [low, high] = std::minmax(actions[run.first].segment, last_verb(actions, run).segment);
   return {low, high - low + 1};
@@ -40,8 +40,8 @@ void GraphedRunner::begin_step(const std::vector<Action>& actions, const GraphSi
     const std::string_view changed = difference(signature_, signature);
     if (changed.empty()) return;
     fail({.subject = "captured graphs",
-          .expected = "steps like the one that they were captured in",
-          .got = fmt::format("another one: {} has changed", changed),
+          .expected = "the step that they were captured in",
+          .got = fmt::format("a different one: {} has changed", changed),
           .remedy = "change it before the first captured step, or use --cuda-graph-impl none",
           .show_place = false});
   }
@@ -75,8 +75,8 @@ void GraphedRunner::check(const Action& first, const Held& held) {
     changed = "the address of an input";
   if (changed == nullptr) return;
   fail({.subject = fmt::format("replay of graph {}, microbatch {}", held.graph->name(), first.microbatch),
-        .expected = "what it was captured with",
-        .got = fmt::format("another one: {} has changed", changed),
+        .expected = "a microbatch like the captured one",
+        .got = fmt::format("a different one: {} has changed", changed),
         .remedy = "run such microbatches with --cuda-graph-impl none"});
 }
 
@@ -98,7 +98,7 @@ void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
   runner_.run_hooks(after(verb_of(last.kind)), last, phase);
 }
 
-// Weight gradients hand nothing on, and may come before or behind what others hand on in their column.
+// A graph of backward_weight alone outputs nothing, so the column keeps its current tensors.
 void GraphedRunner::restore(int column, const Held& held) {
   SegmentRunner::HostState after = held.after;
   if (held.weights_alone) {
@@ -121,8 +121,8 @@ void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run&
   runner_.run_hooks(after(verb_of(last.kind)), last, Phase::kCaptureAhead);
 }
 
-// To make a graph executable may wait for the device, so for a collective of a hook that a peer has yet to join, while
-// that peer waits for this rank. So the work of hooks, and of units in the pass ahead, is complete before.
+// Making a graph executable may wait for the device, and so for a hook's collective that a peer has not joined. That
+// peer may in turn wait for this rank. Therefore the work of hooks, and of units in the pass ahead, completes first.
 void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, Held& held) {
   const auto start = std::chrono::steady_clock::now();
   const int column = actions[run.first].column;
@@ -178,7 +178,7 @@ void GraphedRunner::fail_capture(const std::string& what, const Action& at, std:
   fail({.code = code_of(error),
         .subject = fmt::format("capture of {}, in {}{}: {}", what, where,
                                op.empty() ? "" : fmt::format(" after op {}", op), error.what()),
-        .remedy = "all graphs were dropped, --cuda-graph-impl none runs without them",
+        .remedy = "all graphs were dropped; use --cuda-graph-impl none to run without graphs",
         .show_place = false});
 }
 

@@ -1,6 +1,6 @@
-// Runs of verbs as captured graphs: a run is captured at its first occurrence and replayed at once, so that capturing
-// is a real step; from then on it is replayed, for any microbatch of its column. Hooks stay outside. Bit for bit what
-// SegmentRunner gives.
+// Executes runs of verbs as captured graphs. The first occurrence of a run is captured and replayed at once, so
+// capturing is a real step. Later occurrences are replays, for any microbatch of the run's column. Hooks run outside of
+// graphs. Results are bitwise equal to SegmentRunner's.
 #pragma once
 
 #include <exception>
@@ -20,41 +20,42 @@ namespace megalith {
 
 class GraphedRunner {
  public:
-  // Both outlive the object.
+  // All arguments outlive the object.
   GraphedRunner(const Context& ctx, SegmentRunner& runner, const GraphModules& modules)
       : ctx_(ctx), runner_(runner), modules_(modules) {}
   GraphedRunner(const GraphedRunner&) = delete;
   GraphedRunner& operator=(const GraphedRunner&) = delete;
 
-  // Called before a capture where there are hooks, and before each one ahead: waits until all that hooks and units have
-  // enqueued is complete. By default for the compute stream alone.
+  // Sets the call that waits for all work enqueued by hooks and units. It runs before each capture ahead, and before
+  // other captures if there are hooks. The default waits for the compute stream only.
   void synchronize_by(std::function<void()> call) { synchronize_ = std::move(call); }
-  // Called behind each verb that is captured, while the stream captures: may add what the graph is to record.
+  // Sets the call after each captured verb, while the stream captures; the call may add work to the graph.
   void after_captured_verb(std::function<void(const Action&)> call) { after_captured_verb_ = std::move(call); }
 
-  // Exit code 9 where a hook stands inside of what is to be one graph: known before the warm-up.
+  // Fails with exit code 9 if a hook lies inside of one graph. Called before the warm-up.
   void check_hooks(const std::vector<Action>& actions) const { group_runs(actions, runner_, modules_); }
-  // Before each step that captures or replays. Exit code 9 where the graphs do not fit it any more.
+  // Called before each step that captures or replays. Fails with exit code 9 if the captured graphs do not fit the
+  // step.
   void begin_step(const std::vector<Action>& actions, const GraphSignature& signature);
-  // The run that begins with this action of the list; null: none does.
+  // Run that begins with this action of the list; null if there is none.
   const Run* run_at(std::size_t action) const;
-  // Captures or replays it, with the hooks before its first and after its last verb. A capture that fails drops all
-  // graphs, leaves everything else as it was before and names segment, verb and op; the next step captures anew.
+  // Captures or replays the run, with hooks before its first and after its last verb. A failed capture drops all
+  // graphs, restores all other state and reports segment, verb and op; the next step captures again.
   void run(const std::vector<Action>& actions, const Run& run);
-  // Captures it ahead of the run, which is then a replay, or leaves on the host what the captured one does; with the
-  // same hooks.
+  // Captures the run ahead of its execution, with the same hooks. If the graph exists, only the captured verbs' host
+  // state is restored.
   void capture_ahead(const std::vector<Action>& actions, const Run& run);
   void drop();
-  // Drops all graphs and says why the capture of `what` failed: at this action, after this op ("": none).
+  // Drops all graphs and fails. The error reports what was captured, the action and the last op ("": none).
   [[noreturn]] void fail_capture(const std::string& what, const Action& at, std::string_view op,
                                  const std::exception& error);
 
-  struct Stats {  // of the graphs that are held; replays since construction
+  struct Stats {  // of the current graphs; replays since construction
     int graphs = 0;
     std::int64_t ops = 0;
-    std::uint64_t digest_of_ops = kEmptyDigest;  // of the graphs' digests, in the order of their captures
+    std::uint64_t digest_of_ops = kEmptyDigest;  // over the graphs' digests, in order of capture
     std::int64_t nodes = 0;
-    std::size_t device_bytes = 0;  // of a GPU (Graph::device_bytes)
+    std::size_t device_bytes = 0;  // GPU only (Graph::device_bytes)
     double capture_seconds = 0;
     std::int64_t replays = 0;
   };
@@ -65,10 +66,10 @@ class GraphedRunner {
  private:
   struct Held {
     std::unique_ptr<Graph> graph;
-    Microbatch microbatch;  // what it was captured with
+    Microbatch microbatch;  // at capture
     TensorList inputs;
     SegmentRunner::HostState after;
-    bool weights_alone = false;  // no other verb
+    bool weights_alone = false;  // all verbs are backward_weight
   };
 
   const TensorList& inputs(const Action& first);
@@ -80,7 +81,7 @@ class GraphedRunner {
   SegmentRunner& runner_;
   GraphModules modules_;
   RunPlan plan_;
-  std::vector<int> run_of_action_;  // index into plan_.runs; -1
+  std::vector<int> run_of_action_;  // index into plan_.runs; -1: none
   GraphSignature signature_;
   std::vector<Held> held_;  // by Run::graph
   Stats stats_;

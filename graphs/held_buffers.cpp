@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-// Segments that follow each other and run eagerly are one block.
+// Blocks of adjacent segments that run eagerly.
 class Blocks {
  public:
   Blocks(const std::vector<Action>& actions, const RunPlan& plan) {
@@ -22,9 +22,9 @@ class Blocks {
     int block = 0;
     for (const bool is_captured : captured) blocks_.push_back(is_captured ? (++block, kNone) : block);
   }
-  // kNone: captured, or of no segment.
+  // Block of the segment; kNone if it is captured or negative.
   int of(int segment) const { return segment < 0 ? kNone : blocks_[static_cast<std::size_t>(segment)]; }
-  // Whether what the segment hands on is in the list of a graph.
+  // True if the segment's output is in a list where a graph begins or ends.
   bool is_beside_graph(int segment) const {
     const auto is_captured = [&](int s) { return s >= 0 && s < std::ssize(blocks_) && of(s) == kNone; };
     return is_captured(segment - 1) || is_captured(segment) || is_captured(segment + 1);
@@ -50,7 +50,7 @@ std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recordin
                    std::ranges::any_of(buffer.handed_on, is_listed));
   }
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (is_of_slot(actions[i].kind)) continue;  // copies, for whoever has the buffer
+    if (is_of_slot(actions[i].kind)) continue;  // copies, for the current owner of the buffer
     const int block = blocks.of(actions[i].segment);
     const std::size_t end = i + 1 < entries.size() ? entries[i + 1] : timeline.entries().size();
     for (std::size_t e = entries[i]; e < end; ++e) {

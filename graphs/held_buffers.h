@@ -1,5 +1,5 @@
-// Which buffers of a step captured graphs need at one place: a graph keeps the addresses of what its ops access, and of
-// what a column's lists held when it was captured, for every microbatch that it is replayed for.
+// Buffers of a step that need a fixed address. A graph keeps the addresses that its ops access, and those in the
+// column's lists at capture. All replays of the graph use them.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace megalith {
 
-// Of each buffer that the arena recorded; empty: nothing is captured. Free are those that belong to segments which are
-// neighbours and all run eagerly, that nobody else accesses or keeps, and that are in no list where a graph begins or
-// ends. `entries`: where in the timeline each action begins.
+// One flag for each buffer that the arena recorded; empty if nothing is captured. A buffer is not held if all its
+// accesses and stash entries belong to one block of adjacent eager segments. It must also be in no list where a graph
+// begins or ends. `entries`: timeline position at which each action begins.
 std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recording, const std::vector<Action>& actions,
                                  const std::vector<std::size_t>& entries, const RunPlan& plan);
 

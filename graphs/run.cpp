@@ -17,21 +17,22 @@ namespace {
 
 bool is_verb(const Action& action) { return action.segment >= 0; }
 
-// Two verbs of a microbatch that follow each other: kind and segment of both.
+// Two consecutive verbs of a microbatch: kind and segment of both.
 using Joint = std::array<int, 4>;
 
 Joint joint(const Action& from, const Action& to) {
   return {static_cast<int>(from.kind), from.segment, static_cast<int>(to.kind), to.segment};
 }
 
-// Those between which something else stands, in any microbatch. A kWaitReturn ends no run: one graph can hold it.
+// Joints with another action in between, in any microbatch. A kWaitReturn does not end a run, since a graph can hold
+// it.
 std::set<Joint> borders(const std::vector<Action>& actions) {
   std::set<Joint> borders;
   struct Last {
     const Action* verb = nullptr;
-    std::size_t next = 0;  // behind it, and behind a kWaitReturn there
+    std::size_t next = 0;  // index after the verb and its kWaitReturn
   };
-  std::map<std::pair<int, int>, Last> last_of;  // by chunk and microbatch
+  std::map<std::pair<int, int>, Last> last_of;  // key: chunk, microbatch
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!is_verb(action) && action.kind != ActionKind::kWaitReturn) continue;
@@ -54,7 +55,7 @@ class Grouping {
 
   RunPlan group() {
     RunPlan plan;
-    std::map<std::pair<int, std::vector<Verb>>, int> graphs;  // by column and verbs
+    std::map<std::pair<int, std::vector<Verb>>, int> graphs;  // key: column, verbs
     for (std::size_t i = 0; i < actions_.size();) {
       Run run{.first = i, .count = 1};
       if (!captures(actions_[i])) {
@@ -76,7 +77,7 @@ class Grouping {
   }
 
  private:
-  using Verb = std::pair<ActionKind, int>;  // of a segment
+  using Verb = std::pair<ActionKind, int>;  // kind and segment
   static Verb verb_in(const Action& a) { return {a.kind, is_verb(a) ? a.segment : a.item}; }
 
   bool joins(const std::vector<Verb>& verbs, const Action& last, const Action& next) const {
@@ -85,13 +86,13 @@ class Grouping {
            std::ranges::find(verbs, Verb(ActionKind::kBackwardData, next.item)) != verbs.end();
   }
 
-  // Outside of any run.
+  // For actions outside of all runs.
   void check_wait(const Action& action) const {
     if (action.kind != ActionKind::kWaitReturn) return;
     Action verb = action;
     verb.kind = ActionKind::kBackwardData;
     verb.segment = action.item;
-    require(!captures(verb), "a graph leaves gradients on their way that are waited for outside of it");
+    require(!captures(verb), "a graph leaves gradients in flight that are waited for outside of the graph");
   }
 
   bool captures(const Action& action) const {
@@ -111,7 +112,7 @@ class Grouping {
     return false;
   }
 
-  // Segments of one layer of experts, which is to be one graph.
+  // True for segments of one layer of experts if the layer is captured as one graph.
   bool are_of_experts(const Action& from, const Action& to) const {
     const auto is_of_experts = [](const SegmentRunner::Entry& entry) {
       return entry.module == SegmentModule::kMoeRouter || entry.module == SegmentModule::kMoeDispatch ||
@@ -121,7 +122,7 @@ class Grouping {
     return modules_.moe && is_of_experts(a) && is_of_experts(b) && a.unit == b.unit;
   }
 
-  // The module whose graphs end at each segment behind a layer's attention.
+  // Module after attention in a layer whose graphs end at each segment.
   std::string_view module_behind_attention(int unit) const {
     std::string_view module = "mlp";
     for (int s = 0; s < segments_.num_segments(); ++s) {
@@ -143,21 +144,19 @@ class Grouping {
       if (entry.hooks.size(point) == 0) continue;
       const std::string subject = fmt::format("hook {} of segment {}", name_of(point), entry.name);
       if (modules_.weights_behind && from.kind == ActionKind::kBackwardData && from.segment == to.segment) {
-        refuse(subject,
-               "none between backward_data and backward_weight, where rows are on their way from one to the other",
+        refuse(subject, "no hook between backward_data and backward_weight, since rows are in flight between them",
                "use --delay-wgrad-compute, or leave out --tp-comm-overlap");
       }
       if (modules_.layer && entry.unit == segments_.entry((action == &from ? to : from).segment).unit) {
-        refuse(subject, "hooks before and behind what --cuda-graph-modules layer captures as one graph",
+        refuse(subject, "hooks only at the ends of a graph of --cuda-graph-modules layer",
                fmt::format("use --cuda-graph-modules attn {}, whose graphs end at each segment, or move the hook to "
                            "the layer's first or last verb",
                            module_behind_attention(entry.unit)));
       }
       if (are_of_experts(from, to) && module_behind_attention(entry.unit) == "moe_router") {
-        refuse(
-            subject, "hooks before and behind what --cuda-graph-modules moe captures as one graph",
-            "use moe_router in place of moe, whose graphs end at each segment, or move the hook to the first or last "
-            "verb of the layer of experts");
+        refuse(subject, "hooks only at the ends of a graph of --cuda-graph-modules moe",
+               "use moe_router instead of moe, since its graphs end at each segment, or move the hook to the first or "
+               "last verb of the layer of experts");
       }
       return false;
     }
@@ -165,7 +164,7 @@ class Grouping {
   }
 
   [[noreturn]] static void refuse(const std::string& subject, const char* expected, const std::string& remedy) {
-    fail({.subject = subject, .expected = expected, .got = "one inside", .remedy = remedy, .show_place = false});
+    fail({.subject = subject, .expected = expected, .got = "a hook inside", .remedy = remedy, .show_place = false});
   }
 
   const std::vector<Action>& actions_;

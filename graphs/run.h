@@ -1,7 +1,7 @@
-// Runs: which of a rank's verb actions one graph holds. A run is consecutive verbs of one microbatch in segments of the
-// chosen modules, and the kWaitReturn of what they leave on its way. It ends wherever, in any microbatch of its chunk,
-// another action stands or a hook does, so that runs of all microbatches are cut alike and those in one column share a
-// graph: it reads and writes the same addresses.
+// Runs: the verb actions that one graph holds. A run is consecutive verbs of one microbatch in segments of the chosen
+// modules, with the kWaitReturn of their returns. A run ends wherever any microbatch of its chunk has another action or
+// a hook. Therefore all microbatches split into the same runs, and those of one column share a graph with fixed
+// addresses.
 #pragma once
 
 #include <cstddef>
@@ -12,36 +12,36 @@
 
 namespace megalith {
 
-// Of --cuda-graph-modules.
+// Modules of --cuda-graph-modules.
 struct GraphModules {
-  bool attention = false;     // a graph for each attention,
-  bool mlp = false;           // for each MLP
-  bool moe_router = false;    // for each router of experts,
-  bool moe_dispatch = false;  // for each dispatch to their ranks,
-  bool moe = false;           // and for each layer of experts, its router included
-  bool own = false;           // for each layer of your own
-  bool layer = false;         // whole layers, as many in one graph as stand together
-  // A segment's backward_data leaves work under way that its backward_weight waits for: both are in one graph.
+  bool attention = false;     // one graph for each attention
+  bool mlp = false;           // one for each MLP
+  bool moe_router = false;    // one for each router of experts
+  bool moe_dispatch = false;  // one for each dispatch
+  bool moe = false;           // one for each layer of experts, including its router
+  bool own = false;           // one for each layer of your own
+  bool layer = false;         // layers; consecutive layers share one graph
+  // backward_data leaves work in flight that the segment's backward_weight waits for, so one graph holds both.
   bool weights_behind = false;
 };
 
 struct Run {
-  std::size_t first = 0;  // action
+  std::size_t first = 0;  // index of its first action
   std::size_t count = 0;
   int graph = 0;
 };
 
 struct RunPlan {
   std::vector<Run> runs;  // ascending
-  int graphs = 0;         // distinct ones, numbered by their first run
+  int graphs = 0;         // distinct graphs, numbered by their first run
 };
 
-// `actions` with columns and segments. A run that leaves something on its way which is waited for outside, and a hook
-// between two verbs of a layer, where whole layers were asked for, or of a layer of experts, where these were, is an
-// error with exit code 9 that names it.
+// Groups `actions`, which have columns and segments. Exit code 9 if a run leaves returns in flight that are waited for
+// outside. The same for a hook between two verbs of a layer under `layer`, or of a layer of experts under `moe`. The
+// error reports the hook.
 RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules);
 const Action& last_verb(const std::vector<Action>& actions, const Run& run);
-// Of each of the list's actions the graph that holds it; -1: none.
+// Graph of each action of the list; -1: none.
 std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan);
 
 // "layer 0 attention forward to layer 3 mlp forward, column 2"

@@ -15,7 +15,7 @@ std::string_view difference(const GraphSignature& captured, const GraphSignature
                                     {&GraphSignature::sequences, "the sequences of a microbatch"},
                                     {&GraphSignature::seq_length, "the sequence length"},
                                     {&GraphSignature::gemms, "the choice of GEMM algorithms"},
-                                    {&GraphSignature::hooks, "the lists of hooks"}}) {
+                                    {&GraphSignature::hooks, "the number of hooks"}}) {
     if (captured.*field != now.*field) return name;
   }
   return {};

@@ -1,4 +1,4 @@
-// Captured runs of a chain of segments that add, on the CPU: replays with other data, hooks, failures, drift.
+// Tests of captured runs of adding segments on the CPU: replays with other data, hooks, failures, changed properties.
 #include "graphs/graphed_runner.h"
 
 #include <fmt/format.h>
@@ -18,11 +18,11 @@
 namespace megalith {
 namespace {
 
-// forward y = x + x, kept; backward_data g = dy + y; backward_weight sum += y + g.
+// forward: y = x + x, kept. backward_data: g = dy + y. backward_weight: sum += y + g.
 class Doubling : public Segment {
  public:
   explicit Doubling(const Tensor& sum) : sum_(sum) {}
-  mutable int fail_in = 0;  // the n-th verb from now on throws after its op
+  mutable int fail_in = 0;  // countdown; the verb that reaches 0 throws after its op
   std::function<void()> at_verb = [] {};
 
   TensorList forward(const Context& ctx, const Microbatch&, const TensorList& in, Stash& stash) const override {
@@ -82,7 +82,7 @@ class GraphedRunnerTest : public testing::Test {
     runner_.begin(0, microbatch_);
     runner_.set_inputs(0, {input_});
   }
-  // Of a list whose verbs all are in graphs.
+  // For a list whose verbs are all in graphs.
   void pass_ahead(GraphedRunner& graphs) {
     for (std::size_t i = 0; i < actions_.size();) {
       if (actions_[i].kind == ActionKind::kBackwardData && actions_[i].segment == 1)
@@ -93,7 +93,7 @@ class GraphedRunnerTest : public testing::Test {
       i += run->count;
     }
   }
-  // Microbatches whose input is `x`, through graphs: the sums of the segments.
+  // Runs microbatches with input `x` through graphs and returns the sums of the segments.
   std::vector<float> step(float x, GraphedRunner& graphs, const GraphSignature& signature = {.plan = 7}) {
     begin(x, graphs, signature);
     for (std::size_t i = 0; i < actions_.size();) {
@@ -164,7 +164,7 @@ TEST_F(GraphedRunnerTest, ReplaysWithOtherData) {
   }
 }
 
-// The forward as a graph, backward eagerly: it finds outputs and stashes that the replay did not make itself.
+// Captures forward and runs backward eagerly, so backward reads outputs and stashes that a replay produced.
 TEST_F(GraphedRunnerTest, AReplayLeavesWhatTheVerbsLeaveOnTheHost) {
   std::vector<Action> backward(actions_.begin() + 2, actions_.end());
   actions_.resize(2);
@@ -179,8 +179,8 @@ TEST_F(GraphedRunnerTest, AReplayLeavesWhatTheVerbsLeaveOnTheHost) {
   EXPECT_EQ(graphs.stats().replays, 2);
 }
 
-// The second segment's weights come before the first one's data in one microbatch, after all else in the other. A hook
-// gives them a graph without other verbs.
+// The second segment's backward_weight runs early in one microbatch and late in the other. A hook gives it a separate
+// graph.
 TEST_F(GraphedRunnerTest, AReplayOfWeightsAloneKeepsWhatOthersHandOn) {
   const Action data[] = {actions_[4], actions_[2]}, weight[] = {actions_[5], actions_[3]};
   actions_ = {actions_[0], actions_[1], data[1], weight[1], data[0],   weight[0],
@@ -189,7 +189,7 @@ TEST_F(GraphedRunnerTest, AReplayOfWeightsAloneKeepsWhatOthersHandOn) {
   runner_.hooks(1).add(HookPoint::kPreWeight, [](const HookContext&) {});
   GraphedRunner graphs(ctx_, runner_, {.attention = true, .mlp = true});
   for (const float x : {1.0f, 3.0f}) {
-    EXPECT_EQ(step(x, graphs), wanted(2 * x));  // the sum of two microbatches
+    EXPECT_EQ(step(x, graphs), wanted(2 * x));  // sum of two microbatches
     EXPECT_EQ(*runner_.input_gradients(0)[0].as<float>(), 10 * x);
   }
   EXPECT_EQ(graphs.stats().graphs, 5);
@@ -209,7 +209,7 @@ TEST_F(GraphedRunnerTest, HooksRunOutsideAtCaptureAndAroundEachReplay) {
   }
 }
 
-// The pass runs nothing: the sums are those of the step.
+// The pass ahead executes nothing: the sums are those of the steps.
 TEST_F(GraphedRunnerTest, HooksRunOnceAheadAndThenAroundTheReplays) {
   record_hooks();
   GraphedRunner graphs(ctx_, runner_, {.layer = true});
@@ -226,7 +226,7 @@ TEST_F(GraphedRunnerTest, HooksRunOnceAheadAndThenAroundTheReplays) {
   EXPECT_EQ(calls_, want);
 }
 
-// On the compute stream, and on others of the caller's.
+// Covers the compute stream and another stream of the caller.
 TEST_F(GraphedRunnerTest, WhatHooksEnqueueIsCompleteBeforeACaptureBegins) {
   for (const bool ahead : {false, true}) {
     SCOPED_TRACE(ahead);
@@ -269,18 +269,18 @@ TEST_F(GraphedRunnerTest, WhatHooksEnqueueIsCompleteBeforeACaptureBegins) {
 
 TEST_F(GraphedRunnerTest, AFailedCaptureDropsAllGraphsAndASecondOneWorks) {
   GraphedRunner graphs(ctx_, runner_, {.layer = true});
-  second_.fail_in = 2;  // its backward_data, after the forward's graph was captured
+  second_.fail_in = 2;  // its backward_data, after the capture of forward
   EXPECT_THAT(error_of([&] { step(1, graphs); }),
               AllOf(HasSubstr("capture of graph second backward_data to first backward_weight, column 0"),
                     HasSubstr("in segment second, backward_data after op add"), HasSubstr("out of luck")));
   EXPECT_EQ(graphs.stats().graphs, 0);
-  EXPECT_EQ(graphs.stats().replays, 1);  // since construction: the forward's
+  EXPECT_EQ(graphs.stats().replays, 1);  // replay of forward, counted since construction
   EXPECT_FALSE(stream_.capturing());
   EXPECT_FALSE(captures_.active());
   for (const Action& action : std::vector<Action>(actions_.begin() + 2, actions_.end())) {
     if (action.segment == 1 && action.kind == ActionKind::kBackwardData)
       runner_.set_output_gradients(0, runner_.outputs(0));
-    runner_.run(action);  // what the forward left is still there
+    runner_.run(action);  // forward's results are intact
   }
   stream_.synchronize();
   EXPECT_EQ(*sums_[0].as<float>(), wanted(1)[0]);
@@ -322,7 +322,7 @@ TEST_F(GraphedRunnerTest, DriftIsAnErrorThatNamesWhatChanged) {
   EXPECT_THAT(changed(&GraphSignature::sequences), HasSubstr("the sequences of a microbatch"));
   EXPECT_THAT(changed(&GraphSignature::seq_length), HasSubstr("the sequence length"));
   EXPECT_THAT(changed(&GraphSignature::gemms), HasSubstr("the choice of GEMM algorithms"));
-  EXPECT_THAT(changed(&GraphSignature::hooks), HasSubstr("the lists of hooks"));
+  EXPECT_THAT(changed(&GraphSignature::hooks), HasSubstr("the number of hooks"));
   EXPECT_EQ(step(2, graphs, captured), wanted(2));
 }
 

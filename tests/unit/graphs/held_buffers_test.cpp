@@ -1,4 +1,4 @@
-// What graphs of attention hold of a step of two layers: all but what eager segments have for themselves.
+// Buffers that graphs of attention hold in a step of two layers: all except those private to eager segments.
 #include "graphs/held_buffers.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// Segments 0 and 3 are captured; 1 and 2, and those from 4 on, follow each other.
+// Segments 0 and 3 are captured. Segments 1 and 2 form an eager block, and so do those from 4 on.
 constexpr int kCaptured = 0, kMlpSegment = 1, kNorm = 2, kNext = 3, kHead = 4, kTail = 5, kEnd = 6;
 
 class HeldBuffers : public testing::Test {
@@ -30,7 +30,7 @@ class HeldBuffers : public testing::Test {
     }
   }
 
-  // One that a segment's forward allocates and these actions access, in the lists behind `handed_on`.
+  // Flags of a buffer that a segment's forward allocates, `readers` access and the lists of `handed_on` hold.
   std::vector<bool> held(int segment, const std::vector<std::pair<ActionKind, int>>& readers, int keeper = -1,
                          const std::vector<int>& handed_on = {}) {
     Arena arena(pool_, Arena::Mode::kRecording);

@@ -1,4 +1,4 @@
-// Runs as data: which verbs one graph holds, in hand-made lists and in those of every schedule.
+// Tests of runs as data, in hand-written lists and in those of every schedule.
 #include "graphs/run.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr GraphModules kAttention{.attention = true}, kMlp{.mlp = true}, kBoth{.attention = true, .mlp = true},
     kLayer{.layer = true};
 
-// Embedding, two layers of attention and MLP, head, in as many chunks as asked.
+// Embedding, two layers of attention and MLP per chunk, head.
 class RunTest : public testing::Test {
  protected:
   static std::vector<SegmentRunner::Entry> entries(int chunks) {
@@ -56,7 +56,7 @@ class RunTest : public testing::Test {
   SegmentRunner runner_{ctx_, entries(1)};
 };
 
-// A layer of one's own has graphs by its module, and is a part of whole layers.
+// A layer of your own is a module with its own graphs, and is part of `layer` graphs.
 TEST_F(RunTest, LayersOfOnesOwnAreAModule) {
   std::vector<SegmentRunner::Entry> all = entries(1);
   all[4] = {.name = "layer 1 own", .module = SegmentModule::kOwn, .unit = 2};
@@ -88,7 +88,7 @@ TEST_F(RunTest, LayersStandTogetherModulesAlone) {
   EXPECT_TRUE(names(actions, {}).empty());
 }
 
-// The last microbatch's backward is cut by a reduction behind layer 1, so that of each is.
+// A reduction after layer 1 splits backward in the last microbatch, so it splits backward in each microbatch.
 TEST_F(RunTest, IsCutAtTheSamePlacesInEveryMicrobatch) {
   const std::vector<Action> actions = one_chunk(3, {{3, 4, 5}, {0, 1, 2}});
   const RunPlan plan = group_runs(actions, runner_, kLayer);
@@ -98,7 +98,7 @@ TEST_F(RunTest, IsCutAtTheSamePlacesInEveryMicrobatch) {
               testing::Contains("layer 1 mlp backward_data to layer 1 attention backward_weight, column 0").Times(3));
 }
 
-// Weight gradients that were put off follow each other without anything between them.
+// Delayed weight gradients follow each other without actions in between.
 TEST_F(RunTest, EndsWithItsMicrobatch) {
   std::vector<Action> actions;
   for (const int microbatch : {0, 1}) {
@@ -107,7 +107,7 @@ TEST_F(RunTest, EndsWithItsMicrobatch) {
           {.kind = ActionKind::kBackwardWeight, .microbatch = microbatch, .segment = segment, .column = microbatch});
     }
   }
-  for (const int column : {1, 0}) {  // of the second microbatch
+  for (const int column : {1, 0}) {  // column of the second microbatch
     SCOPED_TRACE(column);
     for (Action& action : actions) action.column = action.microbatch * column;
     const RunPlan plan = group_runs(actions, runner_, kLayer);
@@ -154,7 +154,7 @@ TEST_F(RunTest, EndsAtActionsThatAreHooks) {
   EXPECT_EQ(names(actions, kLayer).size(), 8u);
 }
 
-// The remedy names the module that stands in place of the MLP.
+// The remedy lists the module that the layer has instead of an MLP.
 TEST_F(RunTest, RefusesAHookInsideALayer) {
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
   for (const auto& [module, remedy] :
@@ -180,7 +180,7 @@ std::vector<SegmentRunner::Entry> entries_with_experts() {
           {.name = "head", .unit = 99}};
 }
 
-// Also where no attention stands between two of them.
+// Also without attention between two layers of experts.
 TEST_F(RunTest, HoldsTheSegmentsOfOneLayerOfExperts) {
   std::vector<SegmentRunner::Entry> entries;
   for (const int layer : {0, 1}) {
@@ -202,12 +202,12 @@ TEST_F(RunTest, HoldsTheSegmentsOfOneLayerOfExperts) {
                                  "layer 0 experts backward_data to layer 0 router backward_weight, column 0"));
 }
 
-// A graph holds the verb that leaves gradients on their way and their wait, or neither.
+// A graph holds both the verb that leaves gradients in flight and their wait, or neither.
 TEST_F(RunTest, HoldsTheWaitForReturns) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
   const SegmentRunner runner(ctx_, entries_with_experts());
   constexpr GraphModules kExperts{.moe = true}, kRouter{.moe_router = true}, kDispatch{.moe_dispatch = true};
-  // Something starts as soon as the experts' weight gradients are there, which ends a graph.
+  // A reduction starts after the experts' weight gradients, which ends a graph.
   const std::vector<ActionHook> reduces{
       {.segment = 4, .point = HookPoint::kPostWeight, .kind = ActionKind::kReduce, .item = 6}};
   const auto holds_wait = [&](const GraphModules& modules, bool beside) {
@@ -227,7 +227,7 @@ TEST_F(RunTest, HoldsTheWaitForReturns) {
     EXPECT_FALSE(holds_wait(kRouter, beside));
   }
   EXPECT_TRUE(holds_wait(kDispatch, false));
-  EXPECT_THROW(holds_wait(kDispatch, true), Error);  // weights of the experts, which no graph holds, are in between
+  EXPECT_THROW(holds_wait(kDispatch, true), Error);  // eager weight gradients of experts are in between
 }
 
 TEST_F(RunTest, RefusesAHookInsideALayerOfExperts) {
@@ -250,7 +250,7 @@ TEST_F(RunTest, RefusesAHookInsideALayerOfExperts) {
     const auto runner = runner_with(hook);
     EXPECT_GT(group_runs(actions, *runner, kRouter).graphs, 0);
     for (const auto& [modules, remedy] :
-         {std::pair{kExperts, "use moe_router in place of moe"}, {kLayer, "--cuda-graph-modules attn moe_router"}}) {
+         {std::pair{kExperts, "use moe_router instead of moe"}, {kLayer, "--cuda-graph-modules attn moe_router"}}) {
       EXPECT_THAT(error_of(ExitCode::kInternal, [&, of = modules] { group_runs(actions, *runner, of); }),
                   AllOf(HasSubstr(name), HasSubstr(remedy)));
     }
@@ -270,7 +270,7 @@ TEST_F(RunTest, RefusesAHookBetweenVerbsThatBelongTogether) {
               AllOf(HasSubstr("hook pre_weight of segment layer 0 mlp"), HasSubstr("--tp-comm-overlap")));
 }
 
-// In every schedule each verb of a layer is in one run, and a graph's runs do the same in the same column.
+// In every schedule each verb of a layer is in one run, and the runs of a graph have equal verbs and columns.
 TEST_F(RunTest, HoldForEverySchedule) {
   std::size_t shared = 0;
   test::for_each_schedule([&](const Schedule& schedule) {

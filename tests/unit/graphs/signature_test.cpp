@@ -1,4 +1,4 @@
-// What two steps must have in common for the graphs of one to serve the other.
+// Tests of the properties that captured graphs depend on.
 #include "graphs/signature.h"
 
 #include <gtest/gtest.h>
