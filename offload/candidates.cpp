@@ -16,18 +16,18 @@ namespace {
 bool is_verb(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackwardData || kind == ActionKind::kBackwardWeight;
 }
-// A gradient's messages are a part of backward.
+// True for backward verbs and for messages of gradients.
 bool is_backward(const Action& action) {
   return action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight ||
          (is_message(action.kind) && action.gradient);
 }
 
-// Who touches a storage: places in the list of actions; none is -1.
+// Actions that access a storage, as positions in the list; -1: none.
 struct Touches {
   std::ptrdiff_t first_forward = -1, last_writer = -1, last_saver = -1, last_forward = -1;  // verbs
   std::ptrdiff_t first_backward = -1;                                                       // verb or message
-  bool is_sent = false;    // read by what sends the chunk's output
-  bool of_others = false;  // another column's actions read it, or those of no microbatch
+  bool is_sent = false;    // read by the send of the chunk's output
+  bool of_others = false;  // accessed in another column, or by an action without microbatch
 };
 
 class Finder {
@@ -69,9 +69,9 @@ class Finder {
  private:
   struct Found {
     OffloadCandidate candidate;
-    std::ptrdiff_t first_forward = 0;  // of the first microbatch: its last reader
+    std::ptrdiff_t first_forward = 0;  // last reader in the first microbatch
     int microbatches = 0;
-    int straight_back = 0;  // of them
+    int straight_back = 0;  // number of these microbatches
   };
 
   static bool is_selectable(const Arena::Recorded& recorded) {
@@ -110,7 +110,7 @@ class Finder {
     }
   }
 
-  // A verb that keeps a view of what it does not read counts as a reader.
+  // Counts a verb that keeps a view as a reader, even if it does not read the view.
   void count_savers(const Arena::Recorded& recorded, Touches& touches) const {
     if (touches.last_forward < 0) return;
     const Action& reader = recording_.actions[static_cast<std::size_t>(touches.last_forward)];
@@ -153,19 +153,19 @@ class Finder {
     if (vetoed) {
       candidate.stays = kNeverOffload;
     } else if (touches.of_others) {
-      candidate.stays = "handed on to another chunk of the stage";
+      candidate.stays = "passed to another chunk of the stage";
     } else if (touches.is_sent &&
                candidate.slot.last_forward_reader.segment != last_segment_.at(candidate.slot.chunk)) {
-      candidate.stays = "read once more when the chunk's output is sent";
+      candidate.stays = "read again when the chunk's output is sent";
     } else if (touches.first_backward < 0) {
       candidate.stays = "backward does not read it";
     } else if (!is_verb(candidate.slot.first_backward_reader.kind)) {
-      candidate.stays = "first read by a message of backward";
+      candidate.stays = "first read by a backward message";
     }
     return candidate;
   }
 
-  // Kinds, layer and name.
+  // Sets kinds, layer and name.
   void describe(OffloadCandidate& candidate, const Arena::Recorded& recorded) const {
     OffloadSlot& slot = candidate.slot;
     std::vector<int> votes;
@@ -232,8 +232,8 @@ class Finder {
   const OffloadRecording& recording_;
   const std::vector<SegmentName>& segments_;
   std::map<int, int> chunk_of_column_;
-  std::map<int, int> last_segment_;                            // of each chunk
-  std::map<std::tuple<int, int, int>, std::size_t> forwards_;  // by chunk, microbatch and segment
+  std::map<int, int> last_segment_;                            // per chunk
+  std::map<std::tuple<int, int, int>, std::size_t> forwards_;  // key: chunk, microbatch, segment
   std::map<std::tuple<int, int, int, int>, Found> found_;
   std::vector<std::tuple<int, std::ptrdiff_t, std::size_t>> order_;
 };

@@ -1,5 +1,5 @@
-// Which storages of a stage could leave the device between forward and backward, found in the recording of a plain
-// step: what the stashes keep, how large it is, and which actions touch it.
+// Search for storages that could leave the device between forward and backward, in the recording of a plain step. The
+// recording lists what the stashes keep, its size and the actions that access it.
 #pragma once
 
 #include <string>
@@ -14,28 +14,28 @@ namespace megalith {
 
 struct OffloadCandidate {
   OffloadSlot slot;
-  // What its views are kept as, each once. Most of them are of slot.kind and slot.layer.
+  // Distinct kinds and layers of its views. Most views have slot.kind and slot.layer.
   struct View {
     SlotKind kind = SlotKind::kOther;
     std::int64_t layer = -1;
     friend bool operator==(const View&, const View&) = default;
   };
   std::vector<View> views;
-  std::string stays = {};  // why it cannot leave; empty: it can
-  // In at least half of the microbatches no layer's verb, but those of its own layer and microbatch, stands between its
-  // last reader in forward and its first in backward.
+  std::string stays = {};  // reason why it cannot leave; empty: it can leave
+  // In at least half of the microbatches, no verb of another layer or microbatch lies between its last forward and
+  // first backward reader.
   bool straight_back = false;
 };
 
-inline constexpr const char* kNeverOffload = "a layer marks it never to be offloaded";  // of OffloadCandidate::stays
+inline constexpr const char* kNeverOffload = "its layer marks it never_offload";  // value of OffloadCandidate::stays
 
-// A step on the plan backend.
+// A recorded step on the plan backend.
 struct OffloadRecording {
   const Arena& arena;
   const Timeline& timeline;
   const std::vector<Action>& actions;
-  const std::vector<std::size_t>& entries;  // where in the timeline each action begins
-  bool between_layers = false;              // where the actions of slots are to stand, as OffloadPoints
+  const std::vector<std::size_t>& entries;  // timeline position at which each action begins
+  bool between_layers = false;              // as in OffloadPoints
 };
 
 struct SegmentName {
@@ -43,8 +43,8 @@ struct SegmentName {
   std::int64_t layer = -1;
 };
 
-// In the order in which forward is done with them, chunk after chunk; without what is kept as SlotKind::kOther alone.
-// Microbatches of a chunk that differ in a storage are an error with exit code 9 that names it.
+// Returns the candidates by chunk, and by their last reader in forward. Storages kept only as SlotKind::kOther are left
+// out. If microbatches of a chunk differ in a storage, fails with exit code 9 and reports the storage.
 std::vector<OffloadCandidate> find_candidates(const OffloadRecording& recording,
                                               const std::vector<SegmentName>& segments);
 

@@ -18,7 +18,7 @@ void CopiesForecast::place(const OffloadRecording& recording, const std::vector<
   const std::vector<bool> fits = with_room_on_host(step(), points, spec_.host_room);
   if (std::ranges::find(fits, false) == fits.end()) return;
   for (std::size_t i = 0, slot = 0; i < choices.size(); ++i) {
-    if (choices[i].moves && !fits[slot++]) choices[i] = {.moves = false, .reason = "no room on the host"};
+    if (choices[i].moves && !fits[slot++]) choices[i] = {.moves = false, .reason = "not enough host memory"};
   }
   place_all(recording, candidates, bytes, points, choices);
 }
@@ -59,8 +59,8 @@ void CopiesForecast::place_all(const OffloadRecording& recording, const std::vec
     }
     choices[candidate_of[i]] = {.moves = false,
                                 .reason = fates[i] == SlotFate::kFreesNothing
-                                              ? "the fullest moment would be as full"
-                                              : fmt::format("its copies would not hide behind computing "
+                                              ? "peak memory would not fall"
+                                              : fmt::format("its copies would not overlap with computation "
                                                             "(--offload-slowdown {})",
                                                             spec_.slowdown)};
   }

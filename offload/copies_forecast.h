@@ -1,4 +1,4 @@
-// Which slots move by a forecast of the plain step, and how long their copies take during it.
+// Choice of the slots that move, from the times of a plain step, and forecast of their copies during it.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@
 
 namespace megalith {
 
-// Of a recorded training step without offload, and of what there is for it.
+// A recorded training step without offload, and the available links and memory.
 struct CopiesForecastSpec {
-  const std::vector<Action>& actions;  // which outlive the forecast
-  std::vector<double> seconds;         // of each, on the compute stream
+  const std::vector<Action>& actions;  // outlives the forecast
+  std::vector<double> seconds;         // of each action on the compute stream
   std::int64_t microbatches = 1;       // of the recorded step
   CopyRates rates;
-  double slowdown = 0;  // share of the step's computing that may wait for copies
-  int distance = -1;    // layers between a slot's readers and its copies; -1: as many as is best
-  double host_room = std::numeric_limits<double>::infinity();  // bytes for slots
-  double room = std::numeric_limits<double>::infinity();       // bytes of the device for what is alive in a step
+  double slowdown = 0;  // stalls allowed, as a share of the step's computation
+  int distance = -1;    // layers between a slot's readers and its copies; -1: best
+  double host_room = std::numeric_limits<double>::infinity();  // bytes of the host for slots
+  double room = std::numeric_limits<double>::infinity();       // bytes of the device for live memory
 };
 
 class CopiesForecast {
  public:
   explicit CopiesForecast(CopiesForecastSpec spec) : spec_(std::move(spec)) {}
 
-  // Sets the distances of the slots that `choices` move; `bytes` is what is used of each candidate. Slots that do not
-  // fit on the host stay, and the others are placed again, as they then have the links to themselves.
+  // Sets the distances of the slots that `choices` move; `bytes` is the used size of each candidate. Slots that do not
+  // fit on the host stay. The others are placed again, since fewer slots then share the links.
   void place(const OffloadRecording& recording, const std::vector<OffloadCandidate>& candidates,
              const std::vector<double>& bytes, OffloadPoints& points, std::vector<OffloadChoice>& choices) const;
-  // Times of a microbatch; `bytes` is what is used of each slot.
+  // Times per microbatch; `bytes` is the used size of each slot.
   OffloadStats times(const std::vector<double>& bytes, const OffloadPoints& points) const;
 
  private:

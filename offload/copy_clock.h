@@ -1,5 +1,5 @@
-// When the copies of a step ran, and how long computing stood still for them: by events on their streams and on the
-// compute stream, which the host reads when the step is over. A step that is not timed records none of them.
+// Measured times of a step's copies, and of the compute stream's waits for them. Events on the streams record the
+// times; the host reads the events after the step. A step that is not timed records no events.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,25 @@ namespace megalith {
 
 class CopyClock {
  public:
-  // Of a copy: its begin and end on its own stream, and when the compute stream came to the wait for it.
+  // Events of a copy: begin and end on the copy stream, and the wait on the compute stream.
   struct Span {
     Event begun{"copy begins", true}, ended{"copy ends", true}, asked{"wait for a copy", true};
     bool is_asked = false;
   };
   enum class Way : bool { kOut, kBack };
 
-  // Forgets the spans of the last timed step. From here on copies are timed, or none are.
+  // Discards the spans of the last timed step, and enables or disables timing.
   void begin(bool on);
-  // Right before the copy is enqueued; null where it is not timed, which the next two take.
+  // Starts a span right before the copy is enqueued. Returns null without timing; end() and ask() accept null.
   Span* start(Way way, Stream& stream);
   static void end(Span* span, Stream& stream);
   static void ask(Span* span, Stream& compute);
-  // The times of the last timed step, which is over.
+  // Times of the last timed step, which must be complete.
   OffloadStats read() const;
 
  private:
   struct Spans {
-    std::deque<Span> all;  // events are made once
+    std::deque<Span> all;  // events are reused
     std::size_t used = 0;
   };
   Spans out_, back_;

@@ -7,9 +7,9 @@ namespace megalith {
 
 namespace {
 
-// A slot's action, before the same one of the list as insert_offloads puts it.
+// An action of a slot, sorted as insert_offloads inserts it.
 struct SlotEvent {
-  std::size_t before = 0;  // this action of the list
+  std::size_t before = 0;  // index of the action that follows it
   ActionKind kind = ActionKind::kOffload;
   std::size_t number = 0;
   std::size_t way = 0;
@@ -22,7 +22,7 @@ std::vector<SlotEvent> events_of(const std::vector<SlotWay>& ways) {
   for (std::size_t n = 0; n < ways.size(); ++n) {
     events.push_back({.before = ways[n].starts, .kind = ActionKind::kOffload, .number = n, .way = n});
     events.push_back({.before = ways[n].left, .kind = ActionKind::kWaitOffload, .number = n, .way = n});
-    // Those that are needed first come back first.
+    // Slots that are needed first return first.
     const std::size_t number = ways[n].needed * ways.size() + n;
     events.push_back({.before = ways[n].reload, .kind = ActionKind::kReload, .number = number, .way = n});
     events.push_back({.before = ways[n].needed, .kind = ActionKind::kWaitReload, .number = number, .way = n});
@@ -33,11 +33,11 @@ std::vector<SlotEvent> events_of(const std::vector<SlotWay>& ways) {
 
 }  // namespace
 
-// Played on three clocks: of computing, and of each direction's copies.
+// Simulates three clocks: computation, and the copies of each direction.
 OffloadStats forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
                              const std::vector<double>& bytes, const CopyRates& rates) {
   OffloadStats forecast{.timed = true};
-  std::vector<double> copied(ways.size());  // when the copy under way is over
+  std::vector<double> copied(ways.size());  // end of the current copy
   double clock = 0, out = 0, back = 0;
   std::size_t next = 0;
   for (const SlotEvent& event : events_of(ways)) {

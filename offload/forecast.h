@@ -1,4 +1,4 @@
-// How long the copies of slots take beside a step's computing, and how long that waits for them. Pure, as policy.h.
+// Forecast of slots' copies that run concurrently with a step's computation, and of the stalls. No device, no flags.
 #pragma once
 
 #include <vector>
@@ -8,21 +8,21 @@
 
 namespace megalith {
 
-// Of one direction each, bytes/s, while the host's other devices copy too.
+// Rates of each direction in bytes/s, while the host's other devices copy too.
 struct CopyRates {
   double out = 0;   // to the host
-  double back = 0;  // from it
+  double back = 0;  // from the host
 };
 
 struct StepSeconds {
-  const std::vector<Action>& actions;  // without those of slots
-  const std::vector<double>& seconds;  // of each, on the compute stream
+  const std::vector<Action>& actions;  // without actions of slots
+  const std::vector<double>& seconds;  // of each action on the compute stream
 };
 
-// The times of the actions of `points`; `bytes` is what is used of each slot.
+// Times of the slots of `points`; `bytes` is the used size of each slot.
 OffloadStats forecast_copies(const StepSeconds& step, const OffloadPoints& points, const std::vector<double>& bytes,
                              const CopyRates& rates);
-// Of these ways alone, as slot_ways() gives them; of other slots nothing is asked.
+// Times of the slots in `ways`, as slot_ways() returns them. Entries of `bytes` for other slots are not read.
 OffloadStats forecast_copies(const StepSeconds& step, const std::vector<SlotWay>& ways,
                              const std::vector<double>& bytes, const CopyRates& rates);
 

@@ -1,4 +1,4 @@
-// Which slots the host has memory for. Pure, as policy.h.
+// Choice of the slots that fit into host memory. No device, no flags.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace megalith {
 
-// Of each slot of `points` whether it is among those for which `room` bytes are enough, whatever their distances: those
-// that are not needed for the longest time first. A slot's place on the host is taken from where its copy starts until
-// computing waits for the copy back.
+// Returns for each slot of `points` whether `room` bytes of host memory hold it, for any distances. Slots that are away
+// for the longest time have priority. A slot occupies host memory from the start of its copy until the compute stream
+// waits for the copy back.
 std::vector<bool> with_room_on_host(const StepSeconds& step, const OffloadPoints& points, double room);
 
 }  // namespace megalith

@@ -21,7 +21,7 @@ using Kind = ActionKind;
 std::vector<Action> insert_offloads(const std::vector<Action>& actions, const OffloadPoints& points) {
   if (points.empty()) return actions;
   std::vector<SlotWay> ways = slot_ways(ListVerbs(actions, points), points);
-  // What stands before the action of that number: in the order of kinds, then as the copies follow each other.
+  // Inserted actions, keyed by the index of the next action, the kind, and the order of copies.
   std::map<std::tuple<std::size_t, Kind, std::size_t>, Action> inserted;
   const auto add = [&](const SlotWay& way, std::size_t number, Kind kind, std::size_t before) {
     Action action = way.load;
@@ -36,7 +36,7 @@ std::vector<Action> insert_offloads(const std::vector<Action>& actions, const Of
   std::ranges::stable_sort(ways, {}, &SlotWay::needed);
   for (std::size_t n = 0; n < ways.size(); ++n) {
     add(ways[n], n, Kind::kReload, ways[n].reload);
-    add(ways[n], ways.size() - n, Kind::kWaitReload, ways[n].needed);  // which waits for the last one waits for all
+    add(ways[n], ways.size() - n, Kind::kWaitReload, ways[n].needed);  // a wait for the last copy covers the others
   }
   std::vector<Action> list;
   list.reserve(actions.size() + inserted.size());
@@ -50,7 +50,7 @@ std::vector<Action> insert_offloads(const std::vector<Action>& actions, const Of
 }
 
 void verify_offloads(const std::vector<Action>& actions, const OffloadPoints& points) {
-  std::vector<Action> of_microbatches;  // others may stand several times
+  std::vector<Action> of_microbatches;  // other actions may occur several times
   std::ranges::copy_if(actions, std::back_inserter(of_microbatches),
                        [](const Action& a) { return is_of_microbatch(a.kind); });
   const ActionOrder order(of_microbatches);
@@ -60,7 +60,7 @@ void verify_offloads(const std::vector<Action>& actions, const OffloadPoints& po
     action.item = item;
     return action;
   };
-  std::map<int, std::pair<int, int>> owner;  // chunk and microbatch, by column
+  std::map<int, std::pair<int, int>> owner;  // by column: chunk, microbatch
   for (const Action& a : actions) {
     if (a.kind == Kind::kLoad) {
       owner[a.column] = {a.chunk, a.microbatch};
@@ -70,9 +70,9 @@ void verify_offloads(const std::vector<Action>& actions, const OffloadPoints& po
       }
     }
     if (!is_of_slot(a.kind)) continue;
-    if (a.item < 0 || a.item >= std::ssize(points.slots)) fail_order(a, "names no slot");
+    if (a.item < 0 || a.item >= std::ssize(points.slots)) fail_order(a, "refers to no slot");
     const OffloadSlot& slot = points.slots[static_cast<std::size_t>(a.item)];
-    if (slot.chunk != a.chunk) fail_order(a, "is of another chunk's slot");
+    if (slot.chunk != a.chunk) fail_order(a, "refers to a slot of another chunk");
     if (owner[a.column] != std::pair(a.chunk, a.microbatch)) fail_order(a, "is in another microbatch's column");
     if (a.kind != Kind::kOffload) continue;
     const Action left = same(a, Kind::kWaitOffload, -1, a.item), back = same(a, Kind::kReload, -1, a.item),
@@ -87,12 +87,12 @@ void verify_offloads(const std::vector<Action>& actions, const OffloadPoints& po
     order.require_before(back, here);
     order.require_before(here, verb(slot.first_backward_reader));
   }
-  std::deque<Action> under_way;  // to the host
+  std::deque<Action> under_way;  // copies to the host in flight
   for (const Action& a : actions) {
     if (is_of_slot(a.kind)) order.require(same(a, Kind::kOffload, -1, a.item));
     if (a.kind == Kind::kOffload) under_way.push_back(same(a, Kind::kWaitOffload, -1, a.item));
     if (a.kind != Kind::kWaitOffload) continue;
-    if (under_way.front() != a) fail_order(a, "waits for a later copy than the next one");
+    if (under_way.front() != a) fail_order(a, "waits for a copy out of order");
     under_way.pop_front();
   }
 }

@@ -1,16 +1,13 @@
-// The lowering pass of slots that are on the host between forward and backward. Of each slot and microbatch four
-// actions:
-//
-//   offload       behind its last writer: the copy to the host starts
-//   wait_offload  `lag` layers behind its last forward reader: its memory is free
-//   reload        `ahead` layers before its first backward reader: the copy back starts, into other memory
+// Lowering pass of slots that are on the host between forward and backward. It inserts four actions for each slot and
+// microbatch:
+//   offload       after the last writer: the copy to the host starts
+//   wait_offload  `lag` layers after the last forward reader: the device memory is free
+//   reload        `ahead` layers before the first backward reader: the copy back starts, into other memory
 //   wait_reload   right before that reader
-//
-// between layers alone where points say so: then the copy to the host stands behind the layer and starts at an event in
-// it, and the compute stream waits before the layer. They are in this order also where backward follows so closely that
-// there is no room for it: a slot has left before the first backward verb of those that may hold it. A layer's verbs of
-// one microbatch and direction that stand together in the list count as a layer there, whichever microbatch they are
-// of.
+// If `points.between_layers` is set, actions stand only between layers. The copy to the host then stands after the
+// layer but starts at an event inside of it. The compute stream waits before the layer. The four actions keep their
+// order even if backward follows immediately. A slot has left before the first backward verb that may read it. `lag`
+// and `ahead` count groups of adjacent verbs of one layer, direction and microbatch, over all microbatches.
 #pragma once
 
 #include <vector>
@@ -19,11 +16,11 @@
 
 namespace megalith {
 
-// Behind the pass of sharded units and before runs are cut for graphs.
+// Runs after the pass of sharded units, and before runs are grouped for graphs.
 std::vector<Action> insert_offloads(const std::vector<Action>& actions, const OffloadPoints& points);
 
-// Fails with exit code 9 where a slot's four actions are not there once in each microbatch of its chunk, in its column,
-// in their order and around the verbs that write and read it.
+// Fails with exit code 9 unless each slot has its four actions once in each microbatch of its chunk. They must be in
+// the microbatch's column, in order, and around the verbs that write and read the slot.
 void verify_offloads(const std::vector<Action>& actions, const OffloadPoints& points);
 
 }  // namespace megalith

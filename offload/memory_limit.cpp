@@ -53,13 +53,13 @@ std::vector<SlotDistance> MemoryLimit::within(double limit) {
   return far;
 }
 
-// From `layer_before` on, which may be -1, the last one that ends before the action.
+// Returns the last layer from `layer_before` on that ends before the action; `layer_before` may be -1.
 int MemoryLimit::last_behind(int layer_before, std::size_t action) const {
   while (layer_before + 1 < std::ssize(verbs_.layers()) && layer(layer_before + 1).end <= action) ++layer_before;
   return layer_before;
 }
 
-// Those that must, as late as they may; in the order in which they are written.
+// Returns the slots that must leave, as late as the limit allows, in the order of their writers.
 std::vector<MemoryLimit::Leaving> MemoryLimit::leave(double limit) {
   std::vector<Leaving> all;
   std::size_t next = 0;
@@ -82,7 +82,7 @@ std::vector<MemoryLimit::Leaving> MemoryLimit::leave(double limit) {
   return all;
 }
 
-// As early as there is room; returns where.
+// Moves the reload to the earliest position that the limit allows, and returns the position.
 std::size_t MemoryLimit::come_back(Leaving& leaving, double limit, std::size_t not_before) {
   for (int index = leaving.way.layer_needed - leaving.far.ahead - 1; index >= 0; --index) {
     const std::size_t begin = layer(index).begin;
@@ -97,7 +97,7 @@ std::size_t MemoryLimit::come_back(Leaving& leaving, double limit, std::size_t n
   return leaving.reload;
 }
 
-// Waits behind the first layer where the copy is over, or where they have to be.
+// Places each wait after the first layer at whose end the copy is complete, or where the limit requires the wait.
 void MemoryLimit::wait_when_over(std::vector<Leaving>& all) {
   double now = 0, out = 0;
   std::vector<double> over(all.size());
@@ -120,7 +120,7 @@ void MemoryLimit::wait_when_over(std::vector<Leaving>& all) {
   clock_.back() = now;
 }
 
-// Copies start at the last layer from which they are there in time, or where there is room.
+// Starts each copy at the last layer from which it completes in time, or where the limit requires the start.
 void MemoryLimit::start_in_time(std::vector<Leaving>& all) const {
   double start = clock_.back();
   for (std::size_t n = all.size(); n-- > 0;) {

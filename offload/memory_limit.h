@@ -1,6 +1,6 @@
-// Where slots leave and come back for a limit of a step's memory: those written first leave first, where the limit
-// would be exceeded; those needed first come back first, as soon as there is room again; and no further from their
-// readers than their copies take.
+// Departure and return of slots under a limit of a step's memory. If the limit would be exceeded, slots leave in the
+// order of their writers. They return as soon as memory allows, in the order of their use. No slot is further from its
+// readers than its copies need.
 #pragma once
 
 #include <cstddef>
@@ -20,26 +20,26 @@ struct SlotDistance {  // in layers
 
 class MemoryLimit {
  public:
-  // All outlive the object.
+  // All arguments outlive the object.
   MemoryLimit(const StepSeconds& step, const PlacementRequest& request, const ListVerbs& verbs,
               const OffloadPoints& points);
 
-  double least() const { return least_; }  // with all slots away as long as can be
-  double most() const { return most_; }    // with none
-  // The least distance that a slot may have, or the one that the request sets for all.
+  double least() const { return least_; }  // peak bytes with all slots away as long as possible
+  double most() const { return most_; }    // peak bytes with no slot away
+  // Minimum distance of a slot, or the request's common distance if that is set.
   SlotDistance nearest(std::size_t item) const {
     return {.lag = nearest_.slots[item].lag, .ahead = nearest_.slots[item].ahead};
   }
-  // Of each slot, for all microbatches.
+  // Distances of each slot, for all microbatches.
   std::vector<SlotDistance> within(double limit);
 
  private:
-  // A slot of one microbatch that leaves. Its way is as near to its readers as can be.
+  // A slot of one microbatch that leaves. `way` has the minimum distance to the readers.
   struct Leaving {
     SlotWay way;
-    std::size_t left = 0, reload = 0;  // places in the list, as far as memory allows
-    SlotDistance far;                  // the same
-    SlotDistance hides;                // as near to that as copies need to be over in time
+    std::size_t left = 0, reload = 0;  // positions in the list that memory allows
+    SlotDistance far;                  // their distances
+    SlotDistance hides;                // distances that copies need to be complete in time
   };
   static constexpr double kSlack = 1.1;  // copies do not always reach their rates
 
@@ -62,8 +62,8 @@ class MemoryLimit {
   OffloadPoints nearest_;
   std::vector<SlotWay> ways_;
   double least_ = 0, most_ = 0;
-  std::vector<double> held_;   // of each action
-  std::vector<double> clock_;  // when each begins, with the waits for copies to the host
+  std::vector<double> held_;   // bytes during each action
+  std::vector<double> clock_;  // start of each action, including waits for copies to the host
 };
 
 }  // namespace megalith

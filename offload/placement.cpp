@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-using Distances = std::vector<SlotDistance>;  // of each slot
+using Distances = std::vector<SlotDistance>;  // per slot
 
 class Search {
  public:
@@ -26,7 +26,7 @@ class Search {
     computing_ = std::accumulate(step.seconds.begin(), step.seconds.end(), 0.0);
   }
 
-  // Of each slot whether the fullest moment is less full without it.
+  // Distances under the lowest limit. A slot that stays there does not lower the peak.
   Distances nearest() { return within(limit_.least()); }
 
   Distances best() {
@@ -37,7 +37,7 @@ class Search {
       return best_.distances;
     }
     for (int layers = 0; layers <= kUniform; ++layers) try_uniform(layers);
-    // Memory is laid out with fewer gaps where less is alive.
+    // Smaller distances keep less memory live, which leaves fewer gaps in the arena's layout.
     for (int layers = 0; layers <= kNear; ++layers) {
       const Option near = option(no_further(best_.distances, layers));
       const double more = hides(near) || !hides(best_) ? kSameStalls * computing_ : 0;
@@ -53,7 +53,7 @@ class Search {
     double stalls = 0;  // seconds
   };
   static constexpr int kLimits = 8, kHalvings = 6, kUniform = 3, kNear = 4, kTries = 64, kRoomLimits = 32;
-  static constexpr double kSameStalls = 0.001;  // of the step's computing
+  static constexpr double kSameStalls = 0.001;  // share of the step's computation
 
   Distances within(double limit) {
     Distances distances = limit_.within(limit);
@@ -88,7 +88,7 @@ class Search {
       option.peak = std::max(option.peak, request_.alive[i] + (away += changes[i]));
     return option;
   }
-  // Those that fit and hide before those that fit, by memory; of the latter by stalls.
+  // Prefers placements that fit and whose stalls are allowed, by memory; then those that fit, by stalls.
   void consider(const Option& option) {
     const auto rank = [&](const Option& of) {
       const bool fits = of.peak <= request_.room;
@@ -98,7 +98,7 @@ class Search {
     if (rank(option) < rank(best_)) best_ = option;
   }
 
-  // The first limit within which copies hide, and between it and the one before.
+  // Finds the first limit whose stalls are allowed, then bisects between it and the previous limit.
   void try_limits() {
     const auto at = [&](double share) {
       const Option found = option(within(limit_.least() + share * (limit_.most() - limit_.least())));
@@ -116,8 +116,8 @@ class Search {
       consider(option(within(limit)));
   }
 
-  // All slots as far from their readers, or where they have to be; where they stall, as many as hide, those first that
-  // free the most memory for the longest time.
+  // Tries all slots at one distance, or at their minimum distance if that is larger. If the stalls are too long, tries
+  // subsets with allowed stalls, in the order of bytes times time away.
   void try_uniform(int layers) {
     Distances all(points_.slots.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = no_nearer(limit_.nearest(i), layers);
@@ -143,7 +143,7 @@ class Search {
       add_hidden(all, order, middle, end, some, tries);
     }
   }
-  // By bytes times the computing while they are away; without those that are not.
+  // Order by bytes times computation time away, without slots that are never away.
   std::vector<std::size_t> by_worth(const Distances& all) const {
     std::vector<double> clock(step_.seconds.size() + 1);
     std::partial_sum(step_.seconds.begin(), step_.seconds.end(), clock.begin() + 1);
@@ -191,7 +191,7 @@ std::vector<double> bytes_alive(const OffloadRecording& recording) {
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
   const std::vector<Arena::Recorded>& buffers = recording.arena.recorded();
   struct Life {
-    std::size_t begin = 0, end = 0;  // entries; none: never touched
+    std::size_t begin = 0, end = 0;  // entries; end 0: never accessed
   };
   std::vector<Life> lives(buffers.size());
   for (std::size_t e = 0; e < entries.size(); ++e) {
@@ -218,7 +218,7 @@ std::vector<double> bytes_alive(const OffloadRecording& recording) {
 }
 
 std::vector<SlotFate> place_copies(const StepSeconds& step, const PlacementRequest& request, OffloadPoints& points) {
-  require(request.alive.size() == step.actions.size(), "memory of other actions");
+  require(request.alive.size() == step.actions.size(), "place_copies: `alive` does not match the list of actions");
   Search search(step, request, points);
   const Distances nearest = search.nearest(), best = search.best();
   std::vector<SlotFate> fates;

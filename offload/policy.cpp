@@ -44,7 +44,7 @@ class Chooser {
 
   void keep_fraction() {
     using Group = std::pair<std::int64_t, SlotKind>;
-    std::map<int, std::vector<std::pair<Group, std::vector<std::size_t>>>> groups_of_chunk;  // in forward's order
+    std::map<int, std::vector<std::pair<Group, std::vector<std::size_t>>>> groups_of_chunk;  // in the order of forward
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       if (!choices_[i].moves) continue;
       const OffloadSlot& slot = candidates_[i].slot;
@@ -55,7 +55,7 @@ class Chooser {
       found->second.push_back(i);
     }
     for (const auto& [chunk, groups] : groups_of_chunk) {
-      // 0.2 of 10 groups shall be 2, though 1 - 0.8 is less in binary.
+      // Adds an epsilon: 10 (1 - 0.8) must be 2, but is less in binary.
       const double part = static_cast<double>(groups.size()) * (1 - request_.fraction);
       const auto stay = static_cast<std::size_t>(part + 1e-9);
       for (std::size_t g = groups.size() - stay; g < groups.size(); ++g) {
@@ -65,7 +65,7 @@ class Chooser {
     }
   }
 
-  // The largest that still fit.
+  // Keeps slots beyond the limit of a layer, and prefers to move large slots.
   void keep_layers_within_limit() {
     if (request_.most_bytes_of_layer == 0) return;
     std::vector<std::size_t> order(candidates_.size());
@@ -98,7 +98,7 @@ std::vector<OffloadChoice> choose_offloads(const std::vector<OffloadCandidate>& 
 
 void tighten(OffloadSlot& slot, const OffloadPoints& points) {
   const std::vector<int>& layers = points.layer_of_segment;
-  const auto has_more = [&](int segment) {  // of its layer, behind it in forward and so before it in backward
+  const auto has_more = [&](int segment) {  // segments of its layer that follow in forward
     const auto s = static_cast<std::size_t>(segment);
     return s + 1 < layers.size() && layers[s + 1] == layers[s];
   };

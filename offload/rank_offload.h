@@ -1,4 +1,4 @@
-// What a rank keeps of activations on the host, and who moves them there and back.
+// Offload state of a rank: host memory, streams and the transfer.
 #pragma once
 
 #include "offload/transfer.h"
@@ -6,17 +6,17 @@
 namespace megalith {
 
 struct RankOffload {
-  // `points` has slots. `ctx` and `runner` outlive the object. `poison`: as ActivationTransfer's.
+  // `points` has slots. `ctx` and `runner` outlive the object. `poison`: see ActivationTransfer::poison().
   RankOffload(DeviceType device, OffloadPoints points, const Instruments& instruments, const Context& ctx,
               SegmentRunner& runner, bool poison);
 
-  bool moves_rows() const;  // of experts: the device knows how many are used
+  bool moves_rows() const;  // true for slots of expert rows, of which the device knows the number in use
 
   OffloadPoints points;
   MemoryPool pool;
-  Arena host;   // of a training step
+  Arena host;   // of one training step
   Stream out;   // copies to the host
-  Stream back;  // and from it
+  Stream back;  // copies from the host
   ActivationTransfer transfer;
 };
 

@@ -14,7 +14,7 @@ namespace megalith {
 void verify_recording(const Timeline& timeline, const Arena& arena, const std::vector<Action>& actions,
                       const std::vector<std::size_t>& entries, const OffloadPoints& points) {
   constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
-  // Allocations of each slot and column, one for each of its microbatches.
+  // Recorded buffers of each slot and column, one for each microbatch.
   std::map<ArenaKey, std::deque<std::size_t>> allocations;
   for (const Action& a : actions) {
     if (a.kind == ActionKind::kOffload) allocations[points.slots[static_cast<std::size_t>(a.item)].key(a.column)];
@@ -45,7 +45,7 @@ void verify_recording(const Timeline& timeline, const Arena& arena, const std::v
       const auto action = std::ranges::upper_bound(entries, e) - entries.begin() - 1;
       fail({.subject = fmt::format("offload: op {} in {}", timeline.entries()[e].access.name(),
                                    to_string(actions[static_cast<std::size_t>(action)])),
-            .expected = "memory that has not left the device",
+            .expected = "memory that is on the device",
             .got = points.slots[static_cast<std::size_t>(left[index].item)].name});
     }
   }

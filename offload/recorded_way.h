@@ -1,5 +1,5 @@
-// That a recorded step leaves alone what has left the device: a reader that no stash serves, as a pointer that a
-// segment or a stream kept, would find another's data there.
+// Check that a recorded step accesses offloaded slots only while they are on the device. An access that bypasses the
+// stash, such as a pointer kept by a segment, would read other data.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// `entries`: where in the timeline each action begins. Fails with exit code 9 and names op, action and slot.
+// `entries`: timeline position at which each action begins. Fails with exit code 9 and reports op, action and slot.
 void verify_recording(const Timeline& timeline, const Arena& arena, const std::vector<Action>& actions,
                       const std::vector<std::size_t>& entries, const OffloadPoints& points);
 

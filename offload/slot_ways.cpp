@@ -61,7 +61,7 @@ std::vector<SlotWay> ways_of(const ListVerbs& verbs, const OffloadPoints& points
   return ways;
 }
 
-// Copies of one direction follow each other, and are waited for in their order: each wait is for the slot's own copy.
+// Orders the ways by copy. Copies of one direction run and are waited for in this order; each wait covers its own copy.
 void put_in_order(std::vector<SlotWay>& ways) {
   std::ranges::stable_sort(ways, {}, &SlotWay::written);
   for (std::size_t i = ways.size(); i-- > 1;) ways[i - 1].left = std::min(ways[i - 1].left, ways[i].left);

@@ -1,5 +1,5 @@
-// Where in a rank's list the actions of each slot and microbatch may stand and where they do: what lowering.h puts
-// there and what placement.h chooses by.
+// Positions in a rank's list at which the actions of each slot and microbatch stand. lowering.h inserts the actions
+// there, and placement.h evaluates the positions.
 #pragma once
 
 #include <algorithm>
@@ -13,23 +13,23 @@
 
 namespace megalith {
 
-// A layer's verbs of one microbatch and direction that stand together in the list: actions [begin, end), and others
-// between them.
+// Adjacent verbs of one layer, microbatch and direction. They lie in actions [begin, end), with other actions in
+// between.
 struct LayerVerbs {
   std::size_t begin = 0, end = 0;
 };
 
-// The verbs of a list, and the layers' that stand together.
+// Verbs of a list, and their groups by layer.
 class ListVerbs {
  public:
-  // `actions` lives as long as this object.
+  // `actions` outlives the object.
   ListVerbs(const std::vector<Action>& actions, const OffloadPoints& points);
 
   std::size_t place(const SlotVerb& verb, int chunk, int microbatch) const;
-  // Where the group so many behind that of the action at `i` ends, or begins for those before it.
+  // End, or begin, of the group that is `groups` after, or ahead of, the group of action `i`.
   std::size_t end_behind(std::size_t i, int groups) const { return group(group_of_[i] + groups).end; }
   std::size_t begin_ahead(std::size_t i, int groups) const { return group(group_of_[i] - groups).begin; }
-  // What the chunk hands on is read once more when it is sent.
+  // Position after the send of the chunk's output if `verb` is in the chunk's last segment, else 0.
   std::size_t sent_behind(const SlotVerb& verb, int chunk, int microbatch) const {
     const auto send = sends_.find({chunk, microbatch});
     return verb.segment == last_segment_.at(chunk) && send != sends_.end() ? send->second + 1 : 0;
@@ -44,23 +44,23 @@ class ListVerbs {
   }
 
   const std::vector<Action>& actions_;
-  std::map<std::tuple<ActionKind, int, int, int>, std::size_t> places_;  // by chunk, microbatch and segment
-  std::map<std::pair<int, int>, std::size_t> sends_;                     // of outputs, by chunk and microbatch
-  std::map<int, int> last_segment_;                                      // of each chunk
+  std::map<std::tuple<ActionKind, int, int, int>, std::size_t> places_;  // key: kind, chunk, microbatch, segment
+  std::map<std::pair<int, int>, std::size_t> sends_;                     // sends of outputs; key: chunk, microbatch
+  std::map<int, int> last_segment_;                                      // per chunk
   std::vector<LayerVerbs> groups_;
-  std::vector<int> group_of_;  // of each action; -1: no verb
+  std::vector<int> group_of_;  // per action; -1: not a verb
 };
 
-// A slot of one microbatch: before which actions of the list its own stand.
+// Positions of the actions of a slot in one microbatch. Each action stands before the action with this index.
 struct SlotWay {
-  Action load;  // of the microbatch
+  Action load;  // load action of the microbatch
   int item = 0;
-  std::size_t written = 0;  // by this action
+  std::size_t written = 0;  // action that writes it last
   std::size_t starts = 0, read = 0, left = 0, reload = 0, needed = 0;
-  int layer_read = 0, layer_needed = 0;  // LayerVerbs of its last reader in forward, and of its first in backward
+  int layer_read = 0, layer_needed = 0;  // LayerVerbs of the last forward and first backward reader
 };
 
-// Of a list whose verbs are those, as the slots are written, which is how their copies follow each other.
+// Returns the ways in the order of the slots' writers, which is the order of their copies.
 std::vector<SlotWay> slot_ways(const ListVerbs& verbs, const OffloadPoints& points);
 
 }  // namespace megalith

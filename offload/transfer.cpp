@@ -37,8 +37,8 @@ ActivationTransfer::Flight& ActivationTransfer::pass(const Action& action, State
   Flight& flight = flights_[{action.item, action.column}];
   if (flight.state != from) {
     fail({.subject = to_string(action),
-          .expected = "offload, wait_offload, reload and wait_reload in turn (offload/lowering.h)",
-          .got = "another order"});
+          .expected = "offload, wait_offload, reload, wait_reload in this order (offload/lowering.h)",
+          .got = "a call out of order"});
   }
   flight.state = to;
   return flight;
@@ -62,7 +62,7 @@ void ActivationTransfer::written_in_graph(const Action& verb) {
   }
 }
 
-// The views of a bounded storage: rows of one bound that begin where it does. Where other views are among them: none.
+// Rows in use, if all views of a bounded storage begin where it does and have one bound; absent otherwise.
 Tensor ActivationTransfer::rows_in_use(const Action& action, const Arena::Place& place) const {
   if (!slot(action).bounded) return {};
   const auto* const begin = static_cast<const std::byte*>(place.address);
@@ -79,7 +79,7 @@ Tensor ActivationTransfer::rows_in_use(const Action& action, const Arena::Place&
   return is_whole ? Tensor() : rows;
 }
 
-// Copies of one stream follow each other: those of one source wait once.
+// Waits once for each source, since copies of one stream run in order.
 void ActivationTransfer::wait_until_written(const Action& action) {
   Flight& first = flights_[{first_written_[static_cast<std::size_t>(action.item)], action.column}];
   const int verb = slot(action).last_writer.segment;
@@ -89,7 +89,7 @@ void ActivationTransfer::wait_until_written(const Action& action) {
                 .microbatch = action.microbatch,
                 .verb = points_.between_layers ? -1 : verb,
                 .layer = points_.layer_of_segment[static_cast<std::size_t>(verb)]};
-  if (source == waited_for_) return;  // of a layer that is done as a whole
+  if (source == waited_for_) return;  // the complete layer was waited for
   if (in_graph) source.verb = verb;
   if (source == waited_for_) return;
   waited_for_ = source;
@@ -125,11 +125,11 @@ void ActivationTransfer::offload(const Action& action) {
 
 void ActivationTransfer::wait_offload(const Action& action) {
   Flight& flight = pass(action, State::kLeaving, State::kLeft);
-  // From here on others may have its memory, and views of it in the same stashes.
+  // From here on, other buffers may use the slot's memory.
   const int views = runner_.rebind(action.column, flight.device.address, flight.device.bytes, flight.host);
   if (views == 0) {
     fail({.subject = fmt::format("{} ({})", to_string(action), slot(action).name),
-          .expected = "a stash that holds it",
+          .expected = "a stash that holds the slot",
           .got = "none"});
   }
   if (rehearses_) return;
@@ -145,7 +145,7 @@ void ActivationTransfer::reload(const Action& action) {
   flight.target = ctx_.arena.allocate(flight.device.bytes, MemoryCategory::kActivations, name_of(of.kind));
   if (rehearses_) return;
   fill_with_nan(flight.target, flight.device.bytes);
-  ctx_.compute.record(flight.room);  // behind its wait_offload too: the copy out is complete
+  ctx_.compute.record(flight.room);  // also after wait_offload, so the copy out is complete
   streams_.back.wait(flight.room);
   flight.timed = clock_.start(CopyClock::Way::kBack, streams_.back);
   if (flight.rows) {
@@ -168,7 +168,7 @@ void ActivationTransfer::wait_reload(const Action& action) {
   Flight& flight = pass(action, State::kComing, State::kHere);
   runner_.rebind(action.column, flight.host, flight.device.bytes, flight.target);
   if (rehearses_) return;
-  if (ctx_.compute.is_after(flight.back)) return;  // it came before one that was waited for
+  if (ctx_.compute.is_after(flight.back)) return;  // a later copy was waited for
   CopyClock::ask(flight.timed, ctx_.compute);
   ctx_.compute.wait(flight.back);
 }

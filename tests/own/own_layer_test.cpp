@@ -76,7 +76,7 @@ TEST(OwnLayer, PlanSaysWhatMovesAndWhyTheOthersStay) {
     const std::int64_t all = own_slots(plans_of(moved));
     EXPECT_EQ(all, 9);  // input, hidden and activated of each layer but the last, which is needed again at once
     EXPECT_EQ(own_slots(plans_of(moved + Words{"--adapter-pins-input"})), 6);
-    EXPECT_EQ(own_slots(plans_of(moved + Words{"--adapter-pins-input"}), "a layer marks it never to be offloaded"), 4);
+    EXPECT_EQ(own_slots(plans_of(moved + Words{"--adapter-pins-input"}), "its layer marks it never_offload"), 4);
     EXPECT_EQ(own_slots(plans_of(model + offload({"core_attn"})), "not in --offload-modules"), 12);
     EXPECT_EQ(own_slots(plans_of(model + offload({"own:1-2"}))), 6);
   }

@@ -1,4 +1,4 @@
-// What a small recording's storages are found to be: who holds, writes and reads them, and which cannot leave.
+// Tests of the search for candidates in small recordings: writers, readers, kinds, and storages that cannot leave.
 #include "offload/candidates.h"
 
 #include <gtest/gtest.h>
@@ -14,12 +14,12 @@ namespace {
 using ::testing::SizeIs;
 using Kind = ActionKind;
 
-// Two segments of a layer each, then one of none, which is the chunk's last.
+// One segment in each of two layers, and a last segment without a layer.
 const std::vector<SegmentName> kSegments = {{"layer 0", 0}, {"layer 1", 1}, {"head", -1}};
 
 class Candidates : public testing::Test {
  protected:
-  // What comes next is of this action.
+  // Begins an action; following calls belong to it.
   void action(Kind kind, int segment, int microbatch = 0, int chunk = 0) {
     actions_.push_back({.kind = kind,
                         .chunk = chunk,
@@ -43,8 +43,8 @@ class Candidates : public testing::Test {
   void write(void* data) { touch(data, true); }
   void read(void* data) { touch(data, false); }
 
-  // Forward and backward of a microbatch: `layer 0` makes x and keeps it, `layer 1` reads it too, backward of `layer 0`
-  // reads it.
+  // Records forward and backward of a microbatch. `layer 0` makes and keeps x, `layer 1` reads it, and backward of
+  // `layer 0` reads it.
   void* microbatch(int number, const std::function<void(void*)>& before_backward = nullptr) {
     action(Kind::kForward, 0, number);
     void* x = allocate();
@@ -95,7 +95,7 @@ TEST_F(Candidates, HaveWriterAndReadersOfAllMicrobatches) {
   EXPECT_EQ(slot.first_backward_reader, (SlotVerb{Kind::kBackwardWeight, 0}));
   EXPECT_EQ(slot.name, "layer 0: fc1");
   EXPECT_FALSE(slot.bounded);
-  EXPECT_FALSE(all[0].straight_back);  // layer 1 is in between
+  EXPECT_FALSE(all[0].straight_back);  // layer 1 runs in between
   EXPECT_EQ(slot.key(1).scope.column, 1);
 }
 
@@ -119,11 +119,11 @@ TEST_F(Candidates, AreWholeStoragesWithAllTheirKinds) {
   for (int part = 0; part < 3; ++part) keep(static_cast<std::byte*>(qkv) + 256 * part, SlotKind::kCoreAttn);
   keep(qkv, SlotKind::kOther);
   action(Kind::kForward, 1);
-  keep(qkv, SlotKind::kLayerInput);  // without an op that reads it
+  keep(qkv, SlotKind::kLayerInput);  // no op reads it
   action(Kind::kForward, 2);
   action(Kind::kBackwardData, 1);
   action(Kind::kBackwardData, 0);
-  read(static_cast<std::byte*>(qkv) + 256);  // a view alone
+  read(static_cast<std::byte*>(qkv) + 256);  // accesses a view only
   const std::vector<OffloadCandidate> all = found();
   ASSERT_THAT(all, SizeIs(1));
   EXPECT_EQ(all[0].slot.kind, SlotKind::kCoreAttn);
@@ -132,10 +132,10 @@ TEST_F(Candidates, AreWholeStoragesWithAllTheirKinds) {
   EXPECT_THAT(all[0].slot.kinds, ElementsAre(SlotKind::kCoreAttn, SlotKind::kLayerInput));
   EXPECT_THAT(all[0].views, ElementsAre(OffloadCandidate::View{SlotKind::kCoreAttn, 0},
                                         OffloadCandidate::View{SlotKind::kLayerInput, 1}));
-  EXPECT_EQ(all[0].slot.last_forward_reader, (SlotVerb{Kind::kForward, 1}));  // who saves a view may read it
+  EXPECT_EQ(all[0].slot.last_forward_reader, (SlotVerb{Kind::kForward, 1}));  // a saver is a reader
 }
 
-// Which view has the mark, whatever its kind and segment; -1: none.
+// Index of the view that is marked never_offload, of any kind and segment; -1: none.
 class MarkedCandidates : public Candidates, public testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Views, MarkedCandidates, testing::Range(-1, 4));
 
@@ -154,7 +154,7 @@ TEST_P(MarkedCandidates, StayWhereAnyViewIsNeverToBeOffloaded) {
   action(Kind::kBackwardData, 0);
   read(x);
   ASSERT_THAT(found(), SizeIs(1));
-  EXPECT_EQ(found()[0].stays, marked < 0 ? "" : "a layer marks it never to be offloaded");
+  EXPECT_EQ(found()[0].stays, marked < 0 ? "" : "its layer marks it never_offload");
 }
 
 TEST_F(Candidates, AreNotWhatNoKindCanName) {
@@ -167,8 +167,8 @@ TEST_F(Candidates, AreNotWhatNoKindCanName) {
   EXPECT_THAT(found(), IsEmpty());
 }
 
-// Within a layer their rows may leave only behind the verb that says in its stash how many there are; behind the layer
-// its graph says when they were written.
+// Within a layer, bounded rows may leave only after the verb that stashes their number. Between layers, the graph
+// records when they were written.
 TEST_F(Candidates, KnowThatTheirRowsAreBounded) {
   action(Kind::kForward, 0);
   void* x = allocate();

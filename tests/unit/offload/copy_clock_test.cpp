@@ -1,4 +1,4 @@
-// Times of copies, on streams whose order is known.
+// Tests of the times of copies, on streams with a known order.
 #include "offload/copy_clock.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct ClockBench {
   Stream compute{DeviceType::kCpu, "compute"}, out{DeviceType::kCpu, "offload"}, back{DeviceType::kCpu, "reload"};
   CopyClock clock;
 
-  // A copy that ends a moment after `gate`, and a compute stream that then waits for it, or comes when it is over.
+  // Times a copy that ends shortly after `gate`. The compute stream waits during the copy, or asks after its end.
   void copy(CopyClock::Way way, Stream& stream, bool comes_late) {
     Event copied("copied");
     std::promise<void> gate;
@@ -58,7 +58,7 @@ TEST(CopyClock, CountsEachCopyOfAStepOnce) {
   EXPECT_GE(bench.clock.read().copy_out, 3 * kSeconds);
   bench.clock.begin(true);
   EXPECT_EQ(bench.clock.read().copy_out, 0);
-  // A copy that nobody waits for by itself, as one that came before another that was waited for.
+  // A copy without its own wait, since a wait for a later copy covers it.
   CopyClock::Span* const span = bench.clock.start(CopyClock::Way::kBack, bench.back);
   CopyClock::end(span, bench.back);
   bench.back.synchronize();

@@ -1,4 +1,4 @@
-// Copies beside computing.
+// Tests of the forecast of copies that run concurrently with computation.
 #include "offload/forecast.h"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@ OffloadStats copies(double out, double back) {
 
 TEST(OffloadForecast, CopiesThatAreShorterThanALayerStallNothing) {
   const OffloadStats forecast = copies(0.5, 0.25);
-  EXPECT_DOUBLE_EQ(forecast.copy_out, 4 * 0.5);  // all layers but the last
+  EXPECT_DOUBLE_EQ(forecast.copy_out, 4 * 0.5);  // all layers except the last
   EXPECT_DOUBLE_EQ(forecast.copy_back, 4 * 0.25);
   EXPECT_DOUBLE_EQ(forecast.waits(), 0);
 }
 
 TEST(OffloadForecast, CopiesThatAreLongerThanALayerStallEachOther) {
-  // To the host: from 1 to 3 s for layer 0, whose wait stands behind layer 1, at 2 s: a second. The next copies begin
-  // where the one before ends, and each is waited for a layer later.
+  // Layer 0 is copied to the host from 1 s to 3 s. Its wait after layer 1, at 2 s, takes 1 s. Each later copy starts at
+  // the end of the previous one, and its wait is one layer later.
   const OffloadStats forecast = copies(2, 0.01);
   EXPECT_DOUBLE_EQ(forecast.copy_out, 4 * 2);
   EXPECT_DOUBLE_EQ(forecast.wait_out, 4);

@@ -1,5 +1,5 @@
-// Slots that the host has memory for. Layer after layer a second each: the first layer's slot is away the longest, and
-// all are on the host at the end of forward.
+// Tests of the choice of slots by host memory. Each layer takes one second. The first layer's slot is away longest, and
+// all slots are on the host at the end of forward.
 #include "offload/host_room.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(OffloadHostRoom, IsForTheSlotsThatAreAwayLongest) {
   EXPECT_THAT(fit(3.9), ElementsAre(true, true, true, false));
   EXPECT_THAT(fit(1), ElementsAre(true, false, false, false));
   EXPECT_THAT(fit(0), ElementsAre(false, false, false, false));
-  points.slots[1].bytes *= 3;  // a later one may fit where this one does not
+  points.slots[1].bytes *= 3;  // a later slot may fit if this one does not
   EXPECT_THAT(fit(3), ElementsAre(true, false, true, true));
 }
 
@@ -32,7 +32,7 @@ TEST(OffloadHostRoom, DoesNotDependOnDistances) {
   EXPECT_THAT(with_room_on_host(layered.step(), points, 2 * LayeredStep::kGb), ElementsAre(true, true, false, false));
 }
 
-// The second microbatch's copy starts where the first one's slot is needed, which is on the host until it is back.
+// The second microbatch's copy starts while the first microbatch's slot is still on the host.
 TEST(OffloadHostRoom, CountsWhatLeavesWhereAnotherComesBack) {
   const LayeredStep layered;
   const OffloadPoints points{.slots = {layered.slots[0]}, .layer_of_segment = layered.layers};

@@ -1,5 +1,5 @@
-// A step in numbers that can be checked by hand, for the tests of forecasts and placements: one microbatch, layers of a
-// second forward, backward and weight each, and a slot of each layer.
+// A step with simple numbers for the tests of forecasts and placements. It has one microbatch, and one slot a layer.
+// Forward, backward_data and backward_weight of a layer take one second each.
 #pragma once
 
 #include <vector>
@@ -28,13 +28,13 @@ struct LayeredStep {
   StepSeconds step() const { return {.actions = actions, .seconds = seconds}; }
   OffloadPoints points() const { return {.slots = slots, .layer_of_segment = layers}; }
   std::vector<double> bytes() const { return std::vector<double>(slots.size(), kGb); }
-  // Of links that move a slot in so many seconds.
+  // Rates of links that move one slot in `out` and `back` seconds.
   static CopyRates rates(double out, double back) { return {.out = kGb / out, .back = kGb / back}; }
 
   std::vector<Action> actions;
   std::vector<double> seconds;
   std::vector<int> layers;
-  std::vector<OffloadSlot> slots;  // of all layers but the last
+  std::vector<OffloadSlot> slots;  // of all layers except the last
 };
 
 }  // namespace megalith::test

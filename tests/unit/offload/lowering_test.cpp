@@ -1,5 +1,5 @@
-// Where the four actions of a slot stand in the lists of all schedules, and that a list in which one is missing or
-// elsewhere is refused.
+// Tests of the positions of a slot's four actions in the lists of all schedules. Lists with a missing or moved action
+// are rejected.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ namespace {
 
 using Kind = ActionKind;
 
-constexpr int kLayers = 3;  // of a chunk, two segments each; behind them a head
+constexpr int kLayers = 3;  // per chunk, of two segments each; a head follows
 
-// Of each layer a slot that its first segment writes and its second one reads, and one of the second alone.
+// Two slots a layer: the first segment writes one that the second reads; the second writes and reads the other.
 OffloadPoints points_of(int chunks, int lag = 1, int ahead = 1) {
   OffloadPoints points{.slots = {}, .layer_of_segment = {}, .lag = lag, .ahead = ahead};
   int segment = 0;
@@ -66,14 +66,14 @@ TEST(OffloadLowering, AMicrobatchReadsAsWritten) {
   EXPECT_EQ(text_of(insert_offloads(plain_list(schedule, 0), points_of(1)), 1),
             "F0, offload 0, F1, offload 1, F2, offload 2, F3, offload 3, wait_offload 0, wait_offload 1, "
             "F4, offload 4, F5, offload 5, wait_offload 2, wait_offload 3, F6, "
-            // The last layer's come straight back.
+            // The last layer's slots return immediately.
             "wait_offload 4, wait_offload 5, reload 5, reload 4, B6, W6, "
             "reload 3, reload 2, wait_reload 5, B5, wait_reload 4, W5, B4, W4, "
             "reload 1, reload 0, wait_reload 3, B3, wait_reload 2, W3, B2, W2, "
             "wait_reload 1, B1, wait_reload 0, W1, B0, W0, ");
 }
 
-// They come back in the order in which they were written: a wait for the last one is one for all.
+// Slots return in the order of their writers, so a wait for the last one covers the others.
 TEST(OffloadLowering, WaitsFirstForTheLastOfThoseThatAreNeededTogether) {
   OffloadPoints points = points_of(1);
   points.between_layers = true;
@@ -84,7 +84,7 @@ TEST(OffloadLowering, WaitsFirstForTheLastOfThoseThatAreNeededTogether) {
                     HasSubstr("W2, wait_reload 1, wait_reload 0, B1, ")));
 }
 
-// What the chunk hands on is read until it is sent.
+// The send reads the chunk's output.
 TEST(OffloadLowering, WhatIsSentLeavesAfterTheSend) {
   const std::vector<Action> list = plain_list(make_schedule(ScheduleKind::k1F1B, 2, 1, 1), 0);
   OffloadPoints points = points_of(1, 0, 0);
@@ -99,7 +99,7 @@ TEST(OffloadLowering, WhatIsSentLeavesAfterTheSend) {
               HasSubstr("F5, offload 0, wait_offload 0, F6, offload 1, send, wait_offload 1, "));
 }
 
-// Copies are waited for in their order: a wait that may come late does not hold up those after it.
+// Waits keep the order of copies: a wait with a larger lag does not delay later waits.
 TEST(OffloadLowering, ALateWaitComesBeforeThatOfALaterCopy) {
   const std::vector<Action> list = plain_list(make_schedule(ScheduleKind::k1F1B, 1, 1, 1), 0);
   OffloadPoints points = points_of(1);
@@ -108,7 +108,7 @@ TEST(OffloadLowering, ALateWaitComesBeforeThatOfALaterCopy) {
   EXPECT_EQ(insert_offloads(list, points), plain);
 }
 
-// Each step of the way once, in its order, where the verbs allow it: insert_offloads verifies what it makes.
+// Each action occurs once, in order, where the verbs allow it; insert_offloads verifies its own result.
 TEST(OffloadLowering, EveryScheduleMovesEachSlotOnceInEachMicrobatch) {
   int lists = 0, bounded = 0;
   for (int kind = 0; kind < kNumScheduleKinds; ++kind) {
@@ -126,7 +126,7 @@ TEST(OffloadLowering, EveryScheduleMovesEachSlotOnceInEachMicrobatch) {
           std::erase_if(verbs, [](const Action& a) { return is_of_slot(a.kind); });
           EXPECT_EQ(verbs, plain_list(schedule, stage));
           ++lists;
-          // Between a slot's last reader and its wait at most the layers asked for, and its own.
+          // Between a slot's last reader and its wait there are at most `distance` layers and the rest of its own.
           for (std::size_t i = 0; i < list.size(); ++i) {
             if (list[i].kind != Kind::kWaitOffload) continue;
             int verbs_before = 0;
@@ -138,7 +138,7 @@ TEST(OffloadLowering, EveryScheduleMovesEachSlotOnceInEachMicrobatch) {
                 break;
               ++verbs_before;
             }
-            EXPECT_LE(verbs_before, distance * 4);  // backward's layers have four verbs
+            EXPECT_LE(verbs_before, distance * 4);  // a layer of backward has four verbs
             ++bounded;
           }
         }
@@ -171,7 +171,7 @@ TEST(VerifyOffloads, FindsEachActionThatIsMissingOrMoved) {
   }
 }
 
-// Of the slot that F0 writes, F1 reads and W1 needs.
+// The only slot is written by F0, read by F1 and needed by W1.
 TEST(VerifyOffloads, NamesWhatAnActionNeedsBeforeIt) {
   OffloadPoints points = points_of(1);
   points.slots.resize(1);
@@ -217,9 +217,9 @@ TEST(VerifyOffloads, NamesWhatAnActionNeedsBeforeIt) {
 TEST(VerifyOffloads, RefusesASlotThatTheChunkLacks) {
   const OffloadPoints points = points_of(2);
   const std::vector<Action> list = insert_offloads(plain_list(make_schedule(ScheduleKind::kZbV, 2, 2, 4), 0), points);
-  for (const auto& [item, why] : {std::pair{-1, "names no slot"},
-                                  {static_cast<int>(points.slots.size()), "names no slot"},
-                                  {0, "is of another chunk's slot"}}) {
+  for (const auto& [item, why] : {std::pair{-1, "refers to no slot"},
+                                  {static_cast<int>(points.slots.size()), "refers to no slot"},
+                                  {0, "refers to a slot of another chunk"}}) {
     std::vector<Action> more = list;
     more.push_back({.kind = Kind::kReload, .chunk = 1, .item = item});
     EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_offloads(more, points); }), HasSubstr(why));
@@ -232,7 +232,7 @@ TEST(VerifyOffloads, RefusesWaitsInAnotherOrderThanTheCopies) {
   const auto first = std::ranges::find(list, Kind::kWaitOffload, &Action::kind);
   std::iter_swap(first, first + 1);
   EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_offloads(list, points); }),
-              HasSubstr("waits for a later copy than the next one"));
+              HasSubstr("waits for a copy out of order"));
 }
 
 }  // namespace

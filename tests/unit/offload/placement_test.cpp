@@ -1,5 +1,5 @@
-// Where copies are waited for: as late as memory allows, and for as much memory as hides them. A layer's forward takes
-// a GB more, its backward gives it up.
+// Tests of placement: waits are as late as memory allows, with the least memory that avoids stalls. Forward of a layer
+// allocates 1 GB, and its backward frees it.
 #include "offload/placement.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ using enum SlotFate;
 
 struct Placed {
   std::vector<SlotFate> fates;
-  OffloadPoints points;  // those that move
-  double peak = 0;       // GB, with them away
+  OffloadPoints points;  // slots that move
+  double peak = 0;       // GB, with the moving slots away
   double stalls = 0;
 };
 
@@ -56,7 +56,7 @@ Placed place(double seconds, double most_stalls, double room = 1000, int layers 
 
 TEST(OffloadPlacement, TakesTheLeastMemoryWhereCopiesHide) {
   const Placed placed = place(0.5, 0.005);
-  EXPECT_THAT(placed.fates, ElementsAre(kMoves, kMoves, kMoves, kFreesNothing));  // the last would be back at once
+  EXPECT_THAT(placed.fates, ElementsAre(kMoves, kMoves, kMoves, kFreesNothing));  // the last slot would return at once
   EXPECT_EQ(placed.peak, 2);
   for (const OffloadSlot& slot : placed.points.slots) {
     EXPECT_EQ(slot.lag, 1);
@@ -65,8 +65,8 @@ TEST(OffloadPlacement, TakesTheLeastMemoryWhereCopiesHide) {
 }
 
 TEST(OffloadPlacement, WaitsLaterAndMovesLessWhereTheLinkIsSlow) {
-  // 1.5 s a slot, 1 s a layer: a wait a layer behind would stall, of two slots two layers behind none does. A layer's
-  // backward takes 2 s.
+  // A slot takes 1.5 s, a layer 1 s in forward and 2 s in backward. A lag of one layer would stall; with two slots, a
+  // lag of two layers does not.
   const Placed placed = place(1.5, 0.005);
   EXPECT_THAT(placed.fates, ElementsAre(kMoves, kMoves, kStalls, kFreesNothing));
   EXPECT_EQ(placed.peak, 3);
@@ -94,7 +94,7 @@ TEST(OffloadPlacement, AtDistancesThatAreSaidMovesWhatHidesThere) {
 }
 
 TEST(OffloadPlacement, TakesLessMemoryForMoreStalls) {
-  // Each of three waits a layer behind is half a second long, of 15 s.
+  // With a lag of one layer, each of three waits takes 0.5 s of 15 s.
   EXPECT_EQ(place(1.5, 0.099).peak, 3);
   const Placed placed = place(1.5, 0.101);
   EXPECT_EQ(placed.peak, 2);
@@ -136,9 +136,9 @@ TEST(OffloadPlacement, KnowsWhatIsAliveInEachAction) {
   void* const kept = allocate(512);
   touch(kept);
   action();
-  touch(allocate(1024));  // one behind the other
+  touch(allocate(1024));  // its life ends before the next begins
   touch(allocate(256));
-  allocate(1 << 20);  // never touched
+  allocate(1 << 20);  // never accessed
   action();
   touch(kept);
   action();

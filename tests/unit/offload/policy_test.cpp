@@ -1,4 +1,4 @@
-// Which candidates move for which request, and the reasons of the others.
+// Tests of the choice of candidates by request, and of the reasons for those that stay.
 #include "offload/policy.h"
 #include "tests/support/matchers.h"
 
@@ -14,7 +14,7 @@ OffloadCandidate candidate(int chunk, std::int64_t layer, SlotKind kind, std::si
           .views = {{kind, layer}}};
 }
 
-// Of 5 layers fc1 of 2 MiB and act of 4 MiB, in the order of forward; the last layer comes straight back.
+// fc1 (2 MiB) and act (4 MiB) of 5 layers, in the order of forward. Those of the last layer return immediately.
 std::vector<OffloadCandidate> five_layers(int chunk = 0) {
   std::vector<OffloadCandidate> all;
   for (int layer = 0; layer < 5; ++layer) {
@@ -33,7 +33,7 @@ OffloadRequest request(std::initializer_list<SlotKind> kinds, std::int64_t first
   return made;
 }
 
-// "0:fc1 1:fc1" of those that move.
+// Moving slots as text, such as "0:fc1 1:fc1".
 std::string moved(const std::vector<OffloadCandidate>& candidates, const OffloadRequest& of) {
   std::string text;
   for (const OffloadSlot& slot : moving(candidates, choose_offloads(candidates, of)))
@@ -62,7 +62,7 @@ TEST(OffloadPolicy, KeepsTheLastGroupsOfEachChunkByTheFraction) {
   std::vector<OffloadCandidate> both = five_layers(0);
   for (const OffloadCandidate& other : five_layers(1)) both.push_back(other);
   OffloadRequest of = request({SlotKind::kFc1});
-  of.fraction = 0.5;  // int(4 x 0.5) = 2 of each chunk stay
+  of.fraction = 0.5;  // int(4 x 0.5) = 2 stay in each chunk
   EXPECT_EQ(moved(both, of), "0:fc1 1:fc1 0:fc1 1:fc1");
   EXPECT_THAT(reasons(both, of)[4], HasSubstr("--activation-offload-fraction 0.5"));
   of.fraction = 0.8;  // int(0.8) = 0
@@ -73,7 +73,7 @@ TEST(OffloadPolicy, KeepsTheLastGroupsOfEachChunkByTheFraction) {
   EXPECT_EQ(moved(both, of), "");
 }
 
-// 10 x (1 - 0.8) is less than 2 in binary, and 10 x (1 - 0.9) less than 1.
+// In binary, 10 x (1 - 0.8) is less than 2, and 10 x (1 - 0.9) less than 1.
 TEST(OffloadPolicy, TakesTheFractionOfTenAsADecimalNumber) {
   std::vector<OffloadCandidate> ten;
   for (int layer = 0; layer < 10; ++layer) ten.push_back(candidate(0, layer, SlotKind::kFc1, kMib));
@@ -85,7 +85,7 @@ TEST(OffloadPolicy, TakesTheFractionOfTenAsADecimalNumber) {
 }
 
 TEST(OffloadPolicy, CountsAKindInALayerAsOneGroup) {
-  std::vector<OffloadCandidate> two;  // attention's output and its statistics
+  std::vector<OffloadCandidate> two;  // attention's output and statistics
   for (int layer = 0; layer < 2; ++layer) {
     two.push_back(candidate(0, layer, SlotKind::kAttnProj, 2 * kMib));
     two.push_back(candidate(0, layer, SlotKind::kAttnProj, kMib));
@@ -129,10 +129,10 @@ TEST(OffloadPolicy, TakesAStorageIfOneOfItsKindsIsAskedFor) {
   EXPECT_EQ(moved(all, request({SlotKind::kLayerInput}, 0, 0)), "");
 }
 
-// Layer 0 has segments 0 to 2, layer 1 has segment 3. -1: the distance that is set for all.
+// Layer 0 has segments 0 to 2, layer 1 has segment 3. -1: the common distance.
 TEST(OffloadPolicy, TightensCopiesWithinALayer) {
   struct Case {
-    int read, needed;  // segments of the last reader in forward and of the first one in backward
+    int read, needed;  // segments of the last forward and the first backward reader
     bool between_layers;
     int lag, ahead;
   };

@@ -1,4 +1,4 @@
-// A recorded step in which an op touches a slot that has left the device is refused.
+// Tests that a recording is rejected if an op accesses a slot that has left the device.
 #include "offload/recorded_way.h"
 
 #include <gtest/gtest.h>
@@ -12,12 +12,12 @@ namespace {
 
 using Kind = ActionKind;
 
-// Two microbatches in one column, each: forward of segment 0 writes the slot, which leaves and comes back for backward.
+// Two microbatches in one column. In each, forward of segment 0 writes the slot, which leaves and returns for backward.
 class RecordedWay : public testing::Test {
  protected:
   enum Place { kForward, kOffload, kWait, kBetween, kBackward, kActionsOfMicrobatch };
 
-  // An op named "late reader" touches the slot's memory of microbatch 0 within action `place` of microbatch `when`.
+  // An op "late reader" accesses the slot of microbatch 0 in action `place` of microbatch `when`.
   void record(int when, int place) {
     void* of_first = nullptr;
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
@@ -71,7 +71,7 @@ TEST_F(RecordedWay, RefusesAReaderBehindTheCopysEnd) {
   record(0, kBetween);
   EXPECT_THAT(verdict(),
               AllOf(HasSubstr("offload: op late reader in "), HasSubstr("forward chunk 0 microbatch 0 segment 1"),
-                    HasSubstr("memory that has not left the device"), HasSubstr("layer 3 mlp: act")));
+                    HasSubstr("memory that is on the device"), HasSubstr("layer 3 mlp: act")));
 }
 
 TEST_F(RecordedWay, RefusesAReaderInTheNextMicrobatchOfTheColumn) {

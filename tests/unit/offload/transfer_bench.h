@@ -1,5 +1,5 @@
-// One storage of two views, strided bf16 rows and fp32 statistics, goes to the host and comes back elsewhere while
-// another buffer takes its memory: recorded and planned as a step is.
+// Bench for transfers of one storage with two views: strided bf16 rows and fp32 statistics. It goes to the host and
+// returns to another place while another buffer uses its memory. The step is recorded and planned.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@ inline constexpr std::int64_t kRows = 6, kWidth = 16, kFirst = 3, kColumns = 8;
 inline constexpr std::size_t kRowBytes = kRows * kWidth * 2, kBytes = kRowBytes + kRows * 4;
 inline const std::vector<int> kColumnsInFlight = {4, 9};
 
-// What segment 0 keeps and reads in backward; segment 1 keeps a buffer of the same size.
+// Tensors that segment 0 keeps and reads in backward. Segment 1 keeps a buffer of the same size.
 struct World {
   const std::int32_t* bound = nullptr;               // of the rows, which are then kept without statistics
-  std::function<TensorList(const Tensor&)> views;    // in place of that one, made from it; may be empty
-  Tensor rows, statistics;                           // what is kept
-  std::map<int, Tensor> rows_read, statistics_read;  // in backward, by column
+  std::function<TensorList(const Tensor&)> views;    // made from the rows and kept instead; may be empty
+  Tensor rows, statistics;                           // kept values
+  std::map<int, Tensor> rows_read, statistics_read;  // in backward; key: column
   std::map<int, Tensor> other_read;
 };
 
@@ -77,7 +77,7 @@ class Keeper : public Segment {
   bool is_other_;
 };
 
-inline OffloadPoints points(std::int64_t sure = -1) {  // 0 or more: of a bounded slot
+inline OffloadPoints points(std::int64_t sure = -1) {  // >= 0: the slot is bounded
   return {.slots = {{.segment = 0,
                      .verb = static_cast<int>(Verb::kForward),
                      .kind = SlotKind::kAct,
@@ -127,8 +127,8 @@ struct Bench {
       default: runner.run(action);
     }
   }
-  // Both columns are in flight at once; the second one comes back first. What comes back meets the other buffer, which
-  // is read behind it.
+  // Both columns are in flight at once, and the second one returns first. The returned storage and the other buffer are
+  // live together.
   void step() {
     for (const int column : kColumnsInFlight) {
       runner.begin(column, {.sequences = column});
@@ -172,7 +172,7 @@ inline Plans record() {
 
 class TransferTest : public OnDevice<DeviceType> {
  protected:
-  // What backward of each column read is what forward kept.
+  // Expects that backward of each column read the values that forward kept.
   static void expect_read(Bench& bench) {
     const std::vector<float> rows = download(bench.compute, bench.world.rows);
     for (const int column : kColumnsInFlight) {

@@ -1,4 +1,4 @@
-// What moves of a storage whose views are bounded: rows in use alone, where all views have the same ones.
+// Tests of bounded storages: only rows in use move, if all views have the same rows.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 class OffloadedRows : public TransferTest {};
 INSTANTIATE_TEST_SUITE_P(Backends, OffloadedRows, testing::ValuesIn(devices()), name_of_device_case);
 
-// A copy engine takes the first rows whether in use or not, but no more than there are, a kernel those behind them.
+// A copy engine copies the first `sure` rows, used or not; a kernel copies the other rows in use.
 TEST_P(OffloadedRows, RowsInUseMove) {
   const Plans plans = record();
   for (const std::int64_t sure : {0, 3, 9}) {
@@ -39,7 +39,7 @@ TEST_P(OffloadedRows, RowsInUseMove) {
           const float value = read[static_cast<std::size_t>(i)];
           if (row < moved) {
             EXPECT_EQ(value, rows[static_cast<std::size_t>(row * kWidth + column_at)]);
-          } else if (column_at % 2 == 1) {  // the upper half of a NaN in fp32
+          } else if (column_at % 2 == 1) {  // upper half of an fp32 NaN
             EXPECT_TRUE(std::isnan(value)) << row;
           }
         }
@@ -52,7 +52,7 @@ TEST_P(OffloadedRows, RowsInUseMove) {
   }
 }
 
-// Views of one storage, and whether one bound tells what of it is in use.
+// Views of one storage, and whether their bound defines the rows in use.
 struct ViewsCase {
   const char* name;
   std::function<TensorList(const Tensor&)> views;

@@ -1,4 +1,4 @@
-// A slot's way to the host and back (transfer_bench.h), with either stream of copies held up, and with waits left out.
+// Tests of a slot's path to the host and back (transfer_bench.h), with delayed copies and with suppressed waits.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -59,7 +59,7 @@ TEST_P(OffloadTransfer, MemoryThatIsGivenUpBecomesNan) {
   bench.synchronize();
 }
 
-// Everything is enqueued while the copies of one direction cannot start.
+// All work is enqueued while the copies of one direction cannot start.
 TEST_P(OffloadTransfer, SlowCopiesAreWaitedFor) {
   if (device() != DeviceType::kCpu) GTEST_SKIP() << "a GPU's copies follow the same events";
   const Plans plans = record();
@@ -92,7 +92,7 @@ TEST_P(OffloadTransfer, EachWaitLeftOutIsFound) {
   EXPECT_EQ(waits, 2 * 4);
 }
 
-// The copies of one column and verb: each microbatch overwrites what they read.
+// Copies of one column and verb are waited for in each microbatch, which overwrites their source.
 TEST_P(OffloadTransfer, EachMicrobatchOfAColumnIsWaitedFor) {
   const Plans plans = record();
   HazardChecker hazards;
@@ -111,7 +111,7 @@ TEST_P(OffloadTransfer, EachMicrobatchOfAColumnIsWaitedFor) {
   EXPECT_EQ(bench.transfer.stats().offloads, 3);
 }
 
-// Also those of a list that begins as the one before ended.
+// Also in a list that begins as the previous list ended.
 TEST_P(OffloadTransfer, EachListWaitsForItsOwnWrites) {
   const Plans plans = record();
   HazardChecker hazards;
@@ -131,7 +131,7 @@ TEST_P(OffloadTransfer, EachListWaitsForItsOwnWrites) {
   EXPECT_EQ(bench.transfer.stats().offloads, 3);
 }
 
-// Copies back follow each other: a wait for the last one is one for all.
+// Copies back run in order, so a wait for the last one covers the others.
 TEST_P(OffloadTransfer, WhatCameBeforeIsNotWaitedForAgain) {
   const Plans plans = record();
   HazardChecker hazards;
@@ -155,7 +155,7 @@ TEST_P(OffloadTransfer, WhatCameBeforeIsNotWaitedForAgain) {
   EXPECT_EQ(hazards.count(), 0);
 }
 
-// The graph ends with an op that is held up until the copy is over.
+// The graph ends with an op that waits until the copy is complete.
 TEST_P(OffloadTransfer, ACopyOutIsHiddenByTheRestOfTheGraphThatWroteTheSlot) {
   if (device() != DeviceType::kCpu) GTEST_SKIP() << "a GPU's copies follow the same events";
   const Plans plans = record();
@@ -185,7 +185,7 @@ TEST_P(OffloadTransfer, ACopyOutIsHiddenByTheRestOfTheGraphThatWroteTheSlot) {
     latch.set_value();
     bench.run(Kind::kWaitOffload, column);
     bench.run(Kind::kForward, column, 1);
-    bench.compute.synchronize();  // `latch` goes
+    bench.compute.synchronize();  // `latch` is destroyed next
   }
   for (const int column : {kColumnsInFlight[1], kColumnsInFlight[0]}) {
     bench.run(Kind::kReload, column);
@@ -208,7 +208,7 @@ TEST_P(OffloadTransfer, ACallOutOfOrderIsAnError) {
   bench.run(Kind::kOffload, 4);
   EXPECT_THROW(bench.run(Kind::kReload, 4), Error);
   bench.synchronize();
-  bench.transfer.reset();  // as a list that broke off
+  bench.transfer.reset();  // as after an aborted list
   bench.step();
   bench.synchronize();
   expect_read(bench);

@@ -52,7 +52,7 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(slots(all), slots(some));
   EXPECT_GT(slots(some), 0);
   EXPECT_EQ(slots(none), 0);
-  EXPECT_THAT(printed_offload(none), HasSubstr("stays: its copies would not hide behind computing"));
+  EXPECT_THAT(printed_offload(none), HasSubstr("stays: its copies would not overlap with computation"));
   EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
   EXPECT_THAT(printed_offload(some), HasSubstr("\n  by forecast "));
   EXPECT_FALSE(none.offload.forecast);
@@ -96,7 +96,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     const StepPlans some = plan_steps(options, config, 0);
     EXPECT_LE(some.host.peak_bytes, room);
     EXPECT_GT(some.host.peak_bytes, room / 2);
-    EXPECT_THAT(printed_offload(some), HasSubstr("stays: no room on the host"));
+    EXPECT_THAT(printed_offload(some), HasSubstr("stays: not enough host memory"));
     EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
     // What was named moves, or is refused before the run.
     options.offload.offload_modules = {"act"};
