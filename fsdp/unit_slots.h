@@ -35,7 +35,7 @@ struct SlotCounts {  // per family
 };
 
 // Assigns slots to the units that are not resident. The units of `in_turn` share one slot: embedding and head are used
-// far apart in time.
+// at different times.
 UnitSlots assign_slots(std::span<const ParameterUnit> units, const SlotCounts& counts,
                        std::span<const int> in_turn = {});
 

@@ -80,7 +80,7 @@ TEST_F(HeldBuffers, AreWhatGraphsAccessAndWhatPassesThem) {
   EXPECT_THAT(held(kCaptured, {{kF, kCaptured}}), ElementsAre(true));
   EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {kF, kNext}}), ElementsAre(true)) << "its input";
   EXPECT_THAT(held(kCaptured, {{kF, kMlpSegment}}), ElementsAre(true)) << "allocated by a verb that is not run again";
-  EXPECT_THAT(held(kNorm, {{kF, kNorm}, {kF, kHead}}), ElementsAre(true)) << "in the list that the graph hands on";
+  EXPECT_THAT(held(kNorm, {{kF, kNorm}, {kF, kHead}}), ElementsAre(true)) << "in the output list of the graph";
   EXPECT_THAT(held(kMlpSegment, {{kF, kMlpSegment}, {kB, kMlpSegment}}, kNext), ElementsAre(true))
       << "in the stash of a captured segment";
   EXPECT_THAT(held(kNorm, {{kF, kNorm}}, -1, {kNorm}), ElementsAre(true)) << "in its list, though it is not read";

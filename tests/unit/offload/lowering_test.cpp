@@ -126,7 +126,7 @@ TEST(OffloadLowering, EveryScheduleMovesEachSlotOnceInEachMicrobatch) {
           std::erase_if(verbs, [](const Action& a) { return is_of_slot(a.kind); });
           EXPECT_EQ(verbs, plain_list(schedule, stage));
           ++lists;
-          // Between a slot's last reader and its wait there are at most `distance` layers and the rest of its own.
+          // Between a slot's last reader and its wait there are at most `distance` layers and the rest of its layer.
           for (std::size_t i = 0; i < list.size(); ++i) {
             if (list[i].kind != Kind::kWaitOffload) continue;
             int verbs_before = 0;
