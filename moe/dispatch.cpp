@@ -14,7 +14,7 @@ Dispatcher::Sizes sizes_of(const DispatchSpec& spec, const Microbatch& mb, std::
           .never_overflows = mb.mode == Mode::kGenerate};
 }
 
-// Of `rows`, those of the tokens that arrived, [T_arrived, S H].
+// Sums `rows` of arrived tokens by combine group: [T_arrived, S H].
 Tensor sums_of_groups(const Context& ctx, const DispatchSpec& spec, const Tensor& rows, const Dispatched& at) {
   const Tensor sums =
       ctx.empty({at.position.size(0), spec.groups() * rows.size(1)}, rows.dtype, "sums of experts' rows");
@@ -36,8 +36,8 @@ void Dispatch::route(const Context& ctx, const Microbatch& mb, const ExpertRoom&
                      Dispatched& dispatched, Arrived& arrived) const {
   const Dispatcher& dispatcher = spec_.dispatcher;
   const Tensor ends = ctx.empty({dispatcher.ranks() + 1}, DType::kInt32, "offsets of tokens that arrived");
-  const Tensor wanted = ctx.empty({1}, DType::kInt32, "tokens that wanted room");
-  const Tensor wanted_rows = ctx.empty({1}, DType::kInt32, "experts' rows that wanted room");
+  const Tensor wanted = ctx.empty({1}, DType::kInt32, "tokens that need capacity");
+  const Tensor wanted_rows = ctx.empty({1}, DType::kInt32, "experts' rows that need capacity");
   launch(ctx.compute, ArrivedRows{.sends = dispatched.sends,
                                   .offsets = ends,
                                   .wanted = wanted,
@@ -118,7 +118,7 @@ TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, con
   const Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
   dispatcher.start_back(ctx, route, {{sums, back.rows}, {d_weight, back.weight}},
                         "gradients of " + spec_.label + " back");
-  if (mb.rows_sent) {  // here and not in forward, which may be recomputed
+  if (mb.rows_sent) {  // not in forward, which may be recomputed
     const Tensor counts = mb.rows_sent.slice(0, spec_.expert_layer, 1).view({dispatcher.ranks()});
     launch(ctx.compute, CountSentRows{.sends = at.sends, .counts = counts, .rank = dispatcher.rank()});
   }

@@ -1,12 +1,11 @@
-// The two segments around experts that P ranks share (moe/routed.h, which has the dims): tokens go to the ranks that
-// have some of their experts, each once to each, and what comes back is added up. Ranks p copies to p copies + copies -
-// 1 have the same E_local experts, each a part of their columns. Dispatch: rows of (token, choices, weights) in the
-// order (rank, token) leave, and arrive in the order (source rank, token); there they are routed to this rank's
-// experts, whose rows lie in the order (expert, source rank, token). Return: of each token that arrived the sums of its
-// rows over each of this rank's S groups of neighbouring experts, rounded, go back; there they are added in fp32, by
-// ascending groups, and rounded once. With G groups in all, whichever ranks have them, that is what one rank with G
-// groups does (UnpermuteGroups). Backward each does the other's work; gradients that the dispatch sends back are on
-// their way until its wait_return().
+// Dispatch and return segments around experts that are sharded over P ranks (dims: moe/routed.h). Each token is sent
+// once to each rank that holds some of its experts. Ranks p copies to p copies + copies - 1 hold the same E_local
+// experts, each a part of their FFN columns. Dispatch: rows of (token, choices, weights) leave in the order (rank,
+// token) and arrive in the order (source rank, token). The receiving rank routes them to its experts, in the order
+// (expert, source rank, token). Return: a rank sums the rows of each arrived token over each of its S combine groups
+// and rounds the sums. The sums return, are added in fp32 by ascending group, and are rounded once. One rank with all G
+// groups computes the same (UnpermuteGroups). Backward: each segment communicates in the opposite direction. Gradients
+// that Dispatch returns are in flight until wait_return().
 #pragma once
 
 #include <memory>
@@ -20,11 +19,11 @@ namespace megalith {
 
 struct DispatchSpec {
   Dispatcher& dispatcher;
-  std::string label;                           // of what travels: "layer 3's experts"
+  std::string label;                           // of the rows: "layer 3's experts"
   std::int64_t experts = 1;                    // E
   std::int64_t combine_groups = 1;             // G
-  std::int64_t expert_layer = 0;               // number among the layers of experts
-  std::shared_ptr<const SharedExpert> shared;  // runs while rows travel; null: none does
+  std::int64_t expert_layer = 0;               // index among the layers of experts
+  std::shared_ptr<const SharedExpert> shared;  // runs while rows are in flight; null: none
 
   std::int64_t groups() const { return combine_groups / dispatcher.expert_groups(); }  // S
 };
@@ -42,7 +41,7 @@ class Dispatch : public Segment {
  private:
   enum Child { kOpen };
 
-  // Of rows that arrived with these choices and weights, [T_arrived, K], where their experts' rows are.
+  // Routes arrived rows to experts by their choices and weights, both [T_arrived, K].
   void route(const Context& ctx, const Microbatch& mb, const ExpertRoom& room, Tensor weight, Dispatched& dispatched,
              Arrived& arrived) const;
 

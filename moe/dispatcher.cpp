@@ -7,8 +7,8 @@ namespace megalith {
 
 Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options& options)
     : lane_(group, communication, "rows of experts"), options_(options) {
-  require(options.way != MoeTokenDispatcher::kAuto, "Dispatcher: one of the ways");
-  require(options.copies >= 1 && group.size() % options.copies == 0, "Dispatcher: copies that divide the ranks");
+  require(options.way != MoeTokenDispatcher::kAuto, "Dispatcher: options.way must not be kAuto");
+  require(options.copies >= 1 && group.size() % options.copies == 0, "Dispatcher: copies must divide the ranks");
 }
 
 ExpertRoom Dispatcher::room(const Sizes& sizes) const {

@@ -1,6 +1,6 @@
-// The ranks that share out the experts of a layer, and how rows of tokens reach them and come back (Lepikhin et al.
-// 2020, arXiv:2006.16668). Rows travel on a dedicated stream: start, what may run concurrently, wait.
-//   T: tokens of a rank, P: ranks, M = T P rows at most leave a rank, T_arrived: those that may arrive, W: columns
+// Communication of tokens' rows between the ranks that hold a layer's experts (Lepikhin et al. 2020, arXiv:2006.16668).
+// Rows travel on a dedicated stream: start(), concurrent work, wait(). T: tokens of a rank; P: ranks; M = T P: capacity
+// for rows that leave; T_arrived: capacity for rows that arrive; W: columns of a row.
 #pragma once
 
 #include <initializer_list>
@@ -16,13 +16,13 @@ namespace megalith {
 class Dispatcher {
  public:
   struct Options {
-    // Not kAuto. All of them give the same bits.
+    // Not kAuto. All dispatchers produce equal bits.
     MoeTokenDispatcher way = MoeTokenDispatcher::kAllToAll;
-    std::int64_t copies = 1;       // ranks that hold parts of the same experts' columns, neighbours in the group
+    std::int64_t copies = 1;       // adjacent ranks that hold columns of the same experts
     double capacity_factor = 1.5;  // --moe-expert-rank-capacity-factor
   };
 
-  // `group` serves `communication` alone; both outlive this object.
+  // `group` serves `communication` only; both outlive this object.
   Dispatcher(Communicator& group, Stream& communication, const Options& options);
 
   int rank() const { return lane_.group.rank(); }
@@ -30,39 +30,39 @@ class Dispatcher {
   std::int64_t copies() const { return options_.copies; }
   Communicator& communicator() const { return lane_.group; }
   bool sends_all() const { return options_.way == MoeTokenDispatcher::kAllGather; }
-  // Of each other's memory, which they share (MemorySharing).
+  // True if ranks read each other's memory (MemorySharing).
   bool reads_peers() const { return options_.way == MoeTokenDispatcher::kFlex; }
-  std::int64_t expert_groups() const { return ranks() / options_.copies; }  // of ranks that have all experts together
+  std::int64_t expert_groups() const { return ranks() / options_.copies; }  // distinct parts of the experts
   std::int64_t experts_per_rank(std::int64_t experts) const { return experts / expert_groups(); }
   std::int64_t first_expert(std::int64_t experts) const { return rank() / copies() * experts_per_rank(experts); }
 
-  // Of a microbatch in a layer.
+  // Sizes of a microbatch in a layer.
   struct Sizes {
     std::int64_t tokens = 0;       // T
     std::int64_t choices = 1;      // K
     std::int64_t experts = 1;      // E
-    bool never_overflows = false;  // whatever the room costs
+    bool never_overflows = false;  // plans the maximum capacity
   };
   ExpertRoom room(const Sizes& sizes) const;
-  void set_capacity_factor(double factor) { options_.capacity_factor = factor; }  // between steps, with a plan for it
+  void set_capacity_factor(double factor) { options_.capacity_factor = factor; }  // between steps, with a new plan
 
-  // Where rows go.
+  // Destinations of rows.
   struct Route {
-    Tensor sends;  // [P, P + 1] int32: row r says where in rank r's rows those for each rank begin, and their end
-    Tensor index;  // [M] int32: the token of each of this rank's rows
+    Tensor sends;  // [P, P + 1] int32; row r: offsets of rank r's rows by destination
+    Tensor index;  // [M] int32: token of each row of this rank
     Sizes sizes;
   };
-  // What travels together; each its own W and dtype.
+  // Tensors of one exchange; each pair has its own W and dtype.
   struct Rows {
     Tensor from, to;
   };
-  // Each `from` [T, W], of the token of each row; each `to` [T_arrived, W], by source rank. With `offsets`, this rank's
-  // row of route.sends, these are gathered first.
+  // Sends rows of each `from` [T, W] to `to` [T_arrived, W], sorted by source rank. `offsets` is this rank's row of
+  // route.sends; if present, route.sends is gathered first.
   void start(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
              const Tensor& offsets = {});
-  // Each `from` [T_arrived, W] as rows arrived, each `to` [M, W] as they had left.
+  // Returns rows of each `from` [T_arrived, W], as they arrived, to `to` [M, W], as they left.
   void start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label);
-  // What was started is there for the compute stream.
+  // Makes the compute stream wait for the started exchange.
   void wait(const Context& ctx) { lane_.wait(ctx.compute); }
 
  private:

@@ -1,7 +1,7 @@
-// How many rows of other ranks' tokens a rank has room for. Memory is planned before anything is routed, so that the
-// room is a factor above what arrives where choices are spread evenly; who needs more plans again.
-//   T: tokens of a rank, K: choices a token, E: experts, El: those of a rank, P: ranks that share them out, each expert
-//   on `copies` of them, which have a part of its columns each
+// Capacity of a rank for tokens of other ranks. Memory is planned before tokens are routed. Capacity is a factor times
+// the mean for uniform choices; a step that needs more is planned again.
+//   T: tokens of a rank; K: choices of a token; E: experts; E_local: experts of a rank; P: ranks that hold the experts
+//   copies: ranks that hold the same expert, each a part of its columns
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace megalith {
 
 struct ExpertRoom {
-  std::int64_t arrived = 0;  // tokens that come to a rank, its own among them
-  std::int64_t rows = 0;     // of its experts
+  std::int64_t arrived = 0;  // tokens that arrive at a rank, including its own
+  std::int64_t rows = 0;     // rows of its experts
   friend bool operator==(const ExpertRoom&, const ExpertRoom&) = default;
 };
 
@@ -22,17 +22,17 @@ struct RoutedSizes {
   std::int64_t experts = 1;  // E
   std::int64_t ranks = 1;    // P
   std::int64_t copies = 1;
-  bool all_arrive = false;  // each token at every rank, whatever it chose
+  bool all_arrive = false;  // each token arrives at every rank, for any choices
 
-  std::int64_t local_experts() const { return experts / (ranks / copies); }  // El
+  std::int64_t local_experts() const { return experts / (ranks / copies); }  // E_local
 };
 
 struct MeanRows {
   double arrived = 0, rows = 0;
 };
 
-// With choices at random: unless all arrive, each token comes to a rank unless all of its K different choices are
-// elsewhere.
+// Mean for uniformly random choices. Unless all arrive, a token arrives if at least one of its K distinct experts is
+// local.
 inline MeanRows mean_rows(const RoutedSizes& s) {
   double elsewhere = s.all_arrive ? 0 : 1;
   for (std::int64_t i = 0; i < s.choices; ++i) {
@@ -43,15 +43,15 @@ inline MeanRows mean_rows(const RoutedSizes& s) {
           .rows = static_cast<double>(s.copies * s.tokens * s.choices)};
 }
 
-// Never overflows.
+// Maximum capacity, which never overflows.
 inline ExpertRoom most_room(const RoutedSizes& s) {
   const std::int64_t tokens = s.ranks * s.tokens;
   return {.arrived = tokens, .rows = tokens * std::min(s.choices, s.local_experts())};
 }
 
-// `factor`: --moe-expert-rank-capacity-factor.
+// Capacity for a `factor` of --moe-expert-rank-capacity-factor.
 inline ExpertRoom expert_room(const RoutedSizes& s, double factor) {
-  constexpr double kUnit = 128;  // rows of a tile of the experts' products
+  constexpr double kUnit = 128;  // rows of a tile of the grouped GEMM
   const auto room = [factor](double mean, std::int64_t most) {
     const double wanted = std::ceil(std::ceil(factor * mean) / kUnit) * kUnit;
     return wanted < static_cast<double>(most) ? static_cast<std::int64_t>(wanted) : most;
@@ -62,7 +62,7 @@ inline ExpertRoom expert_room(const RoutedSizes& s, double factor) {
           .rows = room(mean.rows, most.rows)};
 }
 
-// Of a run that needed more than it had room for with `factor`: a tenth above both.
+// Factor after an overflow of `factor`: 10% above both the old factor and the need.
 inline double larger_factor(const RoutedSizes& s, const ExpertRoom& needed, double factor) {
   const MeanRows mean = mean_rows(s);
   return 1.1 * std::max({factor, static_cast<double>(needed.arrived) / mean.arrived,

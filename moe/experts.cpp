@@ -9,7 +9,7 @@ namespace megalith {
 
 namespace {
 
-// For those who keep and move it; to products the offsets say the same.
+// Sets the bound for consumers that keep or move `x`; GEMMs use the offsets instead.
 Tensor with_bound(Tensor x, const std::int32_t* bound) {
   x.bound = bound;
   return x;
@@ -17,7 +17,7 @@ Tensor with_bound(Tensor x, const std::int32_t* bound) {
 
 const std::int32_t* end_of(const Tensor& offsets) { return offsets.as<const std::int32_t>() + offsets.numel() - 1; }
 
-// [E F, H] of all ranks: of each of its experts a rank has the rows of its columns of the activation.
+// Part of the logical tensor [E F, H] that this rank holds: its FFN columns' rows of each of its experts.
 LogicalTensor rows_of(const Experts::Spec& spec, const char* name) {
   const ExpertSplit& split = spec.split;
   const std::int64_t experts = spec.experts / split.ranks, ffn = spec.ffn / split.column_ranks;
@@ -32,7 +32,7 @@ LogicalTensor rows_of(const Experts::Spec& spec, const char* name) {
   return part;
 }
 
-// [E H, F] of all ranks.
+// Part of the logical tensor [E H, F] that this rank holds.
 LogicalTensor columns_of(const Experts::Spec& spec, const char* name) {
   const ExpertSplit& split = spec.split;
   const std::int64_t rows = spec.experts / split.ranks * spec.hidden;
@@ -50,7 +50,7 @@ Parameter& add(ParameterStore& store, LogicalTensor part, std::int64_t columns, 
 
 std::int64_t local_ffn(const Experts::Spec& spec) {
   const ExpertSplit& split = spec.split;
-  require(spec.experts % split.ranks == 0 && spec.ffn % split.column_ranks == 0, "ranks share out experts evenly");
+  require(spec.experts % split.ranks == 0 && spec.ffn % split.column_ranks == 0, "ranks must split experts evenly");
   return spec.ffn / split.column_ranks;
 }
 
@@ -82,7 +82,7 @@ TensorList Experts::forward(const Context& ctx, const Microbatch&, const TensorL
   }
   const Tensor out = ctx.empty({rows, spec_.hidden}, x.dtype, "experts' rows");
   launch(ctx, GroupedGemm{.a = fc1.y, .offsets = offsets, .b = down_.weight, .c = out});
-  // With a dispatch only the device knows how many tokens and rows there are.
+  // With a dispatch, only the device knows the numbers of tokens and rows.
   const std::int32_t* const tokens_end = dispatched(stash).position.bound;
   const std::int32_t* const rows_end = tokens_end == nullptr ? nullptr : end_of(offsets);
   stash.save(kInput, SlotKind::kExpertFc1, with_bound(x, tokens_end));
@@ -107,7 +107,7 @@ TensorList Experts::backward_data(const Context& ctx, const Microbatch&, const T
       .b = down_.weight,
       .h = h,
       .row_weight = stash.at(kWeightOfRow, "weights of routed rows"),
-      .dh = h,  // which nothing reads again
+      .dh = h,  // in place; nothing reads h later
       .y = ctx.empty({rows, ffn_}, h.dtype, "experts' activation"),
       .d_row_weight_partial = ctx.empty({rows, partials}, DType::kFp32, "row weights' gradient")};
   if (spec_.fused) {

@@ -1,9 +1,8 @@
-// The experts' MLPs on routed rows: of each row r of token t and expert e
+// MLPs of the experts on routed rows. For row r of token t and expert e:
 //   h = [x_t gate_e^T | x_t up_e^T];  y_r = w_r silu(h_gate) h_up;  out_r = y_r down_e^T
-// SwiGLU: Shazeer 2020, arXiv:2002.05202. Rows are read through their index, forward and backward, so that nothing is
-// permuted in memory. With `fused` the activation and its gradient are in the products' kernels: the same bits, and the
-// same slots.
-// Dims as in moe/routed.h; F: this rank's columns of an expert's FFN (expert tensor parallelism)
+// SwiGLU: Shazeer 2020, arXiv:2002.05202. GEMMs read rows through their index in forward and backward, so no permuted
+// copy is made. `fused` computes the activation and its gradient in the GEMM kernels, with equal bits and slots.
+// Dims: moe/routed.h; F: this rank's FFN columns of an expert (expert tensor parallelism).
 #pragma once
 
 #include "core/layers/segment.h"
@@ -11,11 +10,11 @@
 
 namespace megalith {
 
-// Which experts of a layer a rank holds, and which of their columns: numbers alone.
+// Part of a layer's experts and of their columns that a rank holds.
 struct ExpertSplit {
-  int rank = 0;  // it holds the rank-th of `ranks` equal parts of the experts (ep)
+  int rank = 0;  // index among `ranks` equal parts of the experts (ep)
   int ranks = 1;
-  int column_rank = 0;  // and of each of them the column_rank-th of `column_ranks` equal parts of F (etp)
+  int column_rank = 0;  // index among `column_ranks` equal parts of F (etp)
   int column_ranks = 1;
 };
 
@@ -24,7 +23,7 @@ class Experts : public Segment {
   struct Spec {
     std::string name;  // logical names' prefix: "decoder.layers.3.mlp.experts."
     std::int64_t hidden = 0;
-    std::int64_t ffn = 0;      // of a whole expert
+    std::int64_t ffn = 0;      // of an unsharded expert
     std::int64_t experts = 0;  // of the layer
     ExpertSplit split = {};
     bool fused = true;
@@ -43,7 +42,7 @@ class Experts : public Segment {
   enum Slot { kInput, kTokenOfRow, kExpertOffsets, kWeightOfRow, kPreActivation, kActivation, kOutputGradient };
 
   Spec spec_;
-  std::int64_t ffn_;  // of this rank
+  std::int64_t ffn_;  // FFN columns of this rank
   Parameter& gate_;   // [E_local F, H]
   Parameter& up_;     // [E_local F, H]
   Parameter& down_;   // [E_local H, F]

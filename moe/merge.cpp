@@ -31,7 +31,7 @@ TensorList Merge::forward(const Context& ctx, const Microbatch& mb, const Tensor
   const Tensor rows = add_rows(ctx, given, residual, stash);
   Tensor hidden = rows;
   const auto add = [&](const Tensor& shared) {
-    if (spec_.returned) hidden = ctx.empty(rows.shape, rows.dtype, "merged rows");  // the input is not written to
+    if (spec_.returned) hidden = ctx.empty(rows.shape, rows.dtype, "merged rows");  // inputs must not change
     launch(ctx.compute, Add{.a = rows, .b = shared, .y = hidden});
   };
   if (shared_) {

@@ -1,5 +1,5 @@
-// What experts made -> (hidden, residual): each token's rows are added up, where that is not done already, and the
-// output of a shared expert.
+// Merge of experts' rows into (hidden, residual). Sums each token's rows, unless the return already did, and adds the
+// shared expert's output.
 #pragma once
 
 #include "core/layers/attention.h"
@@ -11,13 +11,13 @@ class Merge : public Segment {
  public:
   struct Spec {
     DropoutSpec dropout;
-    bool returned = false;  // the rows come added up (moe/dispatch.h)
+    bool returned = false;  // each token's rows are already summed (moe/dispatch.h)
     std::int64_t experts = 1;
-    std::int64_t groups = 1;  // of neighbouring experts: sums of each one's rows are rounded, then added
-    bool shared_ran = false;  // the shared expert, while rows travelled
+    std::int64_t groups = 1;  // combine groups; each group's sum is rounded, then added
+    bool shared_ran = false;  // the shared expert ran while rows were in flight
   };
 
-  // `shared` is null where there is none, or where it ran.
+  // `shared`: null without a shared expert, or if it ran earlier.
   Merge(const Spec& spec, std::shared_ptr<const SharedExpert> shared) : spec_(spec), shared_(std::move(shared)) {}
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;

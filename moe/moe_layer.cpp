@@ -95,9 +95,9 @@ std::unique_ptr<Segment> experts(const MoeSite& site, const MoeOptions& options)
                                 .output_init_std = static_cast<float>(site.config.output_layer_init_std())});
 }
 
-// The segments around the experts.
+// Segments around the experts.
 struct Around {
-  std::unique_ptr<Segment> router, dispatch, back, merge;  // `dispatch` and `back` null where each rank has all experts
+  std::unique_ptr<Segment> router, dispatch, back, merge;  // `dispatch` and `back` are null without expert parallelism
 };
 
 Around around(const MoeSite& site, const MoeOptions& options) {
@@ -125,12 +125,12 @@ Around around(const MoeSite& site, const MoeOptions& options) {
 
 void check(const MoeSite& site, const MoeOptions& options) {
   require(site.rows.split().ranks == 1 || site.rows.split().sequence,
-          "experts under tensor parallelism need sequence parallelism");
+          "experts under tensor parallelism require sequence parallelism");
   const int ranks = options.experts.ranks * options.experts.column_ranks;
   require(ranks == (options.dispatcher == nullptr ? 1 : options.dispatcher->ranks()),
-          "a dispatcher of the ranks that share out the experts");
+          "the dispatcher's ranks must be the ranks of the expert split");
   require(combine_groups(site.config.moe, options) % options.experts.ranks == 0,
-          "groups of experts of which each rank has as many");
+          "the expert-parallel size must divide the number of combine groups");
 }
 
 }  // namespace

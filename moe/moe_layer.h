@@ -1,6 +1,6 @@
-// A layer of experts as segments: router | experts | merge where each rank has all experts, and with ranks that share
-// them out router | dispatch | experts | return | merge. With tensor parallelism each rank routes its own rows (which
-// needs sequence parallelism), and gradients of experts are summed over the ranks that hold the same.
+// Segments of a layer of experts. If each rank holds all experts: router | experts | merge. With expert parallelism:
+// router | dispatch | experts | return | merge. Under tensor parallelism each rank routes its own rows, which requires
+// sequence parallelism. Gradients of experts are summed over the ranks with the same experts.
 #pragma once
 
 #include "core/model/gpt.h"
@@ -10,14 +10,14 @@
 namespace megalith {
 
 struct MoeOptions {
-  ExpertSplit experts = {};            // of this rank
-  Dispatcher* dispatcher = nullptr;    // of the ranks that share out experts, outlives the model; null: each has all
-  bool shared_expert_overlap = false;  // the shared expert runs while rows travel
-  SumCounts sum_counts = {};           // over the ranks of tp and cp, which share the sequences of a microbatch
-  SumCounts sum_all_counts = {};       // over these and dp
+  ExpertSplit experts = {};            // experts of this rank
+  Dispatcher* dispatcher = nullptr;    // null: each rank holds all experts; outlives the model
+  bool shared_expert_overlap = false;  // run the shared expert while rows are in flight
+  SumCounts sum_counts = {};           // over tp and cp, whose ranks share a microbatch's sequences
+  SumCounts sum_all_counts = {};       // over tp, cp and dp
 };
 
-// For GptFactories.
+// Factory for GptFactories.
 MoeFactory moe_factory(const MoeOptions& options = {});
 
 }  // namespace megalith

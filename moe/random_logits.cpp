@@ -9,7 +9,7 @@ namespace megalith {
 
 namespace {
 
-// Numbers from one sequence to the next: more than the logits of the longest, of 10^9 positions and 10^4 experts.
+// Offset between sequences, above the maximum count of a sequence: 10^9 positions and 10^4 experts.
 constexpr std::int64_t kNumbersOfSequence = std::int64_t{1} << 44;
 
 }  // namespace

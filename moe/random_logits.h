@@ -1,5 +1,5 @@
-// Logits that are drawn in place of a router's own, for benchmarks. A token's logits are a function of its sequence in
-// the microbatch and of its position there, so that they have the same bits however ranks share the rows.
+// Random logits that replace a router's own, for benchmarks. They depend only on a token's sequence and position in the
+// microbatch. Therefore bits are equal for any split of the rows over ranks.
 #pragma once
 
 #include "core/base/rng.h"
@@ -9,14 +9,14 @@
 
 namespace megalith {
 
-// Which rows of a microbatch of sequences.
+// Position of a rank's rows in the sequences of a microbatch.
 struct RowsOfSequences {
-  std::int64_t first = 0;       // of the rows that ranks of one tensor-parallel group share
-  std::int64_t seq_length = 0;  // rows of a sequence among them
-  SequencePart part = {};       // their positions
+  std::int64_t first = 0;       // index among the rows of the tensor-parallel group
+  std::int64_t seq_length = 0;  // rows of each sequence in the group
+  SequencePart part = {};       // part of the sequence, which defines positions
 };
 
-// `logits`: [rows, E] fp32. The offset of `numbers` is not read.
+// Fills `logits`, [rows, E] fp32. `numbers.offset` is ignored.
 void draw_logits(Stream& stream, const Tensor& logits, const NormalNumbers& numbers, const RowsOfSequences& rows);
 
 }  // namespace megalith

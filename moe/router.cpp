@@ -56,8 +56,8 @@ Router::Routes Router::routes_of(const Context& ctx, const Tensor& choice, const
 Tensor Router::kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const {
   if (spec_.capacity_factor == 0 || mb.mode == Mode::kGenerate) return choice;
   const double mean = static_cast<double>(choice.numel()) / static_cast<double>(spec_.experts);
-  const double capacity = std::ceil(mean * spec_.capacity_factor);     // in Megatron-LM's order
-  if (capacity >= static_cast<double>(choice.size(0))) return choice;  // no expert is chosen twice by a token
+  const double capacity = std::ceil(mean * spec_.capacity_factor);     // evaluation order of Megatron-LM
+  if (capacity >= static_cast<double>(choice.size(0))) return choice;  // a token chooses an expert at most once
   const Tensor kept = ctx.empty(choice.shape, DType::kInt32, "kept choices");
   launch(ctx, LimitExpertRows{.choice = choice,
                               .position = all.position,
@@ -83,7 +83,7 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
                                  .scaling_factor = spec_.scaling_factor,
                                  .num_groups = spec_.num_groups,
                                  .group_topk = spec_.group_topk});
-  // The dispatch makes its own routes: here they are for losses, counts and the capacity alone.
+  // The dispatch computes its own routes. Here routes serve only losses, counts and the capacity.
   const bool limits = spec_.capacity_factor != 0 && mb.mode != Mode::kGenerate;
   const bool counts = mb.mode == Mode::kTrain && (losses_.balances() || mb.expert_counts);
   Routes routes;
@@ -109,8 +109,8 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
                          .offsets = routes.offsets});
 }
 
-// A loss of the mean over microbatches is a sum over tokens, as StepSum::kLoss is: times N, over what the loss of N
-// tokens would be (moe/ops/router.h).
+// Losses that average over microbatches become sums over tokens, as StepSum::kLoss: N times the loss of N tokens
+// (moe/ops/router.h).
 Tensor Router::backward_router(const Context& ctx, const Microbatch& mb, const Tensor& d_weight, Stash& stash) const {
   const Tensor &choice = stash.at(kChoice, "chosen experts"), &weight = stash.at(kWeight, "weights of experts");
   const Tensor logits = stash.has(kLogits) ? stash[kLogits] : Tensor{};
@@ -175,7 +175,7 @@ TensorList Router::backward_data(const Context& ctx, const Microbatch& mb, const
   const Dispatched at = dispatched(stash);
   const Tensor d_weight = weight_gradient(ctx, rows_weight, at, stash);
   Tensor d_logits = backward_router(ctx, mb, d_weight, stash);
-  if (mb.expert_counts) {  // here and not in forward, which may be recomputed
+  if (mb.expert_counts) {  // not in forward, which may be recomputed
     const Tensor counts = mb.expert_counts.slice(0, spec_.expert_layer, 1).view({spec_.experts});
     launch(ctx.compute, CountExpertRows{.offsets = stash.at(kExpertOffsets, "expert offsets"), .counts = counts});
   }

@@ -1,9 +1,9 @@
-// (hidden, residual) -> what experts need, or the dispatch to other ranks' experts (moe/routed.h):
-//   r = residual + hidden;  n = norm(r);  logits = n W^T in fp32;  choices and their weights;  the order of the rows
-// Shazeer et al. 2017, arXiv:1701.06538; forms: moe/ops/router.h. A bf16 model's gradient of the logits is rounded to
-// bf16 for its two products. With a capacity a choice beyond it takes no row: the token goes without that expert, the
-// weights of its others stay, and those of its weight's gradient are 0. Losses count all choices, the expert bias the
-// rows. Generation drops none. T: tokens of this rank, H: hidden size, E: experts, K: choices of a token
+// Router: maps (hidden, residual) to the input of the experts or of the dispatch (moe/routed.h).
+//   r = residual + hidden;  n = norm(r);  logits = n W^T in fp32;  then choices, weights and the order of rows
+// Shazeer et al. 2017, arXiv:1701.06538; formulas: moe/ops/router.h. A bf16 model rounds the gradient of the logits to
+// bf16 for its two GEMMs. Choices beyond the capacity get no row, and the gradients of their weights are 0. The token's
+// other weights do not change. Losses count all choices; the expert bias counts rows. Generation drops no choice. T:
+// tokens of this rank, H: hidden size, E: experts, K: choices of a token.
 #pragma once
 
 #include "core/layers/norm.h"
@@ -16,7 +16,7 @@ namespace megalith {
 class Router : public Segment {
  public:
   struct Spec {
-    std::string name;  // logical names' prefix: "decoder.layers.3.mlp.router."
+    std::string name;  // prefix of logical names: "decoder.layers.3.mlp.router."
     std::int64_t hidden = 0;
     std::int64_t experts = 0;
     std::int64_t choices = 0;
@@ -26,14 +26,14 @@ class Router : public Segment {
     std::int64_t group_topk = 1;
     float init_std = 0;
     RoutingLosses::Spec losses = {};
-    double capacity_factor = 0;     // rows of an expert over the mean, at most, on this rank; 0: any number
-    bool drops_last = false;        // those that come last, not those of the lowest weight
-    std::int64_t expert_layer = 0;  // number among the layers of experts: its place in a microbatch's sums and counts
-    bool expert_bias = false;       // for the choice, with kSigmoid; whom counts of rows update (moe/ops/expert_bias.h)
-    bool random_logits = false;     // in place of its own, as --moe-router-force-load-balancing has them
+    double capacity_factor = 0;     // maximum rows of an expert over the mean, on this rank; 0: unlimited
+    bool drops_last = false;        // drop the last choices instead of those with the lowest weight
+    std::int64_t expert_layer = 0;  // index among the layers of experts, in the microbatch's sums and counts
+    bool expert_bias = false;       // selection bias for kSigmoid, updated from row counts (moe/ops/expert_bias.h)
+    bool random_logits = false;     // replace the logits, for --moe-router-force-load-balancing
     TensorSplit split = {};
-    Dispatcher* dispatcher = nullptr;  // of the ranks that share out the experts; null: each has all
-    std::int64_t combine_groups = 1;   // a multiple of the groups of ranks that have all experts
+    Dispatcher* dispatcher = nullptr;  // null: each rank holds all experts
+    std::int64_t combine_groups = 1;   // a multiple of Dispatcher::expert_groups()
   };
 
   Router(ParameterStore& store, const Spec& spec, const Norm& norm);
@@ -49,23 +49,23 @@ class Router : public Segment {
     kLogits,
     kChoice,
     kWeight,
-    kSent,  // with a dispatcher: the choices that get a row
+    kSent,  // with a dispatcher: choices with a row
     kExpertOffsets,
     kChosenOffsets,
     kLogitsGradient
   };
   enum Child { kNorm };
-  // Where each choice's row is, as in moe/routed.h.
+  // Position of each choice's row (moe/routed.h).
   struct Routes {
     Tensor offsets, token, position, row_weight;
   };
 
   Tensor make_logits(const Context& ctx, const Microbatch& mb, const Tensor& normed) const;
   Routes routes_of(const Context& ctx, const Tensor& choice, const Tensor& weight) const;
-  // The choices that get a row, of those that are routed; `choice` itself where all do.
+  // Choices that get a row; returns `choice` itself if all do.
   Tensor kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const;
   Tensor backward_router(const Context& ctx, const Microbatch& mb, const Tensor& d_weight, Stash& stash) const;
-  // Of the weights of the choices, and of the norm's output through the experts' rows.
+  // Gradients of the choices' weights, and of the norm's output through the experts' rows.
   Tensor weight_gradient(const Context& ctx, const Tensor& rows_weight, const Dispatched& at, Stash& stash) const;
   Tensor normed_gradient(const Context& ctx, const Tensor& rows, const Dispatched& at, std::int64_t tokens) const;
 

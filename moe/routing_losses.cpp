@@ -8,8 +8,8 @@
 
 namespace megalith {
 
-// Where a loss is about each sequence by itself, those of this rank's rows, which lie together; under sequence
-// parallelism they may be none.
+// Returns this rank's rows, split by sequence for a per-sequence loss. Under sequence parallelism a sequence may have
+// no rows here.
 std::vector<RoutingLosses::Piece> RoutingLosses::pieces(const Microbatch& mb, const Tensor& choice) const {
   const std::int64_t tokens = choice.size(0);
   if (spec_.sequence_aux_coeff == 0) return {{.count = tokens}};
@@ -23,7 +23,7 @@ std::vector<RoutingLosses::Piece> RoutingLosses::pieces(const Microbatch& mb, co
   return pieces;
 }
 
-// A row for each piece.
+// Returns the counts' offsets, one row per piece.
 Tensor RoutingLosses::sequence_offsets(const Context& ctx, const std::vector<Piece>& pieces,
                                        const Tensor& choice) const {
   const std::int64_t entries = site_.experts + 1;
@@ -62,7 +62,7 @@ void RoutingLosses::set_loads(const Context& ctx, const Microbatch& mb, const Ch
   if (spec_.aux_coeff != 0) add(summed(spec_.sum_counts), spec_.aux_coeff, {});
   if (spec_.sequence_aux_coeff != 0) add(sequence_offsets(ctx, pieces, chosen.choice), spec_.sequence_aux_coeff, {});
   if (spec_.global_aux_coeff != 0) {
-    require(mb.balance_counts.present(), "Router: a loss over the global batch without balance_counts");
+    require(mb.balance_counts.present(), "Router: the global-batch loss requires balance_counts");
     const Tensor counted = mb.balance_counts.slice(0, site_.expert_layer, 1).view({site_.experts});
     const Tensor all = summed(spec_.sum_all_counts);
     add(all, spec_.global_aux_coeff, counted);

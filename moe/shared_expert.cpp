@@ -20,7 +20,7 @@ void SharedExpert::open_gate(const Context& ctx, Opened& opened, Stash& gate) co
       RouterTopk{
           .logits = gate[kLogits], .choice = gate[kChoice], .weight = gate[kWeight], .score = RouterScore::kSigmoid});
   opened.row_weight = rows_.gather_rows(ctx, gate[kWeight], "gate weights").view({whole[0]});
-  // All rows are the one expert's, in their order.
+  // All rows belong to one expert, in order.
   const Tensor choice = ctx.empty(whole, DType::kInt32, "gate choices");
   opened.offsets = ctx.empty({2}, DType::kInt32, "gate offsets");
   gate[kPosition] = ctx.empty(whole, DType::kInt32, "gate rows");
@@ -88,7 +88,7 @@ SharedExpert::OpenedGradient SharedExpert::close_backward_data(const Context& ct
   Stash& fc2 = stash.child(kFc2);
   const Tensor d_activation = parts_.fc2->backward_data(ctx, mb, dy, fc2);
   const bool refills = !fc2.has(Linear::kInput);
-  if (refills) fc2.refill(Linear::kInput, d_activation);  // which it becomes on the way
+  if (refills) fc2.refill(Linear::kInput, d_activation);  // overwritten with the activation below
   OpenedGradient gradient{.dh = ctx.empty(h.shape, h.dtype, "activation gradient")};
   if (!has_gate()) {
     launch(ctx.compute,

@@ -1,8 +1,8 @@
-// A shared expert (Dai et al. 2024, arXiv:2401.06066): an MLP that every token passes beside its experts, whose linears
-// may be split among tensor-parallel ranks. A gate scales it by sigmoid(x g) (Qwen2-MoE, arXiv:2407.10671): as the
-// router of a layer of one expert would, whose weight scales the activation in front of fc2. In two halves, each with a
-// stash of its own, so that each can run while rows are on their way to experts, or back: fc1 with the gate, then the
-// activation with fc2.
+// Shared expert (Dai et al. 2024, arXiv:2401.06066): an MLP that every token passes in addition to its experts.
+// Tensor-parallel ranks may split its linears. A gate scales it by sigmoid(x g) (Qwen2-MoE, arXiv:2407.10671). The gate
+// is a router with one expert whose weight scales the activation ahead of fc2. The MLP has two halves with separate
+// stashes, so that each half can overlap with communication. The halves are fc1 with the gate, and the activation with
+// fc2.
 #pragma once
 
 #include <memory>
@@ -16,21 +16,21 @@ class SharedExpert {
   struct Parts {
     std::unique_ptr<Linear> fc1;  // [T, H] -> [T, 2F] = [gate | up]
     std::unique_ptr<Linear> fc2;  // [T, F] -> [T, H]
-    Parameter* gate = nullptr;    // [1, H]; null: none
-    bool recompute = false;       // keep the input alone
+    Parameter* gate = nullptr;    // [1, H]; null: no gate
+    bool recompute = false;       // keep only the input
   };
-  // Between the halves, forward. The last two are absent without a gate.
+  // From open() to close(). The last two are absent without a gate.
   struct Opened {
     Tensor x;           // [T, H], the input
     Tensor h;           // [T, 2F], fc1's output
     Tensor row_weight;  // [T] fp32
-    Tensor offsets;     // [2] int32: all rows are the one expert's
+    Tensor offsets;     // [2] int32: all rows belong to one expert
     static constexpr Tensor Opened::*kTensors[] = {&Opened::x, &Opened::h, &Opened::row_weight, &Opened::offsets};
   };
-  // And backward.
+  // Gradients from close to open.
   struct OpenedGradient {
     Tensor dh;       // [T, 2F]
-    Tensor partial;  // [T, ceil(F / 64)] fp32, sums of the row weights' gradients; absent without a gate
+    Tensor partial;  // [T, ceil(F / 64)] fp32, partial sums of the row weights' gradients; absent without a gate
     static constexpr Tensor OpenedGradient::*kTensors[] = {&OpenedGradient::dh, &OpenedGradient::partial};
   };
 
@@ -55,7 +55,7 @@ class SharedExpert {
   enum CloseChild { kFc2 };
 
   void open_gate(const Context& ctx, Opened& opened, Stash& gate) const;
-  // To the gradient of x adds that which reaches it through the gate.
+  // Adds the gradient through the gate to the gradient of x.
   void open_gate_backward(const Context& ctx, const Tensor& partial, const Tensor& dx, Stash& gate) const;
 
   Parts parts_;

@@ -1,4 +1,4 @@
-// Rows of each expert, for kernels on rows sorted by expert. Wrong offsets never reach memory outside of the tensors.
+// Row ranges of experts, for kernels on rows sorted by expert. Invalid offsets cannot cause out-of-bounds accesses.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,17 +14,17 @@ struct RoutedExperts {
   int count;
   int capacity;  // rows
 
-  // Rows before `expert`; for `expert` = count, the number of live rows.
+  // First row of `expert`; for `expert` = count, the number of live rows.
   __device__ int before(int expert) const { return min(max(data[expert], 0), capacity); }
   __device__ int live() const { return before(count); }
 };
 
 struct ExpertTile {
-  int expert, first, rows;  // no rows: there is no such tile
+  int expert, first, rows;  // rows = 0: no such tile
 };
 
-// Tile number `tile` among all experts' tiles of up to kRows rows; a tile has rows of one expert. All lanes of a warp
-// call it together. A capacity has at most most_tiles() tiles.
+// Finds a tile by its index among all experts' tiles of up to kRows rows of one expert. All lanes of a warp call it
+// together. A capacity has at most most_tiles() tiles.
 template <int kRows>
 __device__ inline ExpertTile find_tile(const RoutedExperts& offsets, unsigned tile) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,5 +1,5 @@
-// The index of a gathered operand. A build with assertions (without NDEBUG) checks each index that a kernel reads; a
-// release build trusts them, at no cost.
+// Index of a gathered operand. Builds with assertions (without NDEBUG) check each index that a kernel reads. Release
+// builds trust indices, at no cost.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline constexpr bool kChecksIndices = false;
 inline constexpr bool kChecksIndices = true;
 #endif
 
-// What an index is checked against. It is the last of a kernel's arguments, which keep their places in all builds.
+// Limits that indices are checked against. This struct is the last kernel argument in all builds.
 struct GatherLimits {
   int rows = 0;  // of the gathered operand
   CudaFault* fault = nullptr;
@@ -39,8 +39,8 @@ __device__ inline int gathered_row(const std::int32_t* index, int r, const Gathe
   return row;
 }
 
-// Whether index[first] to index[first + count - 1] are in range; a checked build reports one that is not. Each thread
-// reads all of them, so that all threads of a block get the same answer.
+// True if index[first] to index[first + count - 1] are in range; a checked build reports an invalid index. Each thread
+// reads all of them, so all threads of a block get equal results.
 __device__ inline bool are_rows(const std::int32_t* index, int first, int count, const GatherLimits& limits) {
   if constexpr (kChecksIndices) {
     for (int r = first; r < first + count; ++r) {

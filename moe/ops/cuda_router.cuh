@@ -1,4 +1,4 @@
-// What the router's kernels share: a warp works on a token, of which each lane owns kOwn neighbouring experts.
+// Shared code of the router's kernels. A warp processes a token, and each lane owns kOwn adjacent experts.
 #pragma once
 
 #include <cmath>
@@ -10,13 +10,13 @@
 
 namespace megalith::cuda {
 
-inline constexpr int kRouterWarps = 8;  // of a block
+inline constexpr int kRouterWarps = 8;  // per block
 inline constexpr int kChoiceLanes = 16;
 static_assert(kChoiceLanes == kMaxChoices);
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// The logits of the experts from `first` on; -inf beyond the last.
+// Loads the logits of experts from `first` on; -inf beyond the last.
 template <int kOwn, bool kVector>
 __device__ inline void load_logits(const float* row, int first, int experts, float (&x)[kOwn]) {
 #pragma unroll
@@ -44,14 +44,14 @@ __device__ inline WarpSoftmax warp_softmax(const float (&x)[kOwn]) {
   return {max, 1.0f / sum, max + logf(sum)};
 }
 
-// l_e of the lane's experts, 0 beyond the last.
+// Loads l_e of the lane's experts; 0 beyond the last.
 template <int kOwn>
 __device__ inline void load_loads(const float* loads, int first, int experts, float (&load)[kOwn]) {
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) load[j] = first + j < experts ? loads[first + j] : 0.0f;
 }
 
-// P of the load-balancing loss for the lane's experts; returns the sum of l_e P_e over all.
+// P of the load-balancing loss for the lane's experts; returns the sum of l_e P_e over all experts.
 template <int kOwn>
 __device__ inline float balance_scores(RouterScore score, const float (&x)[kOwn], const float (&load)[kOwn],
                                        const WarpSoftmax& softmax, float (&p)[kOwn]) {
@@ -75,7 +75,7 @@ __device__ inline float balance_scores(RouterScore score, const float (&x)[kOwn]
   return warp_sum(loss);
 }
 
-// Calls visit(kOwn, kVector), as constants. aligned: the first row starts at a multiple of 16 bytes.
+// Calls visit(kOwn, kVector), as constants. `aligned`: the first row starts at a multiple of 16 bytes.
 template <class Visit>
 void visit_router(std::int64_t experts, bool aligned, Visit&& visit) {
   Variants(aligned && experts % 4 == 0).visit([&](auto is_vector) {

@@ -1,4 +1,4 @@
-// Shared by the kernels on routed rows: threads of a row, number of rows, tables of routes.
+// Shared code of the kernels on routed rows: threads of a row, number of rows, tables of routes.
 #pragma once
 
 #include "core/device/cuda/fault.cuh"
@@ -10,9 +10,9 @@ namespace megalith::cuda {
 
 inline constexpr int kRouteThreads = 256;
 
-// Threads of each row.
+// Distribution of threads over rows.
 struct RowThreads {
-  int shift = 5;  // 2^shift threads a row
+  int shift = 5;  // 2^shift threads per row
 
   RowThreads(std::int64_t packs_of_row, std::int64_t packs_of_thread) {
     while (1 << shift < kRouteThreads && (std::int64_t{1} << shift) * packs_of_thread < packs_of_row) ++shift;
@@ -25,10 +25,10 @@ struct RowThreads {
   __device__ int lane() const { return static_cast<int>(threadIdx.x) & (size() - 1); }
 };
 
-// Number of rows: all, or the bound.
+// Number of live rows: the bound, or all rows.
 struct LiveRows {
   std::int64_t capacity;
-  const std::int32_t* bound;  // device; null: all
+  const std::int32_t* bound;  // on the device; null: all rows
 
   explicit LiveRows(const Tensor& x) : capacity(x.size(0)), bound(x.bound) {}
   LiveRows(const Tensor& x, const Tensor& offsets)
@@ -45,8 +45,8 @@ struct Faults {
   explicit Faults(CudaStream& stream) : fault(stream.fault()) {}
 };
 
-// Entries first .. first + kCount - 1 of a table as far as `count` goes; -1 for others, and for one that is out of
-// range, which is reported.
+// Loads entries first .. first + kCount - 1 of a table, up to `count`; -1 beyond. Reports out-of-range entries and
+// returns -1 for them.
 template <int kCount>
 __device__ inline void load_routes(std::int32_t (&route)[kCount], const std::int32_t* table, std::int64_t first,
                                    int count, std::int64_t low, std::int64_t limit, const Faults& faults) {

@@ -1,6 +1,6 @@
-// Balance of experts without a loss (Wang et al. 2024, arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437, section 2.1.2):
-// a bias of the scores, by which experts are chosen and nothing else, rises where an expert had too few rows in a step.
-// Deterministic.
+// Balance of experts without a loss (Wang et al. 2024, arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+// A bias is added to the scores for the selection only. It rises for experts with fewer rows than the mean in a step,
+// and falls for those with more. Deterministic.
 //   L: layers, E: experts
 #pragma once
 
@@ -12,11 +12,11 @@ namespace megalith {
 // counts_e += offsets[e + 1] - offsets[e].
 struct CountExpertRows {
   static constexpr const char* kName = "count_expert_rows";
-  Tensor offsets;  // [E + 1] int32, those of ExpertOffsets
+  Tensor offsets;  // [E + 1] int32, as from ExpertOffsets
   Tensor counts;   // [E] int32 in and out
 };
 
-// bias_e += rate sign(mean over the layer's experts of counts - counts_e), but in a step that is skipped.
+// bias_e += rate sign(mean over the layer's experts of counts - counts_e), unless the step is skipped.
 struct UpdateExpertBias {
   static constexpr const char* kName = "update_expert_bias";
   Tensor counts;  // [L, E] int32

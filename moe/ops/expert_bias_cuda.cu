@@ -1,4 +1,4 @@
-// Tiny: what binds is the launch. A thread owns an expert; of the update a block owns a layer.
+// Launch-bound. count_expert_rows: one expert per thread. update_expert_bias: one layer per block.
 #include "core/ops/cuda_launch.cuh"
 #include "moe/ops/expert_bias.h"
 
@@ -15,7 +15,7 @@ __global__ void count_expert_rows_kernel(const std::int32_t* offsets, std::int32
   if (e < experts) counts[e] += offsets[e + 1] - offsets[e];
 }
 
-// Sums of integers: their order is of no matter.
+// The order of integer sums does not matter.
 __global__ void update_expert_bias_kernel(const std::int32_t* counts, float* bias, std::int64_t experts, float rate,
                                           const StepParameters* step) {
   __shared__ unsigned long long all;

@@ -12,7 +12,7 @@ void fields(const LimitExpertRows& op, Fields& f) {
   f.in(op.position, "op.position").dtype(DType::kInt32).shape(op.choice.shape);
   f.in(op.offsets, "op.offsets").dtype(DType::kInt32).rank(1);
   f.expect(op.offsets.numel() >= 2 && op.offsets.numel() <= kMaxExperts + 1, "op.offsets",
-           "those of 1 to 1024 experts, and the end", op.offsets.shape);
+           "1 to 1024 experts plus one entry", op.offsets.shape);
   f.in(op.row_weight, "op.row_weight").dtype(DType::kFp32).shape({op.choice.numel()}).optional();
   f.out(op.kept, "op.kept").dtype(DType::kInt32).shape(op.choice.shape);
   f.expect(op.capacity >= 1 && op.capacity <= std::numeric_limits<std::int32_t>::max(), "op.capacity", "1 to 2^31 - 1",

@@ -1,6 +1,6 @@
-// At most so many rows an expert (--moe-expert-capacity-factor): which choices of the tokens go without a row. Decided
-// where the rows are counted, so that nobody waits for it; deterministic.
-//   T: tokens, K: choices a token, E: experts, R = T K routed rows
+// Limit of an expert's rows (--moe-expert-capacity-factor): selects the choices that get no row. Runs on the device
+// after the rows are counted, without a host synchronization; deterministic.
+//   T: tokens, K: choices of a token, E: experts, R = T K routed rows
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace megalith {
 
-// Of an expert's rows the `capacity` of the highest weight stay, of equal weights the first, and without weights just
-// the first: --moe-token-drop-policy probs and position. A weight that is no number counts by its bits. The input is
-// what ExpertOffsets and PermuteWeights make of the choices, the output another choice for them.
+// Keeps the `capacity` rows of an expert with the highest weights, and of equal weights the first. Without weights,
+// keeps the first rows (--moe-token-drop-policy probs and position). NaN weights are ordered by their bits. Inputs come
+// from ExpertOffsets and PermuteWeights; `kept` replaces `choice` for them.
 struct LimitExpertRows {
   static constexpr const char* kName = "limit_expert_rows";
   Tensor choice;      // [T, K] int32; -1: none
@@ -24,7 +24,7 @@ struct LimitExpertRows {
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
 
-// Of an expert's rows those stay whose key is above `key`, and of the same key those up to `last_row`.
+// Rows of an expert that stay: those with a larger key than `key`, and those with an equal key up to `last_row`.
 struct RowLimit {
   std::uint32_t key;
   std::int32_t last_row;

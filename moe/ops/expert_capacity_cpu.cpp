@@ -1,4 +1,4 @@
-// The limit of each expert by counting keys, eight bits at a time from the highest, and then each choice by itself.
+// Finds each expert's limit by a radix select over keys, eight bits at a time, and then filters the choices.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr RowLimit kAllRows{0, std::numeric_limits<std::int32_t>::max()};
 
-// Ascending as the weights are.
+// Key with the order of the weights.
 std::uint32_t key_of(const float* weight, std::int32_t row) {
   if (weight == nullptr) return 0;
   const auto bits = std::bit_cast<std::uint32_t>(weight[row]);
@@ -23,8 +23,8 @@ std::uint32_t key_of(const float* weight, std::int32_t row) {
 RowLimit limit_of(const float* weight, std::int32_t first, std::int32_t end, std::int64_t capacity) {
   if (end - first <= capacity) return kAllRows;
   if (weight == nullptr) return {0, first + static_cast<std::int32_t>(capacity) - 1};
-  std::uint32_t key = 0, known = 0;  // the bits of the last key that stays, and which of them
-  std::int64_t left = capacity;      // rows that stay of those with these bits
+  std::uint32_t key = 0, known = 0;  // bits found so far of the last key that stays, and their mask
+  std::int64_t left = capacity;      // rows with these bits that stay
   for (int shift = 24; shift >= 0; shift -= 8) {
     std::array<std::int64_t, 256> count{};
     for (std::int32_t row = first; row < end; ++row) {

@@ -1,7 +1,6 @@
-// Two kernels, bound by latency. In the first a block owns an expert: four passes over its rows' weights, in each of
-// which it counts those that agree with the bits known so far by their next eight, and one over those of the last key,
-// in their order. Atomic operations count alone, so that the result is the same on every run. In the second a thread
-// has a choice.
+// Two latency-bound kernels. In the first, a block owns an expert. It reads the weights of its rows four times and
+// selects eight bits of the limit's key per pass. A last pass finds the last row with this key. Atomics only count, so
+// results are deterministic. In the second, a thread owns a choice.
 #include <cuda_runtime_api.h>
 
 #include "core/device/cuda/fault.cuh"
@@ -20,7 +19,7 @@ constexpr int kThreads = 1024;
 constexpr int kDigits = 256;
 constexpr std::int32_t kLastRow = 0x7FFFFFFF;
 
-// Ascending as the weights are.
+// Key with the order of the weights.
 __device__ inline std::uint32_t key_of(const float* weight, std::int64_t row) {
   if (weight == nullptr) return 0;
   const std::uint32_t bits = __float_as_uint(weight[row]);
@@ -29,17 +28,17 @@ __device__ inline std::uint32_t key_of(const float* weight, std::int64_t row) {
 
 struct Digit {
   std::uint32_t value;
-  int left;  // rows that stay of those with this digit
+  int left;  // rows with this digit that stay
 };
 
-// Which digit the `left`-th highest of the counted has. For one warp: a lane has eight of the digits, descending.
+// Finds the digit of the `left`-th highest counted key. Runs in one warp; a lane owns eight digits, descending.
 __device__ inline void find_digit(const int* count, int left, Digit* found) {
   constexpr int kOwn = kDigits / 32;
   const int lane = static_cast<int>(threadIdx.x), highest = kDigits - 1 - lane * kOwn;
   int own = 0;
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) own += count[highest - i];
-  int before = own;  // of this lane and those above it
+  int before = own;  // count of this lane and the lanes with higher digits
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int other = __shfl_up_sync(kAllLanes, before, step);
@@ -52,7 +51,7 @@ __device__ inline void find_digit(const int* count, int left, Digit* found) {
   *found = {static_cast<std::uint32_t>(digit), left};
 }
 
-// The `left`-th row with that key. All threads of the block get it.
+// Returns the `left`-th row with `key` to all threads of the block.
 __device__ inline std::int32_t find_row(const float* weight, std::int32_t first, std::int32_t end, std::uint32_t key,
                                         int left) {
   __shared__ int of_warp[kThreads / 32];
@@ -65,7 +64,7 @@ __device__ inline std::int32_t find_row(const float* weight, std::int32_t first,
     if (lane == 0) of_warp[thread / 32] = __popc(ones);
     const int all = __syncthreads_count(is_one);
     if (all >= left || begin + kThreads >= end) {
-      int number = __popc(ones & ((2u << lane) - 1));  // of this one, from 1
+      int number = __popc(ones & ((2u << lane) - 1));  // ordinal of this row, from 1
       for (int w = 0; w < thread / 32; ++w) number += of_warp[w];
       if (is_one && number == left) found = static_cast<std::int32_t>(row);
       break;

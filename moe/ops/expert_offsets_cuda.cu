@@ -1,8 +1,7 @@
-// Two kernels, bound by latency. Blocks, and within them warps, own consecutive ranges of the choices ("slots"). The
-// first kernel counts each block's choices of each expert. In the second every block adds up all counts, so that it
-// knows the first row of each of its experts, then those of its own warps, and then gives each slot its row: the
-// warp's next one of that expert, in the order of the lanes. Atomic operations count, and give no slot its row, so that
-// the order is that of (expert, slot) on every run. The choices are read twice, and once more from L1.
+// Two latency-bound kernels. Blocks, and warps within them, own consecutive ranges of the choices ("slots"). The first
+// kernel counts each block's choices by expert. In the second, every block sums all counts to find the first row of
+// each of its experts and warps. A slot gets the warp's next row of its expert, in lane order. Atomics only count, so
+// the order is (expert, slot) in every run. The choices are read twice from memory, and once more from L1.
 #include "core/ops/cuda_reduce.cuh"
 #include "moe/ops/cuda_routes.cuh"
 #include "moe/ops/route_rows.h"
@@ -15,21 +14,21 @@ using namespace cuda;
 
 constexpr int kThreads = 1024;
 static_assert(kMaxExperts <= kThreads);
-constexpr int kCounters = 8192;  // of a block: for each warp one an expert
-constexpr int kLoads = 2;        // of a thread, in flight
+constexpr int kCounters = 8192;  // per block: one for each warp and expert
+constexpr int kLoads = 2;        // loads in flight per thread
 
 struct OffsetsArguments {
   const std::int32_t* choice;
   std::int32_t *offsets, *token, *position;
-  std::int32_t* wanted;  // null: nobody asks
+  std::int32_t* wanted;  // may be null
   std::int32_t* counts;  // [blocks, experts]
   LiveRows tokens;
-  std::int64_t limit;  // of what a choice may be
+  std::int64_t limit;  // choices are below this value
   int first_expert, experts;
-  int room;         // for rows
-  int warp_slots;   // of a warp of the second kernel: a multiple of 32
-  int block_slots;  // of all its warps
-  int token_slots;  // of a token
+  int room;         // row capacity
+  int warp_slots;   // slots per warp of the second kernel, a multiple of 32
+  int block_slots;  // slots per block
+  int token_slots;  // slots per token
   FastDivide choices;
 };
 
@@ -43,12 +42,12 @@ __device__ inline bool is_expert(std::int32_t expert, int experts) {
   return static_cast<unsigned>(expert) < static_cast<unsigned>(experts);
 }
 
-// Which of the experts that have rows a choice is; any other number where it is none of them.
+// Local index of a chosen expert; out of range for experts without rows here.
 __device__ inline int expert_of(const OffsetsArguments& a, std::int32_t choice) {
   return static_cast<int>(static_cast<unsigned>(choice) - static_cast<unsigned>(a.first_expert));
 }
 
-// The choices of the slots first, first + step, ...; -1 from `end` on.
+// Loads the choices of slots first, first + step, ...; -1 from `end` on.
 __device__ inline void load_choices(std::int32_t (&choice)[kLoads], const std::int32_t* from, std::int64_t first,
                                     int step, std::int64_t end) {
 #pragma unroll
@@ -79,12 +78,11 @@ __global__ void __launch_bounds__(kThreads)
   if (thread < a.experts) a.counts[std::int64_t{blockIdx.x} * a.experts + thread] = counts[thread];
 }
 
-// base[e]: the first row of this block's choices of expert e. The first block writes the offsets. `total` is for the
-// time of the call alone.
+// Computes base[e], the first row of this block's choices of expert e. Block 0 writes the offsets. `total` is scratch.
 __device__ inline void find_bases(const OffsetsArguments& a, int (&base)[kMaxExperts], int (&total)[kMaxExperts]) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int blocks = static_cast<int>(gridDim.x), experts = a.experts;
-  // A thread adds what lies `items` apart, which are counts of one expert in every so many blocks.
+  // A thread sums counts with a distance of `items`; these belong to one expert, in every n-th block.
   const int items = max(1, min(threads / experts, blocks)) * experts;
   const int mine = static_cast<int>(blockIdx.x) * experts, count = blocks * experts;
   for (int i = thread; i < items; i += threads) {
@@ -105,11 +103,11 @@ __device__ inline void find_bases(const OffsetsArguments& a, int (&base)[kMaxExp
       before += base[i];
       all += total[i];
     }
-    base[e] = before;  // which no other thread reads
+    base[e] = before;  // no other thread reads this entry
     total[e] = all;
   }
   __syncthreads();
-  if (thread < 32) {  // a lane has `each` neighbouring experts
+  if (thread < 32) {  // a lane owns `each` adjacent experts
     const int each = (experts + 31) / 32, first = thread * each, end = min(first + each, experts);
     int sum = 0;
     for (int e = first; e < end; ++e) sum += total[e];
@@ -134,7 +132,7 @@ __device__ inline void find_bases(const OffsetsArguments& a, int (&base)[kMaxExp
 }
 
 __global__ void __launch_bounds__(kThreads) expert_offsets_kernel(const OffsetsArguments a) {
-  __shared__ int counters[kCounters];  // [warps, experts]: counts, then each warp's next row
+  __shared__ int counters[kCounters];  // [warps, experts]: counts, then the next row of each warp
   __shared__ int base[kMaxExperts], total[kMaxExperts];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32), experts = a.experts;
@@ -152,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) expert_offsets_kernel(const OffsetsA
       if (is_expert(expert, experts)) atomicAdd(&next[expert], 1);
     }
   }
-  find_bases(a, base, total);  // with barriers: all warps have counted
+  find_bases(a, base, total);  // contains barriers, so all warps have counted
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += static_cast<int>(blockDim.x)) {
     int row = base[e];
 #pragma unroll 8
@@ -164,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) expert_offsets_kernel(const OffsetsA
   }
   __syncthreads();
 
-  const unsigned below = (1u << lane) - 1;  // the lanes
+  const unsigned below = (1u << lane) - 1;  // mask of lower lanes
   for (std::int64_t first = own.first; first < own.end; first += kLoads * 32) {
     std::int32_t choice[kLoads];
     load_choices(choice, a.choice, first + lane, 32, own.end);

@@ -10,21 +10,21 @@ namespace {
 
 constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
 
-// `table`: with a column for each rank.
+// `table` has one column per rank.
 void check_ranks(std::int64_t ranks, std::string_view table, const Shape& shape, std::int64_t copies, Fields& f) {
-  f.expect(ranks >= 1 && ranks <= kMaxExperts, table, "those of 1 to 1024 ranks", shape);
+  f.expect(ranks >= 1 && ranks <= kMaxExperts, table, "1 to 1024 ranks", shape);
   f.expect(copies >= 1 && ranks % copies == 0, "op.copies", "a divisor of the number of ranks", copies);
 }
 
 void check_experts(std::int64_t each, std::int64_t parts, std::string_view name, Fields& f) {
-  f.expect(each >= 1 && each <= kMaxRows / parts, name, "one or more, and in all fewer than 2^31", each);
+  f.expect(each >= 1 && each <= kMaxRows / parts, name, "at least 1, and fewer than 2^31 in total", each);
 }
 
 void sends_in(const Tensor& sends, int rank, Fields& f) {
   const std::int64_t ranks = sends.size(0);
   f.in(sends, "op.sends").dtype(DType::kInt32).shape({ranks, ranks + 1});
-  f.expect(ranks >= 1 && ranks <= kMaxExperts, "op.sends", "those of 1 to 1024 ranks", sends.shape);
-  f.expect(rank >= 0 && rank < ranks, "op.rank", "one of op.sends", std::int64_t{rank});
+  f.expect(ranks >= 1 && ranks <= kMaxExperts, "op.sends", "1 to 1024 ranks", sends.shape);
+  f.expect(rank >= 0 && rank < ranks, "op.rank", "a rank of op.sends", std::int64_t{rank});
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ void fields(const UnpermuteGroups& op, Fields& f) {
   f.expect(op.groups >= 1 && op.groups <= kMaxExperts, "op.groups", "1 to 1024", op.groups);
   check_experts(op.experts_per_group, op.groups, "op.experts_per_group", f);
   f.expect(op.first_expert >= 0 && op.first_expert <= kMaxRows - op.groups * op.experts_per_group, "op.first_expert",
-           "0 to 2^31 less the experts of all groups", op.first_expert);
+           "0 to 2^31 minus the experts of all groups", op.first_expert);
   f.in(op.x, "op.x").floating().rank(2).bounded();
   f.in(op.position, "op.position").dtype(DType::kInt32).rank(2).bounded();
   f.expect(op.position.size(1) <= kMaxChoices, "op.position", "at most 16 choices of a token", op.position.shape);

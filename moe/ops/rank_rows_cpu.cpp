@@ -1,4 +1,4 @@
-// Plain loops in the order of the tokens.
+// CPU kernels: plain loops over tokens.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kAnyRow = std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1;
 
-// Rows that rank `from` sends to rank `to`.
+// Number of rows that rank `from` sends to rank `to`.
 std::int64_t rows_sent(const Tensor& sends, std::int64_t from, std::int64_t to) {
   const std::int64_t at = from * sends.size(1) + to;
   const auto* row = sends.as<const std::int32_t>();
@@ -24,7 +24,7 @@ std::int64_t rows_sent(const Tensor& sends, std::int64_t from, std::int64_t to) 
   return row[at + 1] - row[at];
 }
 
-// As it will be once it is stored.
+// Value after rounding to T.
 template <class T>
 F32x8 rounded(F32x8 x) {
   alignas(32) T stored[8];
@@ -32,7 +32,7 @@ F32x8 rounded(F32x8 x) {
   return simd::load(stored);
 }
 
-// The choices of a token that have a row: by group, and among a group's in their order.
+// Choices of a token with a row, sorted by group, then by order.
 struct GroupedChoices {
   struct Choice {
     std::int64_t group;

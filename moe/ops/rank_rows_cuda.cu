@@ -1,5 +1,5 @@
-// Memory-bound, one pass; what is small is bound by its launch. Deterministic: every sum is one thread's, in the order
-// that the header says.
+// Memory-bound, one pass; small ops are launch-bound. Deterministic: one thread computes each sum, in the order of
+// rank_rows.h.
 #include <array>
 
 #include "core/ops/cuda_reduce.cuh"
@@ -15,7 +15,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = kRouteThreads;
-constexpr int kLoads = 8;  // packs of a thread, in flight
+constexpr int kLoads = 8;  // packs in flight per thread
 static_assert(kMaxChoices <= 32);
 
 struct ChosenArguments {
@@ -27,7 +27,7 @@ struct ChosenArguments {
   bool all;
 };
 
-// A thread has kRanks neighbouring ranks of a token, whose choices it reads from L1 but for the first time.
+// A thread owns kRanks adjacent ranks of a token. Choices are read from memory once, then from L1.
 template <int kRanks>
 __global__ void __launch_bounds__(kThreads) chosen_ranks_kernel(const ChosenArguments a, const Faults faults) {
   const unsigned item = blockIdx.x * kThreads + threadIdx.x;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) chosen_ranks_kernel(const ChosenArgu
   }
 }
 
-// Rows that rank `from` sends to rank `to`.
+// Number of rows that rank `from` sends to rank `to`.
 __device__ inline std::int32_t rows_sent(const std::int32_t* sends, int ranks, int from, int to, const Faults& faults) {
   const std::int64_t at = std::int64_t{from} * (ranks + 1) + to;
   const std::int32_t first = load_route(sends, at, 0, kMaxIndex, faults);
@@ -74,7 +74,7 @@ struct ArrivedArguments {
   std::int64_t room;
 };
 
-// One block; a thread has a rank.
+// One block; a thread owns a rank.
 __global__ void __launch_bounds__(kMaxExperts) arrived_rows_kernel(const ArrivedArguments a, const Faults faults) {
   __shared__ std::int64_t of_warp[kMaxExperts / 32];
   const int s = static_cast<int>(threadIdx.x), lane = s % 32;
@@ -110,7 +110,7 @@ struct GroupedChoice {
   int group;
 };
 
-// The choices of a token: by group, among these in their order, and last those without a row. For a whole warp.
+// Sorts a token's choices by group, then by order; those without a row come last. All lanes of a warp call it.
 template <class T>
 __device__ inline void sort_choices(GroupedChoice* sorted, const GroupsArguments<T>& a, std::int64_t token,
                                     const Faults& faults) {
@@ -133,12 +133,12 @@ __device__ inline void sort_choices(GroupedChoice* sorted, const GroupsArguments
   __syncwarp();
 }
 
-// kChoices: of which a thread has the rows at once, of kPacks packs.
+// kChoices: rows that a thread loads at once, kPacks packs of each.
 template <int kChoices>
 inline constexpr int kPacks = kChoices < kLoads ? 2 : 1;
 
-// One to eight warps own a token, each with the token's choices in shared memory. A thread adds its elements of a group
-// as those of the next begin. Three blocks a multiprocessor, as unpermute_rows_kernel.
+// One to eight warps own a token; each has the token's choices in shared memory. A thread rounds a group's sum when the
+// next group begins. Three blocks per multiprocessor, as unpermute_rows_kernel.
 template <class T, bool kVector, bool kApart, int kChoices>
 __global__ void __launch_bounds__(kThreads, 3)
     unpermute_groups_kernel(const GroupsArguments<T> a, const Faults faults) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 3)
           }
           sum[u] = Floats<T>();
         }
-        group = kApart ? group + 1 : next;  // empty groups change no total
+        group = kApart ? group + 1 : next;  // empty groups do not change the total
       }
     };
     for (int k = 0; k < a.choices; k += kChoices) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 3)
         }
       }
 #pragma unroll
-      for (int j = 0; j < kChoices; ++j) {  // those without a row add 0, behind all groups
+      for (int j = 0; j < kChoices; ++j) {  // choices without a row add 0, after all groups
         finish_before(of[j].group);
 #pragma unroll
         for (int u = 0; u < kPacks<kChoices>; ++u) sum[u] += Floats<T>(raw[u][j]);
@@ -232,7 +232,7 @@ struct ReturnedArguments {
   int ranks, copies, experts;
 };
 
-// A thread has a choice: neighbours read neighbouring numbers of a row.
+// A thread owns a choice; adjacent threads read adjacent values of a row.
 __global__ void __launch_bounds__(kThreads)
     sum_returned_weights_kernel(const ReturnedArguments a, const Faults faults) {
   const unsigned slot = blockIdx.x * kThreads + threadIdx.x;
@@ -257,7 +257,7 @@ __global__ void record_room_kernel(const std::int32_t* arrived, const std::int32
   needed[threadIdx.x] = max(needed[threadIdx.x], wanted);
 }
 
-// A thread has a rank.
+// A thread owns a rank.
 __global__ void __launch_bounds__(kThreads)
     count_sent_rows_kernel(const std::int32_t* sends, std::int32_t* counts, int ranks, int rank, const Faults faults) {
   const int p = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);

@@ -9,8 +9,8 @@ namespace megalith {
 namespace {
 
 void check_offsets(const Tensor& offsets, Fields& f) {
-  f.expect(offsets.numel() >= 2 && offsets.numel() <= kMaxExperts + 1, "op.offsets",
-           "those of 1 to 1024 experts, and the end", offsets.shape);
+  f.expect(offsets.numel() >= 2 && offsets.numel() <= kMaxExperts + 1, "op.offsets", "1 to 1024 experts plus one entry",
+           offsets.shape);
 }
 
 }  // namespace
@@ -23,13 +23,13 @@ void fields(const ExpertOffsets& op, Fields& f) {
   const std::int64_t experts = op.offsets.numel() - 1;
   f.out(op.token, "op.token").dtype(DType::kInt32).rank(1).bounded_by(op.offsets);
   f.expect(op.wanted || op.token.size(0) >= op.choice.size(0) * std::min(op.choice.size(1), experts), "op.token",
-           "room for all rows, or op.wanted to tell how many there would be", op.token.shape);
+           "capacity for all rows, or op.wanted", op.token.shape);
   f.out(op.position, "op.position").like(op.choice);
   f.out(op.wanted, "op.wanted").dtype(DType::kInt32).shape({1}).optional();
   f.expect(op.first_expert >= 0 && op.first_expert + experts < std::int64_t{1} << 31, "op.first_expert",
-           "0 to 2^31 less the experts of op.offsets", op.first_expert);
+           "0 to 2^31 minus the experts of op.offsets", op.first_expert);
   f.expect(op.all_experts == 0 || op.all_experts >= op.first_expert + experts, "op.all_experts",
-           "0, or at least those of op.offsets", op.all_experts);
+           "0, or at least the experts of op.offsets", op.all_experts);
   f.workspace(op.workspace);
 }
 
@@ -53,7 +53,7 @@ void fields(const UnpermuteRows& op, Fields& f) {
   f.out(op.y, "op.y").dtype(op.x.dtype).shape(rows).rules.bound = op.position.bound;
   const std::int64_t width = op.x.size(1), columns = rows[1];
   f.expect(columns == 0 ? width == 0 : width >= columns && width % columns == 0, "op.x",
-           "rows of one or more parts, each as wide as those of op.y", op.x.shape);
+           "rows of one or more parts, each as wide as a row of op.y", op.x.shape);
 }
 
 void fields(const PermuteWeights& op, Fields& f) {

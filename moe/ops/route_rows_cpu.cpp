@@ -1,4 +1,4 @@
-// Plain loops in the order of the choices. What a table says is checked before anything is written.
+// CPU kernels: plain loops over choices. Tables are checked before any output is written.
 #include <algorithm>
 #include <limits>
 
@@ -17,7 +17,7 @@ void compute(const ExpertOffsets& op) {
   auto* offsets = op.offsets.as<std::int32_t>();
   auto* token = op.token.as<std::int32_t>();
   auto* position = op.position.as<std::int32_t>();
-  // Those that are not these come out as -1, or beyond.
+  // Local index of a chosen expert; -1 or at least `experts` for other experts.
   const auto expert = [&](std::int64_t slot) { return std::max<std::int64_t>(choice[slot] - op.first_expert, -1); };
   const auto is_own = [&](std::int64_t e) { return e >= 0 && e < experts; };
   std::fill_n(offsets, experts + 1, 0);
@@ -26,7 +26,7 @@ void compute(const ExpertOffsets& op) {
   }
   for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
   if (op.wanted) *op.wanted.as<std::int32_t>() = offsets[experts];
-  // From here on each is the expert's next row, and in the end the first row of the next expert.
+  // offsets[e] now is the next row of expert e. After the loop it is the first row of expert e + 1.
   for (std::int64_t slot = 0; slot < slots; ++slot) {
     const std::int32_t row = is_own(expert(slot)) ? offsets[expert(slot)]++ : -1;
     position[slot] = row < room ? row : -1;

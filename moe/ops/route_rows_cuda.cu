@@ -1,6 +1,6 @@
-// Memory-bound, one pass. A group of threads, one to eight warps, owns a row of the result, and a thread has up to
-// eight loads of 16 bytes in flight. What is read for a row, its entries in the tables, is read by each of its threads,
-// from L1 but for the first. Deterministic: a thread sums its elements over the choices in their order.
+// Memory-bound, one pass. A group of one to eight warps owns a row of the result. A thread has up to eight 16-byte
+// loads in flight. All threads of a row read its table entries, from L1 after the first read. Deterministic: a thread
+// sums its elements over the choices, in order.
 #include "moe/ops/cuda_routes.cuh"
 #include "moe/ops/route_rows.h"
 
@@ -11,7 +11,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = kRouteThreads;
-constexpr int kLoads = 8;  // packs of a thread, in flight
+constexpr int kLoads = 8;  // packs in flight per thread
 
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads)
@@ -41,13 +41,13 @@ struct UnpermuteArguments {
   T* y;
   LiveRows live, tokens;
   RowThreads threads;
-  int choices;  // of a token, each part of a row by itself
-  int columns;  // of a part
+  int choices;  // per token, each part of a row counted
+  int columns;  // per part
   int position_choices, row_parts;
   FastDivide parts;
 };
 
-// load_routes where rows have several parts: numbers of parts, of `count` from a token's number `first` on.
+// load_routes for rows of several parts: loads `count` part indices of a token, from its index `first` on.
 template <class T, int kCount>
 __device__ inline void load_parts(std::int32_t (&part)[kCount], const UnpermuteArguments<T>& a, std::int64_t token,
                                   int first, int count, std::int64_t rows, const Faults& faults) {
@@ -62,11 +62,11 @@ __device__ inline void load_parts(std::int32_t (&part)[kCount], const UnpermuteA
   }
 }
 
-// kChoices: of which a thread has the rows at once, of kPacks packs.
+// kChoices: rows that a thread loads at once, kPacks packs of each.
 template <int kChoices>
 inline constexpr int kPacks = kChoices < kLoads ? 2 : 1;
 
-// Three blocks a multiprocessor: told nothing, the compiler aims at more of them and loads one pack after the other.
+// Three blocks per multiprocessor. Without this limit, the compiler targets more blocks and loads packs serially.
 template <class T, bool kVector, int kChoices, bool kParts>
 __global__ void __launch_bounds__(kThreads, 3)
     unpermute_rows_kernel(const UnpermuteArguments<T> a, const Faults faults) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, 3)
         }
       }
 #pragma unroll
-      for (int j = 0; j < kChoices; ++j) {  // nothing is 0, which changes no sum that begins with 0
+      for (int j = 0; j < kChoices; ++j) {  // absent rows load 0, which does not change a sum
 #pragma unroll
         for (int u = 0; u < kPacks<kChoices>; ++u) sum[u] += Floats<T>(raw[u][j]);
       }
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-// Of a row of x; one where rows are empty.
+// Parts of a row of x; one if rows are empty.
 std::int64_t parts_of(const UnpermuteRows& op) { return op.y.size(1) > 0 ? op.x.size(1) / op.y.size(1) : 1; }
 
 template <int kChoices>
@@ -139,7 +139,7 @@ void unpermute(CudaStream& stream, const UnpermuteRows& op) {
   });
 }
 
-// A thread has a choice.
+// A thread owns a choice.
 __global__ void __launch_bounds__(kThreads)
     permute_weights_kernel(const float* weight, const std::int32_t* position, float* row_weight, const LiveRows live,
                            const LiveRows tokens, int choices, const Faults faults) {
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= 0) row_weight[row] = weight[slot];
 }
 
-// A thread has a choice: its partial sums share a few sectors.
+// A thread owns a choice; its partial sums are in few sectors.
 __global__ void __launch_bounds__(kThreads)
     unpermute_weight_gradients_kernel(const float* partial, const std::int32_t* position, float* d_weight,
                                       const LiveRows live, const LiveRows tokens, int choices, std::int64_t parts,

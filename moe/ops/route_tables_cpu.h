@@ -1,4 +1,4 @@
-// What the CPU kernels on routed rows share: tables of routes, and how many rows hold something. For *_cpu.cpp files.
+// Shared code of the CPU kernels on routed rows: checked tables of routes, and the number of live rows.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ inline void check_route(std::int64_t i, std::int64_t value, std::int64_t low, st
   raise_bad_route(values);
 }
 
-// The first `count` entries of a table, all low <= entry < limit.
+// Returns the first `count` entries of a table, after checking low <= entry < limit.
 inline const std::int32_t* checked(const Tensor& table, std::int64_t count, std::int64_t low, std::int64_t limit) {
   const auto* entry = table.as<const std::int32_t>();
   for (std::int64_t i = 0; i < count; ++i) check_route(i, entry[i], low, limit);
   return entry;
 }
 
-// The row of each choice, -1: none. `x`: has the rows.
+// Returns the checked row of each choice, -1: none. `x` holds the rows.
 inline const std::int32_t* checked_positions(const Tensor& position, const Tensor& x) {
   return checked(position, bounded_rows(position) * position.size(1), -1, bounded_rows(x));
 }

@@ -1,5 +1,5 @@
-// Arithmetic of one element of the routed SwiGLU (grouped_gemm.h), shared by its own kernels and the epilogues of
-// grouped GEMMs, so that both give the same bits. No multiplication is fused with an addition.
+// Arithmetic of one element of the routed SwiGLU (grouped_gemm.h). Its own kernels and the epilogues of grouped GEMMs
+// share it, so results are bitwise equal. Multiplications are not fused with additions.
 #pragma once
 
 #include "core/ops/cuda_math.cuh"
@@ -8,7 +8,7 @@
 
 namespace megalith::cuda {
 
-// In bf16, 1 - s need not be exact: where it is small, it is added to a number near 1.
+// In bf16, 1 - s may be inexact: a small 1 - s is added to a number near 1.
 template <class T>
 __device__ inline Logistic routed_logistic(float x) {
   if constexpr (sizeof(T) != 2) return logistic_pair<T>(x);
@@ -22,10 +22,10 @@ __device__ inline float routed_activation(float gate, float up) {
   return widen(narrow<T>(up * (gate * routed_logistic<T>(gate).value)));
 }
 
-// y, not yet rounded.
+// y before rounding.
 __device__ inline float routed_output(float s, float row_weight) { return __fmul_rn(row_weight, s); }
 
-// Results that are not yet rounded.
+// Results before rounding.
 struct RoutedGradient {
   float gate, up, y;
 };
@@ -39,7 +39,7 @@ __device__ inline RoutedGradient routed_gradient(float gate, float up, float dy,
   return {d * (up * fmaf(silu, logistic.complement, logistic.value)), d * silu, routed_output(s, row_weight)};
 }
 
-// Sum over eight neighbouring lanes, each with the sum of one pack; neighbours are added first.
+// Sum over eight adjacent lanes, each with the sum of one pack. Adjacent lanes are added first.
 __device__ inline float sum_of_packs(float sum) {
   const unsigned lanes = 0xFFu << (threadIdx.x % 32 / 8 * 8);
 #pragma unroll

@@ -1,5 +1,5 @@
-// Memory-bound, one pass over each tensor. Deterministic: eight lanes own a block of 64 columns, whose terms they add
-// in the stated order.
+// Memory-bound, one pass over each tensor. Deterministic: eight lanes own a block of 64 columns and add its terms in
+// the documented order.
 #include "core/ops/cuda_launch.cuh"
 #include "moe/ops/cuda_experts.cuh"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
@@ -17,8 +17,8 @@ constexpr int kThreads = 256;
 struct RoutedArguments {
   RoutedExperts offsets;
   std::int64_t first;
-  unsigned items;      // of these rows
-  int columns, parts;  // F; items of a row: packs, or blocks of columns
+  unsigned items;      // per piece
+  int columns, parts;  // columns: F; parts: items per row, which are packs or blocks of columns
   FastDivide row_parts;
   const void *x, *dy;
   void *dx, *y;
@@ -33,7 +33,7 @@ struct RoutedArguments {
   __device__ std::int64_t at(unsigned row) const { return (first + row) * columns; }
 };
 
-// A thread owns one pack of gate, of up and of y.
+// A thread owns one pack each of gate, up and y.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) routed_swiglu_forward_kernel(const RoutedArguments a) {
   const unsigned item = blockIdx.x * kThreads + threadIdx.x;
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(kThreads) routed_swiglu_forward_kernel(const R
   store_of_row<T, kVector>(static_cast<T*>(a.y) + a.at(row), begin, a.columns, map(of_one, g, u).packed());
 }
 
-// A thread owns 8 columns, eight lanes a block of 64. dx may be x, and y dy: a thread reads all that it owns before it
-// writes.
+// A thread owns 8 columns, and eight lanes own a block of 64. dx may be x, and y may be dy, since a thread reads all of
+// its elements before it writes.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) routed_swiglu_backward_kernel(const RoutedArguments a) {
   constexpr int kPacks = 8 / kPack<T>;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) routed_swiglu_backward_kernel(const 
   if (threadIdx.x % 8 == 0) a.partial[a.first * a.parts + item] = sum;
 }
 
-// Calls launch(arguments) for pieces of the rows, each of `parts` items.
+// Calls launch(arguments) for pieces of the rows. A row has `parts` items.
 template <class Op, class Launch>
 void for_routed_rows(const Op& op, std::int64_t parts, Launch&& launch) {
   const std::int64_t rows = op.y.size(0), columns = op.y.size(1), experts = op.offsets.size(0) - 1;

@@ -40,7 +40,7 @@ std::int64_t spread_step(std::int64_t experts) {
 void fields(const RouterTopk& op, Fields& f) {
   f.in(op.logits, "op.logits").dtype(DType::kFp32).rank(2);
   check_experts(op.logits, "op.logits", f);
-  f.expect(!op.expert_bias || op.score == RouterScore::kSigmoid, "op.expert_bias", "absent but for kSigmoid",
+  f.expect(!op.expert_bias || op.score == RouterScore::kSigmoid, "op.expert_bias", "absent unless op.score is kSigmoid",
            "a bias for a softmax");
   f.in(op.expert_bias, "op.expert_bias").dtype(DType::kFp32).shape({op.logits.size(1)}).optional();
   f.out(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
@@ -52,7 +52,7 @@ void fields(const RouterTopk& op, Fields& f) {
   f.expect(op.group_topk >= 1 && op.group_topk <= op.num_groups && op.choice.size(1) % op.group_topk == 0,
            "op.group_topk", "1 to op.num_groups that divide the choices", op.group_topk);
   f.expect(op.choice.size(1) / op.group_topk <= op.logits.size(1) / op.num_groups, "op.num_groups",
-           "groups that hold their part of the choices", op.num_groups);
+           "groups with at least K / op.group_topk experts", op.num_groups);
 }
 
 void fields(const RouterTopkBackward& op, Fields& f) {

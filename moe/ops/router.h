@@ -1,9 +1,9 @@
-// The router of a mixture of experts: from logits to the K experts of a token and their weights, its gradient, and the
-// two losses on its scores. fp32 throughout; deterministic, without atomics.
-// Shazeer et al. 2017, arXiv:1701.06538 (top-k gating); DeepSeek-V3 2024, arXiv:2412.19437, section 2.1.2 (sigmoid,
-// bias, groups); Fedus et al. 2021, arXiv:2101.03961, eq. 4 to 6 (load balancing); Zoph et al. 2022, arXiv:2202.08906,
-// eq. 5 (z loss). The options mean what Megatron-LM's flags do.
-//   T: tokens, E: experts, K: choices a token
+// Router of a mixture of experts: maps logits to the K experts of a token and their weights, computes the gradient, and
+// two losses on the scores. fp32 throughout; deterministic, without atomics. Shazeer et al. 2017, arXiv:1701.06538
+// (top-k gating); DeepSeek-V3 2024, arXiv:2412.19437, section 2.1.2 (sigmoid, bias, groups); Fedus et al. 2021,
+// arXiv:2101.03961, eq. 4 to 6 (load balancing); Zoph et al. 2022, arXiv:2202.08906, eq. 5 (z loss). Options follow
+// Megatron-LM's flags.
+//   T: tokens, E: experts, K: choices of a token
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@ namespace megalith {
 
 inline constexpr std::int64_t kMaxChoices = 16;
 inline constexpr std::int64_t kMaxExpertGroups = 32;
-inline constexpr float kSigmoidEpsilon = 1e-20f;  // of sums of sigmoids, as in Megatron-LM
+inline constexpr float kSigmoidEpsilon = 1e-20f;  // added to sums of sigmoids, as in Megatron-LM
 
-// The weights of the chosen experts c, times scaling_factor:
+// Weights of the chosen experts c, times scaling_factor.
 enum class RouterScore : std::uint8_t {
   kSoftmaxOfChosen,  // exp(x_c) / sum over the chosen of exp(x)
   kSoftmax,          // exp(x_c) / sum over all of exp(x): --moe-router-pre-softmax
   kSigmoid,          // s_c = 1 / (1 + exp(-x_c)); if K > 1: s_c / (sum over the chosen of s + 1e-20)
 };
 
-std::int64_t spread_step(std::int64_t experts);  // near their golden section, without a factor in common
+std::int64_t spread_step(std::int64_t experts);  // about 0.618 E, coprime to E
 
-// The K experts of the highest scores, descending, and of equal ones the lower first. A score is the logit or, with
-// expert_bias, sigmoid(x) + bias, which no weight contains. With groups of E / num_groups neighbours, only the
-// group_topk best groups are open: a group's score is the sum of its K / group_topk best, each being x, its softmax, or
-// sigmoid(x) + bias, as `score` says. A logit that is no number comes last; choices are always K different experts.
-// Where the best score of the open groups is none, token t takes experts (t K + k) spread_step(E) mod E, which
-// neighbouring tokens choose alike: what is lost asks for no more room than even routing does.
+// Chooses the K experts with the highest scores, in descending order; on a tie, the lower index is first. A score is
+// the logit or, with expert_bias, sigmoid(x) + bias; weights do not include the bias. With num_groups > 1, only the
+// group_topk best groups of adjacent experts are eligible. A group's score is the sum over its K / group_topk best
+// experts of x, softmax(x), or sigmoid(x) + bias, by `score`. NaN logits are last; the K choices are always distinct.
+// If the best eligible score is NaN, token t takes experts (t K + k) spread_step(E) mod E. Adjacent tokens then choose
+// experts evenly and need no more capacity than balanced routing.
 struct RouterTopk {
   static constexpr const char* kName = "router_topk";
   Tensor logits;       // [T, E] fp32
-  Tensor expert_bias;  // optional, [E] fp32; with kSigmoid alone
+  Tensor expert_bias;  // optional, [E] fp32; with kSigmoid only
   Tensor choice;       // [T, K] int32 out
   Tensor weight;       // [T, K] fp32 out
   RouterScore score = RouterScore::kSoftmaxOfChosen;
@@ -45,50 +45,50 @@ struct RouterTopk {
   std::int64_t group_topk = 1;  // divides K
 };
 
-// d_logits = the gradient that reaches the logits through the weights, and that of the losses below times
-// parameters->loss_scale, written once. What the forward computed is computed again from the logits.
+// d_logits = gradient through the weights, plus the gradient of the losses below times parameters->loss_scale. Forward
+// values are recomputed from the logits. Each element is written once.
 struct RouterTopkBackward {
   static constexpr const char* kName = "router_topk_backward";
-  Tensor logits;                                     // [T, E] fp32; needed but for kSoftmaxOfChosen without losses
-  Tensor choice;                                     // [T, K] int32 of the forward
-  Tensor weight;                                     // [T, K] fp32 of the forward
+  Tensor logits;                                     // [T, E] fp32; not read for kSoftmaxOfChosen without losses
+  Tensor choice;                                     // [T, K] int32 from forward
+  Tensor weight;                                     // [T, K] fp32 from forward
   Tensor d_weight;                                   // [T, K] fp32
-  Tensor loads;                                      // optional, [E] fp32: as in RouterLosses
-  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed with a loss
+  Tensor loads;                                      // optional, [E] fp32, as in RouterLosses
+  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; required with a loss
   Tensor d_logits;                                   // [T, E] fp32 out; may be logits
   RouterScore score = RouterScore::kSoftmaxOfChosen;
   float scaling_factor = 1;
-  float z_scale = 0;  // as in RouterLosses; 0: no such loss
+  float z_scale = 0;  // as in RouterLosses; 0: no z loss
 };
 
-// l_e = coeff n_e / (mean of n), or that on top of what l_e is, with n_e rows of expert e: coeff each where all have as
-// many. Row p counts sequence p, or all rows count the same. Counts may be sums over ranks that hold other tokens.
-// (Megatron's n_e counts the highest P, which with groups or a bias are not the chosen.)
+// l_e = coeff n_e / (mean of n), or that added to l_e, with n_e rows of expert e; balanced loads are coeff each. Row p
+// counts sequence p, or one row counts for all. Counts may be sums over ranks with other tokens. Megatron-LM's n_e
+// counts the highest P, which differ from the chosen experts under groups or a bias.
 struct RelativeLoads {
   static constexpr const char* kName = "relative_loads";
   Tensor offsets;  // [P or 1, E + 1] int32: n_e = offsets[e + 1] - offsets[e]
-  Tensor counted;  // optional, [E] int32, which are added to n_e
-  Tensor loads;    // [P, E] fp32 out, with `adds` in and out
+  Tensor counted;  // optional, [E] int32, added to n_e
+  Tensor loads;    // [P, E] fp32 out; in and out with `adds`
   float coeff = 0;
   bool adds = false;
 };
 
-// aux += sum over t, e of l_e P(t, e), with P the softmax over all experts, or with kSigmoid s_e / (sum over all of s +
-// 1e-20);  z += z_scale sum over t of log(sum over e of exp(x))^2. The losses of N tokens, coeff E / (K N^2) sum of n_e
-// P(t, e) and coeff / N sum of log^2, are these sums over N. Sums over tokens are in fp64.
+// aux += sum over t, e of l_e P(t, e), with P the softmax over all experts, or for kSigmoid s_e / (sum over all of s +
+// 1e-20). z += z_scale sum over t of log(sum over e of exp(x))^2. The losses of N tokens are these sums over N: coeff E
+// / (K N^2) sum of n_e P(t, e), and coeff / N sum of log^2. Sums over tokens are in fp64.
 struct RouterLosses {
   static constexpr const char* kName = "router_losses";
   Tensor logits;  // [T, E] fp32
-  Tensor loads;   // [E] fp32: l_e, those of RelativeLoads; needed with aux
+  Tensor loads;   // [E] fp32, l_e from RelativeLoads; required with aux
   Tensor aux;     // optional, [1] fp32 in and out
   Tensor z;       // optional, [1] fp32 in and out
   RouterScore score = RouterScore::kSoftmaxOfChosen;
   float z_scale = 0;
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
-inline constexpr int kMaxLossBlocks = 1024;  // of the CUDA backend, each of which leaves two sums in the workspace
+inline constexpr int kMaxLossBlocks = 1024;  // CUDA only; each block writes two sums to the workspace
 
-// Whether the gradient depends on anything but what the forward wrote.
+// True if the gradient depends on more than forward's outputs.
 inline bool needs_logits(const RouterTopkBackward& op) {
   return op.score != RouterScore::kSoftmaxOfChosen || op.loads || op.z_scale != 0;
 }

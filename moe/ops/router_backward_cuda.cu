@@ -1,5 +1,5 @@
-// The gradient of the logits, and the losses on them. Memory-bound: a warp owns a token after the other, reads its
-// logits once, where they are needed at all, and writes its gradient once.
+// Gradient of the logits, and router losses. Memory-bound: a warp processes one token at a time. It reads the logits
+// once, if required, and writes the gradient once.
 #include "moe/ops/cuda_router.cuh"
 
 namespace megalith {
@@ -11,11 +11,11 @@ using namespace cuda;
 constexpr int kAddThreads = 256;
 
 struct BackwardArguments {
-  const float* logits;  // null: not needed
+  const float* logits;  // null: not required
   const std::int32_t* choice;
   const float *weight, *d_weight;
   const float* loads;                      // null: no load-balancing loss
-  const MicrobatchParameters* parameters;  // null: no loss at all
+  const MicrobatchParameters* parameters;  // null: no losses
   float* d_logits;
   std::int64_t tokens;
   int experts, choices;
@@ -23,7 +23,7 @@ struct BackwardArguments {
   float inverse_scaling, z_scale;
 };
 
-// Lane k's choice, the gradient that its logit gets for itself, and D, the sum of weight d_weight over the choices:
+// Lane k's choice, the gradient of its logit, and D, the sum of w d_weight over the choices:
 //   softmax of the chosen: w (d_weight - D / s);  sigmoid: the same times 1 - sigmoid(x), without D if K = 1
 //   softmax of all: w d_weight, and each logit of the token -softmax(x) D
 struct ChoiceGradient {
@@ -47,7 +47,7 @@ struct ChoiceGradient {
   }
 };
 
-// d: what reaches the logits x of the lane through sums over all experts.
+// Adds to d the gradients of the lane's logits x through sums over all experts.
 template <int kOwn>
 __device__ inline void add_dense_gradients(const BackwardArguments& a, float loss_scale, const float (&x)[kOwn],
                                            const float (&load)[kOwn], float dot, float (&d)[kOwn]) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel
     if (a.logits != nullptr) load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
     const ChoiceGradient own(a, token, lane);
     if (a.logits != nullptr) add_dense_gradients(a, loss_scale, x, load, own.dot, d);
-    // The exchange also comes after the reads of all lanes, as d_logits may be the logits.
+    // All lanes read before any lane writes, since d_logits may be the logits.
     __syncwarp();
     for (int k = 0; k < a.choices; ++k) {
       const int at = __shfl_sync(kAllLanes, own.expert, k) - first;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel
 
 struct LoadArguments {
   const std::int32_t* offsets;
-  std::int64_t step;            // from row to row
+  std::int64_t step;            // distance between rows
   const std::int32_t* counted;  // null: none
   float* loads;
   int experts;
@@ -112,7 +112,7 @@ struct LoadArguments {
   bool adds;
 };
 
-// A block owns a row. Sums of integers: their order is of no matter.
+// A block owns a row. The order of integer sums does not matter.
 __global__ void __launch_bounds__(kAddThreads) relative_loads_kernel(const LoadArguments a) {
   __shared__ long long shared[32];
   const std::int32_t* const offsets = a.offsets + blockIdx.x * a.step;
@@ -140,7 +140,7 @@ struct LossArguments {
   double* block_sums;  // [blocks, 2]: aux, z
 };
 
-// Sums over the tokens of a block; which ones depends on their number alone.
+// Sums over the tokens of a block. The tokens of a block depend only on the number of tokens.
 template <int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const LossArguments a) {
   __shared__ double shared[kRouterWarps][2];
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const 
   a.block_sums[2 * blockIdx.x + threadIdx.x] = sum;
 }
 
-// One block. A null loss is not wanted.
+// One block. A null loss is skipped.
 __global__ void __launch_bounds__(kAddThreads)
     router_losses_add_kernel(const double* block_sums, int blocks, float* aux, float* z, float z_scale) {
   __shared__ double shared[32];

@@ -1,4 +1,4 @@
-// A token at a time, in plain loops. Sums over experts ascend.
+// CPU kernels: plain loops over tokens. Sums over experts are in ascending order.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,10 +13,10 @@ using ExpertValues = std::array<float, kMaxExperts>;
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
-// Whether a score is chosen before another; what is no number comes last.
+// True if score a is chosen ahead of b; NaN is last.
 bool before(float a, float b) { return a > b || (std::isnan(b) && !std::isnan(a)); }
 
-// The best of the values from `first` to below `end` that are not taken yet; the first of equal ones. There is one.
+// Takes the best value in [first, end) that is not taken, the first on a tie. At least one must remain.
 std::int64_t take_best(const float* value, bool* taken, std::int64_t first, std::int64_t end) {
   std::int64_t best = -1;
   for (std::int64_t i = first; i < end; ++i) {
@@ -37,7 +37,7 @@ Softmax softmax_of(const float* x, std::int64_t count) {
   return result;
 }
 
-// P of the load-balancing loss, and the loss: sum of l_e P_e.
+// Computes P of the load-balancing loss, and returns the loss: sum of l_e P_e.
 float balance_scores(RouterScore score, const float* x, const float* loads, std::int64_t experts,
                      const Softmax& softmax, ExpertValues& scores) {
   float sum = 0, loss = 0;
@@ -52,7 +52,7 @@ float balance_scores(RouterScore score, const float* x, const float* loads, std:
   return loss;
 }
 
-// Takes the experts of all groups but the best.
+// Marks the experts of all groups except the best as taken.
 void close_groups(const RouterTopk& op, const float* x, const float* score, bool* taken) {
   const std::int64_t experts = op.logits.size(1), size = experts / op.num_groups;
   const std::int64_t best_of_group = op.choice.size(1) / op.group_topk;
@@ -107,9 +107,9 @@ void weigh(const RouterTopk& op, const float* x, const std::int32_t* choice, flo
   for (std::int64_t k = 0; k < choices; ++k) weight[k] = weight[k] / sum * op.scaling_factor;
 }
 
-// With w the weights, s the scaling factor and D = sum over k of w_k d_weight_k, logit c_k gets
+// w: weights, s: scaling factor, D = sum over k of w_k d_weight_k. The gradient of logit c_k is:
 //   softmax of the chosen: w (d_weight - D / s);  sigmoid: the same times 1 - sigmoid(x), without D if K = 1
-//   softmax of all: w d_weight, and each logit -softmax(x) D
+//   softmax of all: w d_weight, and for each logit -softmax(x) D
 void add_weight_gradient(const RouterTopkBackward& op, std::int64_t token, const float* x, const Softmax& softmax,
                          float* d) {
   const std::int64_t experts = op.d_logits.size(1), choices = op.choice.size(1);

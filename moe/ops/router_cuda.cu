@@ -1,6 +1,6 @@
-// A warp owns a token. Memory-bound if choosing were free; in fact the rounds that choose bind: a round is a maximum
-// over the warp in one instruction (redux), a vote that finds its lane, and a step to that lane's next candidate. One
-// pass: logits are read once, and the few chosen again from L1.
+// A warp owns a token. The selection rounds are the bottleneck, ahead of memory. A round is a maximum over the warp
+// (redux), a vote that finds its lane, and a step to the lane's next candidate. One pass: logits are read once, and
+// those of the chosen experts again from L1.
 #include "moe/ops/cuda_router.cuh"
 
 namespace megalith {
@@ -9,8 +9,8 @@ namespace {
 
 using namespace cuda;
 
-// Unsigned numbers in the order of scores. Whatever is no number comes before nothing but kNone, an expert that is
-// taken or missing; -0 equals 0.
+// Unsigned keys in the order of scores. A NaN key is ahead only of kNone, which marks taken or missing experts. -0
+// equals 0.
 constexpr unsigned kNone = 0, kNotANumber = 1;
 __device__ inline unsigned key_of(float score) {
   const unsigned bits = __float_as_uint(score + 0.0f);
@@ -19,13 +19,13 @@ __device__ inline unsigned key_of(float score) {
 }
 __device__ inline float score_of(unsigned key) { return __uint_as_float((key >> 31) != 0 ? key ^ 0x80000000u : ~key); }
 
-// What a lane has to offer, best first; of equal keys the lower expert first.
+// Candidates of a lane, best first; on a tie, the lower expert is first.
 template <int kOwn>
 struct Sorted {
   static_assert(kOwn <= 8);
   static constexpr int kCount = kOwn;
   unsigned key[kOwn];
-  unsigned places = 0;  // of the keys among the lane's experts, 4 bits each
+  unsigned places = 0;  // position of each key among the lane's experts, 4 bits each
 
   __device__ explicit Sorted(const unsigned (&keys)[kOwn]) {
     unsigned place[kOwn];
@@ -35,7 +35,7 @@ struct Sorted {
     for (int end = kOwn - 1; end > 0; --end) {
 #pragma unroll
       for (int j = 0; j < end; ++j) {
-        const bool swap = key[j] < key[j + 1];  // neighbours alone, so equal ones stay in order
+        const bool swap = key[j] < key[j + 1];  // adjacent swaps keep equal keys in order
         const unsigned low = min(key[j], key[j + 1]), moved = place[j];
         key[j] = max(key[j], key[j + 1]);
         key[j + 1] = low;
@@ -56,7 +56,7 @@ struct Sorted {
   }
 };
 
-// The same for lists that are long, or used for few rounds.
+// Alternative to Sorted for long lists, or for few rounds.
 template <int kOwn>
 struct Unsorted {
   static constexpr int kCount = kOwn;
@@ -91,7 +91,7 @@ struct Taken {
   int lane;
 };
 
-// The warp's best, which its lane gives up.
+// Pops the best candidate of the warp.
 template <class List>
 __device__ inline Taken take_best(List& list, int lane, int* expert = nullptr) {
   const unsigned mine = list.best(), best = __reduce_max_sync(kAllLanes, mine);
@@ -109,19 +109,19 @@ struct TopkArguments {
   int experts, choices, spread_step;
   RouterScore score;
   float scaling_factor;
-  int groups, open_groups, best_of_group;  // of one group there is nothing to choose
+  int groups, open_groups, best_of_group;  // unused for one group
   FastDivide group_size;
   int experts_of_group;
 };
 
-// What one of a group's best adds to its score.
+// Term of a group's score for one of its best experts.
 __device__ inline float group_term(const TopkArguments& a, unsigned key, const WarpSoftmax& softmax) {
   const float score = score_of(key);
   if (a.score == RouterScore::kSoftmax) return softmax.of(score);
   return a.score == RouterScore::kSigmoid && a.bias == nullptr ? sigmoid(score) : score;
 }
 
-// Lane g returns the score of group g, each of which has so many lanes, a power of two: all groups at a time.
+// Lane g returns the score of group g. Each group has `lanes` lanes, a power of two; all groups are processed at once.
 template <int kOwn>
 __device__ inline float group_scores(const TopkArguments& a, int lane, int lanes, const WarpSoftmax& softmax,
                                      const unsigned (&key)[kOwn]) {
@@ -138,7 +138,7 @@ __device__ inline float group_scores(const TopkArguments& a, int lane, int lanes
   return __shfl_sync(kAllLanes, sum, lane * lanes % 32);
 }
 
-// The same for groups of any size, one after the other.
+// The same for groups of any size, one group at a time.
 template <int kOwn>
 __device__ inline float group_scores(const TopkArguments& a, int lane, const WarpSoftmax& softmax,
                                      const unsigned (&key)[kOwn]) {
@@ -158,7 +158,7 @@ __device__ inline float group_scores(const TopkArguments& a, int lane, const War
   return result;
 }
 
-// Takes the experts of all groups but the best.
+// Removes the experts of all groups except the best.
 template <int kOwn>
 __device__ inline void close_groups(const TopkArguments& a, int lane, const WarpSoftmax& softmax,
                                     unsigned (&key)[kOwn]) {
@@ -176,7 +176,7 @@ __device__ inline void close_groups(const TopkArguments& a, int lane, const Warp
   }
 }
 
-// The weight of lane k's choice, whose logit is x; lanes from a.choices on return anything.
+// Weight of lane k's choice with logit x; undefined for lanes from a.choices on.
 __device__ inline float weight_of(const TopkArguments& a, bool live, float x, const WarpSoftmax& softmax) {
   switch (a.score) {
     case RouterScore::kSoftmaxOfChosen: {

@@ -1,6 +1,6 @@
-// Hopper's instructions (sm_90a) under their PTX ISA 8.x names: tensor copies by TMA, wgmma, setmaxnreg, named
-// barriers. Bulk copies and mbarriers are in core/device/cuda/bulk_copy.cuh. The functions compile for other targets
-// too, where no kernel may reach them.
+// PTX wrappers of Hopper instructions (sm_90a), with PTX ISA 8.x names: tensor copies by TMA, wgmma, setmaxnreg, named
+// barriers. Bulk copies and mbarriers are in core/device/cuda/bulk_copy.cuh. The functions compile for all targets, but
+// only Hopper kernels may call them.
 //   Warpgroup: four consecutive warps, the first with a number divisible by four.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace megalith::cuda {
 
 // Threads of a warpgroup, and M and K of one bf16 wgmma.
 inline constexpr int kWarpgroupThreads = 128, kWgmmaM = 64, kWgmmaK = 16;
-// Tiles in shared memory have rows of 128 bytes with TMA's 128-byte swizzle: in each group of 8 rows, the 16-byte chunk
-// c of row r lies in the place of chunk c ^ r % 8, so that a column of chunks spreads over all banks.
+// Tiles in shared memory have rows of 128 bytes with TMA's 128-byte swizzle. In each group of 8 rows, the 16-byte chunk
+// c of row r is stored at chunk c ^ r % 8. A column of chunks thus spreads over all banks.
 inline constexpr int kSwizzleBytes = 128, kSwizzleRows = 8, kChunkBytes = 16;
 
-// TMA load of a box from (column, row) of a 2-D tensor to shared memory. The mbarrier counts all bytes of the box; the
-// part outside of the tensor arrives as zeros.
+// TMA load of a box from (column, row) of a 2-D tensor to shared memory. The mbarrier counts all bytes of the box.
+// Elements outside of the tensor arrive as zeros.
 __device__ inline void tma_load(unsigned to, const CUtensorMap* map, unsigned barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
@@ -40,7 +40,7 @@ __device__ inline void tma_load(unsigned to, const CUtensorMap* map, unsigned ba
       : "memory");
 }
 
-// TMA store of a box from shared memory to a 3-D tensor, or reduction by addition; the part outside of the tensor is
+// TMA store, or reduction by addition, of a box from shared memory to a 3-D tensor. Elements outside of the tensor are
 // dropped. Both belong to the thread's bulk groups.
 __device__ inline void tma_store(const CUtensorMap* map, unsigned from, int column, int row, int matrix) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
@@ -57,12 +57,12 @@ __device__ inline void tma_reduce_add(const CUtensorMap* map, unsigned from, int
 __device__ inline void cp_async_16(unsigned to, const void* from, bool live) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(live ? 16 : 0) : "memory");
 }
-// Arrival at the mbarrier once this thread's earlier cp.async are complete; it is one of the mbarrier's count (noinc).
+// Arrives at the mbarrier when this thread's earlier cp.async are complete; counts as one arrival (noinc).
 __device__ inline void cp_async_mbarrier_arrive(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// setmaxnreg: the registers of each thread of a warpgroup, fewer or more than at the launch.
+// setmaxnreg: changes the registers per thread of a warpgroup.
 template <int kRegisters>
 __device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -13,9 +13,9 @@ std::int64_t experts(const Tensor& offsets, Fields& f) {
   return offsets.size(0) - 1;
 }
 
-// Rows of one expert's matrix, of which `matrices` has one below the other.
+// Rows per expert of the stacked matrices.
 std::int64_t rows_of_one(const Tensor& matrices, std::string_view name, std::int64_t experts, Fields& f) {
-  f.expect(matrices.size(0) % experts == 0, name, "as many rows for each expert of op.offsets", matrices.shape);
+  f.expect(matrices.size(0) % experts == 0, name, "equal row counts for each expert of op.offsets", matrices.shape);
   return matrices.size(0) / experts;
 }
 
@@ -26,7 +26,7 @@ struct RowsOperand {
   std::string_view index_name;
 };
 
-// [rows, columns], or of any number of rows with an index of `rows` numbers.
+// Declares an operand [rows, columns], or [any, columns] with an index of `rows` entries.
 void rows_in(const RowsOperand& operand, const Shape& shape, DTypeSet dtypes, const Tensor& offsets, Fields& f) {
   const bool gathered = operand.index.present();
   f.in(operand.index, operand.index_name).dtype(DType::kInt32).shape({shape[0]}).bounded_by(offsets).optional();
@@ -56,7 +56,7 @@ void partial_out(const Tensor& partial, const Shape& shape, const Tensor& offset
   f.out(partial, "op.d_row_weight_partial").dtype(DType::kFp32).shape(parts).bounded_by(offsets);
 }
 
-// A count of tiles handed out.
+// Bytes of the tile counter.
 std::size_t tile_counter_bytes(DeviceType device) { return device == DeviceType::kCuda ? sizeof(std::int32_t) : 0; }
 
 }  // namespace
@@ -85,7 +85,7 @@ void fields(const GroupedGemmWgrad& op, Fields& f) {
   f.out(op.c2, "op.c2").like(op.c).of_experts(count).optional().read_if(op.accumulate);
   const DTypeSet dtypes = op.c.dtype == DType::kBf16 ? DTypeSet{DType::kBf16} : kFloatTypes;
   const RowsOperand a{op.a, "op.a", op.a_index, "op.a_index"}, b{op.b, "op.b", op.b_index, "op.b_index"};
-  // First the one whose rows are in order, which says how many there are.
+  // The operand without an index comes first, since its rows define the row count.
   const std::int64_t rows = op.a_index ? op.b.size(0) : op.a.size(0);
   if (op.a_index) {
     rows_in(b, {rows, n}, dtypes, op.offsets, f);

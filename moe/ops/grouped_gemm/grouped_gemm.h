@@ -1,9 +1,9 @@
-// Matrix products of a mixture of experts: each expert's rows meet that expert's matrix. Routed rows are sorted by
-// expert; rows r with offsets[e] <= r < offsets[e + 1] belong to expert e. Offsets are read on the device alone. Rows
-// from offsets[E] on are neither read nor written; an operand with `index` is read at row index[r] instead of r, so
-// that nothing is permuted in memory. A tensor's bound, if it has one, is the address of offsets[E].
-// On Hopper the blocks of a product take its tiles from one counter, which is the product's workspace.
-// Deterministic: each result sums its terms in ascending order in fp32, whatever the tile, and is rounded once.
+// Grouped GEMMs of a mixture of experts: each expert's rows are multiplied by its matrix. Rows are sorted by expert:
+// rows offsets[e] <= r < offsets[e + 1] belong to expert e. Only the device reads offsets. Rows from offsets[E] on are
+// neither read nor written. An operand with `index` is read at row index[r] instead of r, so no permuted copy is made.
+// The bound of a tensor, if present, is the address of offsets[E]. On Hopper, blocks take tiles from one counter in the
+// op's workspace. Deterministic: each result sums its terms in ascending order in fp32, for any tiling, and is rounded
+// once.
 //   R: capacity of routed rows, T: tokens, E: experts, F: FFN size of an expert
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-inline constexpr int kPartialColumns = 64;  // of a partial sum of a row weight's gradient: eight packs of 8
+inline constexpr int kPartialColumns = 64;  // columns per partial sum of a row weight's gradient: eight packs of 8
 
 // c_r = a_r B_e: forward and data gradient.
 struct GroupedGemm {
@@ -23,26 +23,26 @@ struct GroupedGemm {
   Tensor b2;       // optional, as b: a second matrix. transpose_b: c = [a b | a b2], else c = a[:, :k] b + a[:, k:] b2
   Tensor c;        // [R, n], [R, 2n] for a transposed pair; out, dtype of a; rows may be strided
   bool transpose_b = true;
-  Tensor workspace;  // [workspace_bytes(op, device)] uint8: which tile of the result is next
+  Tensor workspace;  // [workspace_bytes(op, device)] uint8: tile counter
 };
 
-// C_e += sum over the expert's rows of a_r^T b_r: weight gradient. An expert without rows is left alone; with zeros
-// where C is overwritten.
+// C_e += sum over the expert's rows of a_r^T b_r: weight gradient. For an expert without rows, C_e keeps its values, or
+// becomes zero without `accumulate`.
 struct GroupedGemmWgrad {
   static constexpr const char* kName = "grouped_gemm_wgrad";
   Tensor a;                // [R, m], [R, 2m] with c2; with a_index [T, ...]; bf16 | fp32; rows may be strided
   Tensor a_index;          // optional, [R] int32
   Tensor b;                // [R, n], with b_index [T, n]; dtype of a; rows may be strided
-  Tensor b_index;          // optional, [R] int32; at most one of the two is given
+  Tensor b_index;          // optional, [R] int32; excludes a_index
   Tensor offsets;          // [E + 1] int32
   Tensor c;                // [E m, n] in and out (out if not accumulate), fp32 or dtype of a; contiguous
-  Tensor c2;               // optional, as c: takes the second half of a's columns
+  Tensor c2;               // optional, as c; receives the second half of a's columns
   bool accumulate = true;  // otherwise c is overwritten
-  Tensor workspace;        // [workspace_bytes(op, device)] uint8: which tile of the result is next
+  Tensor workspace;        // [workspace_bytes(op, device)] uint8: tile counter
 };
 
-// h = [a gate_e^T | a up_e^T], rounded;  y = w_r round(silu(h_gate) h_up), rounded: fc1 of the experts, SwiGLU and the
-// router's weight in one kernel, with the bits of GroupedGemm and RoutedSwigluForward.
+// h = [a gate_e^T | a up_e^T], rounded;  y = w_r round(silu(h_gate) h_up), rounded. Fuses the experts' fc1, SwiGLU and
+// the router's weight, with the bits of GroupedGemm and RoutedSwigluForward.
 struct GroupedGemmSwiglu {
   static constexpr const char* kName = "grouped_gemm_swiglu";
   Tensor a;           // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
@@ -52,22 +52,22 @@ struct GroupedGemmSwiglu {
   Tensor row_weight;  // [R] fp32
   Tensor h;           // [R, 2F] out, dtype of a; contiguous
   Tensor y;           // [R, F] out, dtype of a; contiguous
-  Tensor workspace;   // [workspace_bytes(op, device)] uint8: which tile of the result is next
+  Tensor workspace;   // [workspace_bytes(op, device)] uint8: tile counter
 };
 
-// dy' = round(dy_r B_e), fc2's data gradient, and RoutedSwigluBackward of it in one kernel, with the same bits.
+// dy' = round(dy_r B_e), fc2's data gradient, fused with its RoutedSwigluBackward; equal bits to the unfused ops.
 struct GroupedGemmSwigluBackward {
   static constexpr const char* kName = "grouped_gemm_swiglu_backward";
   Tensor dy;                    // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
   Tensor index;                 // optional, [R] int32
   Tensor offsets;               // [E + 1] int32
   Tensor b;                     // [E k, F]: fc2's weight; dtype of dy; contiguous
-  Tensor h;                     // [R, 2F] of the forward; dtype of dy; contiguous
+  Tensor h;                     // [R, 2F] from forward; dtype of dy; contiguous
   Tensor row_weight;            // [R] fp32
   Tensor dh;                    // [R, 2F] out, dtype of dy; contiguous; may be h
-  Tensor y;                     // [R, F] out: the forward's y again, bit for bit; contiguous
+  Tensor y;                     // [R, F] out: forward's y recomputed, bitwise equal; contiguous
   Tensor d_row_weight_partial;  // [R, ceil(F / 64)] fp32 out; contiguous
-  Tensor workspace;             // [workspace_bytes(op, device)] uint8: which tile of the result is next
+  Tensor workspace;             // [workspace_bytes(op, device)] uint8: tile counter
 };
 
 // y = round(w_r round(silu(x_gate) x_up)) for the first offsets[E] rows.
@@ -79,12 +79,12 @@ struct RoutedSwigluForward {
   Tensor y;           // [R, F] out, dtype of x; contiguous
 };
 
-// With s = round(silu(x_gate) x_up) and dy the gradient of y: dx = SwiGLU's gradient of w_r dy (a product in fp32, not
-// rounded), y again, and for each block of 64 columns d_row_weight_partial = sum of dy s in fp32: each 8 columns
-// ascending, then the sums p0 to p7 of these as ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)).
+// s = round(silu(x_gate) x_up); dy: the gradient of y. dx = SwiGLU's gradient of w_r dy, an fp32 product without
+// rounding. y is recomputed. For each block of 64 columns, d_row_weight_partial = sum of dy s in fp32. Each 8 columns
+// are summed ascending, then their sums p0 to p7 as ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)).
 struct RoutedSwigluBackward {
   static constexpr const char* kName = "routed_swiglu_backward";
-  Tensor x;                     // [R, 2F] of the forward; contiguous
+  Tensor x;                     // [R, 2F] from forward; contiguous
   Tensor dy;                    // [R, F] dtype of x; contiguous
   Tensor row_weight;            // [R] fp32
   Tensor offsets;               // [E + 1] int32
@@ -93,7 +93,7 @@ struct RoutedSwigluBackward {
   Tensor d_row_weight_partial;  // [R, ceil(F / 64)] fp32 out; contiguous
 };
 
-// What a fused op does, one op after the other; the gradient's product goes through y.
+// Unfused ops of a fused op, in order; the gradient's product is stored in y.
 inline GroupedGemm product_of(const GroupedGemmSwiglu& op) {
   return {.a = op.a, .index = op.index, .offsets = op.offsets, .b = op.gate, .b2 = op.up, .c = op.h};
 }

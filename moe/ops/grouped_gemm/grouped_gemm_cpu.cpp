@@ -1,5 +1,5 @@
-// Expert by expert through the product of gemm_cpu.cpp, whose results do not depend on how rows are cut; rows behind an
-// index are copied together first. A fused op is the product and SwiGLU one after the other.
+// Calls the GEMM of gemm_cpu.cpp for each expert; its results do not depend on the split of rows. Indexed rows are
+// first copied to a contiguous buffer. A fused op runs the GEMM and then SwiGLU.
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace megalith {
 namespace {
 
 struct GroupedScratch {
-  std::vector<std::byte> rows;  // of an expert, behind an index
+  std::vector<std::byte> rows;  // indexed rows of an expert
   std::vector<float> sums;
 };
 
@@ -26,7 +26,7 @@ struct ExpertRows {
   std::int64_t first, count;
 };
 
-// Offsets that are wrong reach no memory of others.
+// Invalid offsets cannot cause out-of-bounds accesses.
 ExpertRows rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t capacity) {
   const auto* at = offsets.as<const std::int32_t>() + expert;
   const std::int64_t first = std::clamp<std::int64_t>(at[0], 0, capacity);
@@ -38,7 +38,7 @@ std::int64_t routed_rows(const Tensor& offsets, std::int64_t capacity) {
   return std::clamp<std::int64_t>(at[offsets.size(0) - 1], 0, capacity);
 }
 
-// visit(expert, rows), of `capacity` in all.
+// Calls visit(expert, rows); `capacity` rows in total.
 template <class Visit>
 void for_each_expert(const Tensor& offsets, std::int64_t capacity, Visit&& visit) {
   for (std::int64_t e = 0; e + 1 < offsets.size(0); ++e) visit(e, rows_of(offsets, e, capacity));
@@ -55,7 +55,7 @@ Tensor matrix_of(const Tensor& matrices, const Tensor& offsets, std::int64_t exp
   return matrices.slice(0, expert * rows, rows);
 }
 
-// An expert's rows, in `memory` if there is an index.
+// Rows of an expert, in `memory` if there is an index.
 Tensor operand_rows(const Tensor& x, const Tensor& index, const ExpertRows& rows, std::vector<std::byte>& memory) {
   if (!index) return slice_rows(x, rows);
   const std::size_t size = size_of(x.dtype), bytes = static_cast<std::size_t>(x.size(1)) * size;
@@ -141,7 +141,7 @@ void compute(const RoutedSwigluForward& op) {
       const Row y = op.y.as<T>() + r * columns;
       for_each_element(columns, [=, weight = op.row_weight.as<const float>()[r]](auto i) {
         y.set(i, gate[i] * simd::logistic(gate[i]) * up[i]);
-        y.set(i, y[i] * weight);  // of what was rounded
+        y.set(i, y[i] * weight);  // times the rounded value
       });
     }
   });
@@ -156,7 +156,7 @@ struct RoutedRow {
   float weight;
 };
 
-// `columns` from `first` on; returns the sum of dy s. See SwigluBackward in activation_cpu.cpp.
+// Processes `columns` from `first` on; returns the sum of dy s. See SwigluBackward in activation_cpu.cpp.
 template <class T>
 float routed_swiglu_backward(const RoutedRow<T>& row, std::int64_t first, std::int64_t columns) {
   const Row gate = row.gate + first, up = row.up + first, dy = row.dy + first;

@@ -1,7 +1,6 @@
-// What the grouped GEMM kernels of Hopper share: sizes of a block's tile, its pipeline, and the mainloop. A block (CTA)
-// is persistent and warp-specialized: a producer warpgroup fills stages of shared memory, two consumer warpgroups
-// multiply them by wgmma. Full barriers tell consumers that a stage is filled, empty barriers tell the producer that it
-// is free.
+// Shared code of Hopper's grouped GEMM kernels: tile sizes, pipeline and mainloop. A block (CTA) is persistent and
+// warp-specialized. A producer warpgroup fills stages of shared memory, and two consumer warpgroups multiply them by
+// wgmma. Full barriers signal filled stages to consumers; empty barriers signal free stages to the producer.
 #pragma once
 
 #include "core/device/cuda/bulk_copy.cuh"
@@ -13,20 +12,20 @@ namespace megalith::cuda::hopper {
 
 using Bf16 = __nv_bfloat16;
 
-// BLOCK_M and BLOCK_K, of a tile and of a stage; traits say BLOCK_N.
+// BLOCK_M and BLOCK_K of a tile and a stage; traits define BLOCK_N.
 inline constexpr int kBlockM = 128, kBlockK = 64;
-inline constexpr int kConsumers = 2;                                                // consumer warpgroups of a block
-inline constexpr int kBoxBytes = 64 * kSwizzleBytes;                                // a TMA box of 64 rows
-inline constexpr int kBoxColumns = kSwizzleBytes / static_cast<int>(sizeof(Bf16));  // of bf16
+inline constexpr int kConsumers = 2;                                                // consumer warpgroups per block
+inline constexpr int kBoxBytes = 64 * kSwizzleBytes;                                // TMA box of 64 rows
+inline constexpr int kBoxColumns = kSwizzleBytes / static_cast<int>(sizeof(Bf16));  // bf16 columns per box
 inline constexpr int kStageBytesA = kBlockM * kBlockK * static_cast<int>(sizeof(Bf16));
-inline constexpr int kMaxExperts = 512;            // as many offsets as a block keeps in shared memory
-inline constexpr int kMaxSharedBytes = 227 << 10;  // of a block; the runtime keeps 1 KiB of the 228 KiB
+inline constexpr int kMaxExperts = 512;            // a block keeps their offsets in shared memory
+inline constexpr int kMaxSharedBytes = 227 << 10;  // per block; the runtime reserves 1 KiB of 228 KiB
 static_assert(kBlockK == kBoxColumns, "a K-major stage has one box of columns");
 static_assert(kBlockM == 2 * kWgmmaM, "a tile's rows are two wgmmas");
 
-// Registers of a thread at the launch: an equal part of the multiprocessor's 65,536, in units of 8.
+// Registers per thread at launch: an equal share of the multiprocessor's 65,536, in units of 8.
 constexpr int launch_registers(int threads) { return 65'536 / threads / 8 * 8; }
-// Registers of a consumer thread, for setmaxnreg: the block's, less `others` for each thread of the other warpgroups.
+// Registers per consumer thread, for setmaxnreg: the block's, minus `others` for each thread of the other warpgroups.
 constexpr int consumer_registers(int threads, int others) {
   const int warpgroups = threads / kWarpgroupThreads;
   return (launch_registers(threads) * warpgroups - others * (warpgroups - kConsumers)) / kConsumers / 8 * 8;
@@ -57,9 +56,9 @@ struct PipelineState {
   }
 };
 
-// One step of the mainloop: a warpgroup multiplies a stage as one wgmma group, and frees the stage of the step before,
-// whose group is complete by then. Accumulators [kTilesM] are for tiles of 64 rows, one TMA box of A apart.
-// `unreleased`: empty barrier of the stage that wgmmas in flight read.
+// Mainloop step: a warpgroup multiplies a stage as one wgmma group. It then frees the stage of the previous step, whose
+// group is complete by then. Accumulators [kTilesM] are for 64-row tiles, spaced by one TMA box of A. `unreleased`:
+// empty barrier of the stage that in-flight wgmmas read.
 template <Major kMajorA, Major kMajorB, int kTilesM, int kCount>
 __device__ inline void mainloop_step(float (&accumulators)[kTilesM][kCount], std::uint64_t a, std::uint64_t b,
                                      bool first_k_block, int lane, unsigned empty_barrier, unsigned& unreleased) {
@@ -78,7 +77,7 @@ __device__ inline void mainloop_step(float (&accumulators)[kTilesM][kCount], std
   unreleased = empty_barrier;
 }
 
-// After the last step: all accumulators are complete, and the last stage is free.
+// End of the mainloop: completes all accumulators and frees the last stage.
 template <int kTilesM, int kCount>
 __device__ inline void mainloop_end(float (&accumulators)[kTilesM][kCount], int lane, unsigned unreleased) {
   wgmma_wait_group<0>();
@@ -104,7 +103,7 @@ __device__ inline uint4 load_shared(unsigned address) {
   return v;
 }
 
-// Stores floats to shared memory, or adds them to what is there.
+// Stores floats to shared memory, or adds them to its values.
 template <bool kAdds>
 __device__ inline void store_shared(unsigned to, float a) {
   float x = a;

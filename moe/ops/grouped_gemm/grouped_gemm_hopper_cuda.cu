@@ -12,8 +12,8 @@ namespace {
 
 using namespace hopper;
 
-// Whether the build has the kernels' code for this device: kernels with an empty body use few registers, the others as
-// many as a launch allows. All kernels are in one file, so one answers for all.
+// True if the build has kernel code for this device. Kernels with an empty body use few registers; the others use all
+// registers of a launch. All kernels are in one file, so one kernel represents all.
 bool has_code() {
   static const int registers = [] {
     cudaFuncAttributes attributes{};
@@ -24,7 +24,7 @@ bool has_code() {
   return registers > launch_registers(kWgradThreads) / 2;
 }
 
-// 16-byte aligned rows of bf16, of less than 2^31 rows and columns.
+// bf16 with 16-byte aligned rows, and fewer than 2^31 rows and columns.
 bool suits(const Tensor& x) {
   return x.dtype == DType::kBf16 && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.size(0) > 0 &&
          x.size(0) < kMaxIndex && x.size(1) < kMaxIndex && x.size(1) % 8 == 0 && x.stride(0) % 8 == 0;
@@ -38,7 +38,7 @@ bool suits(const TensorMaps& maps, const Tensor& offsets, std::int64_t depth) {
 // Gathering threads keep the offset of a row in 32 bits, in units of 16 bytes.
 bool can_gather(const Tensor& x) { return x.size(0) * x.stride(0) / 8 < kMaxIndex; }
 
-// Counter of the tile scheduler, in the op's workspace; zero when the kernel starts.
+// Counter of the tile scheduler in the op's workspace; zero at kernel start.
 int* tile_counter(CudaStream& stream, const Tensor& workspace) {
   stream.fill(workspace.data, 0, sizeof(int));
   return workspace.as<int>();
@@ -53,7 +53,7 @@ void launch_m_grouped(CudaStream& stream, const MGroupedArguments& arguments) {
   launch_kernel(stream, {blocks, Traits::kThreads, kSharedBytes}, kKernel, arguments);
 }
 
-// Operands of an M-grouped GEMM: a, gathered or not, and one or two matrices of experts; rows of its result.
+// Operands of an M-grouped GEMM: a, optionally gathered, and one or two matrices of experts. `capacity`: rows of c.
 struct Operands {
   const Tensor &a, &index, &offsets, &b, &b2;
   std::int64_t capacity;
@@ -153,7 +153,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
   const std::int64_t m = op.c.size(0) / experts, n = op.c.size(1);
   const auto aligned = [](const Tensor& c) { return reinterpret_cast<std::uintptr_t>(c.data) % 16 == 0; };
   if (m % 8 != 0 || n % 8 != 0 || !aligned(op.c) || (op.c2 && !aligned(op.c2))) return false;
-  // Only the kernel's first operand may be gathered; where that is b, C is computed transposed.
+  // Only the kernel's first operand may be gathered; if b is gathered, C is computed transposed.
   const bool transposed = op.b_index.present(), gathers = transposed || op.a_index;
   const Tensor &first = transposed ? op.b : op.a, &second = transposed ? op.a : op.b;
   if (gathers && !can_gather(first)) return false;
@@ -176,7 +176,7 @@ bool run_hopper(CudaStream& stream, const GroupedGemmWgrad& op) {
   p.b_columns = static_cast<int>(transposed ? m : n);
   p.pair = op.c2 ? 1 : 0;
   p.limits = gather_limits(stream, first);
-  // Measured: PingPong wins at 1024 rows an expert if gathered and at 2048 if not, Cooperative at the double of these.
+  // Measured: PingPong is faster up to 1024 rows per expert if gathered and 2048 if not; Cooperative at twice these.
   const std::int64_t few = gathers ? 1536 : 3072;
   const bool ping_pong = op.c.dtype == DType::kFp32 && second.size(0) <= few * experts;
   Variants(ping_pong, gathers, transposed).visit([&](auto is_ping_pong, auto gather, auto transpose) {

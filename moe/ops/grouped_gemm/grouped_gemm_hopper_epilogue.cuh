@@ -1,5 +1,5 @@
-// The epilogue of the M-grouped GEMMs, by dedicated warps while the consumers multiply the next tile: eight threads
-// share a row of the tile in shared memory, 8 columns each of 64.
+// Epilogue of the M-grouped GEMMs. Dedicated warps run it while consumers multiply the next tile. Eight threads share a
+// row of the tile in shared memory, and each owns 8 of every 64 columns.
 #pragma once
 
 #include "moe/ops/grouped_gemm/grouped_gemm_hopper_traits.cuh"
@@ -7,14 +7,14 @@
 
 namespace megalith::cuda::hopper {
 
-// Two values of w round(silu(gate) up).
+// Computes two values of w round(silu(gate) up).
 __device__ inline unsigned weighted_swiglu(unsigned gate, unsigned up, float weight) {
   const float2 g = unpack_bf16x2(gate), u = unpack_bf16x2(up);
   return pack_bf16x2(routed_output(routed_activation<bf16>(g.x, u.x), weight),
                      routed_output(routed_activation<bf16>(g.y, u.y), weight));
 }
 
-// Two values: the gradients of gate and up replace gate and up, and the forward's y replaces dy.
+// Two values: gradients replace gate and up, and forward's y replaces dy.
 __device__ inline void swiglu_backward(unsigned& dy, float weight, unsigned& gate, unsigned& up, float& sum) {
   const float2 g = unpack_bf16x2(gate), u = unpack_bf16x2(up), d = unpack_bf16x2(dy);
   const RoutedGradient x = routed_gradient<bf16>(g.x, u.x, d.x, weight, sum);
@@ -28,7 +28,7 @@ __device__ inline void store(Bf16* to, uint4 v, bool live) {
   if (live) *reinterpret_cast<uint4*>(to) = v;
 }
 
-// Stores one consumer's rows of the tile as they are, or with SwiGLU.
+// Stores one consumer's rows of the tile, unchanged or with SwiGLU.
 template <class Traits>
 __device__ inline void store_rows(const MGroupedArguments& p, const MGroupedSharedStorage<Traits>& shared, int consumer,
                                   std::int64_t first_row, int live_rows, int first_column, bool second) {
@@ -63,7 +63,7 @@ __device__ inline void store_rows(const MGroupedArguments& p, const MGroupedShar
   }
 }
 
-// A thread's part of a row of h: 8 gates and ups in each 64 columns of the tile.
+// A thread's part of a row of h: 8 gates and ups for every 64 columns of the tile.
 template <int kBlockN>
 struct HiddenRow {
   uint4 gate[kBlockN / 64], up[kBlockN / 64];
@@ -82,7 +82,7 @@ struct HiddenRow {
   }
 };
 
-// SwiGLU's gradient of one consumer's rows. A row's part of h is loaded while the row before is computed.
+// Stores SwiGLU's gradient of one consumer's rows. A row's part of h is loaded while the previous row is computed.
 template <class Traits>
 __device__ inline void store_swiglu_backward(const MGroupedArguments& p, MGroupedSharedStorage<Traits>& shared,
                                              int consumer, unsigned phase, std::int64_t first_row, int live_rows,
@@ -90,7 +90,7 @@ __device__ inline void store_swiglu_backward(const MGroupedArguments& p, MGroupe
   constexpr int kBlockN = Traits::kBlockN;
   const int thread = Traits::epilogue_thread(), chunk = thread % 8;
   constexpr int kStep = Traits::kEpilogueThreads / 8, kTimes = (kWgmmaM + kStep - 1) / kStep;
-  const auto row_of = [&](int i) { return thread / 8 + i * kStep; };  // among the consumer's
+  const auto row_of = [&](int i) { return thread / 8 + i * kStep; };  // row in the consumer's tile
   const auto lives = [&](int i) { return row_of(i) < kWgmmaM && consumer * kWgmmaM + row_of(i) < live_rows; };
   HiddenRow<kBlockN> next;
   const auto fetch = [&](int i) {
@@ -118,7 +118,7 @@ __device__ inline void store_swiglu_backward(const MGroupedArguments& p, MGroupe
       store(p.c + at + 64 * c, now.gate[c], inside);
       store(p.c + at + p.columns + 64 * c, now.up[c], inside);
       store(p.y + r * p.columns + first_column + chunk * 8 + 64 * c, d, inside);
-      sums[c] = exists ? sum : 0;  // beyond the columns an infinite dy times 0 would be NaN
+      sums[c] = exists ? sum : 0;  // beyond the columns, an infinite dy times 0 would be NaN
     }
 #pragma unroll
     for (int c = 0; c < kBlockN / 64; ++c) sums[c] = sum_of_packs(sums[c]);
@@ -132,7 +132,7 @@ __device__ inline void store_swiglu_backward(const MGroupedArguments& p, MGroupe
   }
 }
 
-// The epilogue warps, for all tiles of the block.
+// Runs the epilogue warps, for all tiles of the block.
 template <class Traits>
 __device__ inline void run_epilogue(const MGroupedArguments& p, MGroupedSharedStorage<Traits>& shared) {
   unsigned phase[kConsumers] = {0, 0};

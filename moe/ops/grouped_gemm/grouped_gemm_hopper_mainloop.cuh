@@ -1,14 +1,14 @@
-// M-grouped GEMM, c_r = a_r B_e: tiles of 128 rows of one expert by 256 columns (192 before SwiGLU's gradient). Bound
-// by the tensor cores and by power, next by the bandwidth of L2. Cooperative: both consumer warpgroups work on a tile,
-// each on 64 of its rows. Each element sums k in ascending order, so results are deterministic. The epilogue reads the
-// tile rounded to bf16 from shared memory.
+// M-grouped GEMM, c_r = a_r B_e: tiles of 128 rows of one expert by 256 columns (192 for SwiGLU's gradient). Limited by
+// the tensor cores and by power, next by L2 bandwidth. Cooperative: both consumer warpgroups work on a tile, 64 rows
+// each. Each element sums k in ascending order, so results are deterministic. The epilogue reads the tile, rounded to
+// bf16, from shared memory.
 #pragma once
 
 #include "moe/ops/grouped_gemm/grouped_gemm_hopper_epilogue.cuh"
 
 namespace megalith::cuda::hopper {
 
-// TMA loads of b for one stage.
+// Issues TMA loads of b for one stage.
 template <class Traits>
 __device__ inline void load_b(const MGroupedArguments& p, unsigned to, unsigned full_barrier,
                               const MGroupedTileScheduler<Traits>& tile, int k_block) {
@@ -29,11 +29,11 @@ __device__ inline void load_b(const MGroupedArguments& p, unsigned to, unsigned 
   }
 }
 
-// The producer warps fill stages, also those of the next tile while consumers multiply this one.
+// Runs the producer warps. They also fill stages of the next tile while consumers multiply the current one.
 template <class Traits>
 __device__ inline void run_producer(const MGroupedArguments& p, MGroupedSharedStorage<Traits>& shared,
                                     TileQueueWriter<Traits::kStages>& tile_queue, int k_blocks) {
-  constexpr int kTimes = kBlockM * 8 / Traits::kProducerThreads;  // rows of a thread; eight lanes copy 128 bytes of one
+  constexpr int kTimes = kBlockM * 8 / Traits::kProducerThreads;  // rows per thread; eight lanes copy a row
   const int thread = static_cast<int>(threadIdx.x), chunk = thread % 8, down = thread / 8;
   static_assert(!Traits::kGather || Traits::kProducerThreads % 64 == 0, "a thread's rows have one remainder modulo 8");
   if (!Traits::kGather && thread != 0) return;
@@ -41,7 +41,7 @@ __device__ inline void run_producer(const MGroupedArguments& p, MGroupedSharedSt
   PipelineState<Traits::kStages> pipeline;
   tile_queue.push();
   for (MGroupedTileScheduler<Traits> tile(p, shared); tile.found; tile.next()) {
-    unsigned sources[kTimes];  // where rows start, in 16 bytes
+    unsigned sources[kTimes];  // start of each row, in units of 16 bytes
     unsigned live = 0;
     if constexpr (Traits::kGather) {
 #pragma unroll
@@ -76,7 +76,7 @@ __device__ inline void run_producer(const MGroupedArguments& p, MGroupedSharedSt
   }
 }
 
-// A consumer warpgroup: multiplies its 64 rows of each tile, and leaves them to the epilogue.
+// Runs a consumer warpgroup: multiplies its 64 rows of each tile, and passes them to the epilogue.
 template <class Traits>
 __device__ inline void run_consumer(const MGroupedArguments& p, MGroupedSharedStorage<Traits>& shared, int k_blocks) {
   constexpr int kBlockN = Traits::kBlockN;
@@ -87,7 +87,7 @@ __device__ inline void run_consumer(const MGroupedArguments& p, MGroupedSharedSt
   PipelineState<Traits::kStages> pipeline;
   unsigned c_phase = 0;
   for (MGroupedTileScheduler<Traits> tile(p, shared); tile.found; tile.next()) {
-    if (tile.live_rows <= consumer * kWgmmaM) {  // no row of this warpgroup: only free the stages
+    if (tile.live_rows <= consumer * kWgmmaM) {  // no row for this warpgroup: only frees the stages
       for (int k_block = 0; k_block < k_blocks; ++k_block, pipeline.advance()) {
         mbarrier_wait(shared_address(&shared.full_barriers[pipeline.stage]), pipeline.phase);
         __syncwarp();
@@ -125,10 +125,10 @@ __device__ inline void run_consumer(const MGroupedArguments& p, MGroupedSharedSt
   }
 }
 
-// The body of all M-grouped kernels.
+// Body of all M-grouped kernels.
 template <class Traits>
 __device__ __forceinline__ void run_m_grouped(const MGroupedArguments& p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // not in the code for other devices
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // excluded from the code for other devices
   extern __shared__ __align__(1024) unsigned char dynamic_shared[];
   auto& shared = *reinterpret_cast<MGroupedSharedStorage<Traits>*>(dynamic_shared);
   TileQueueWriter<Traits::kStages> tile_queue(p.tile_counter, shared.tile_queue);
@@ -150,7 +150,7 @@ __device__ __forceinline__ void run_m_grouped(const MGroupedArguments& p) {
   }
   __syncthreads();
   const int k_blocks = p.depth / kBlockK * (Traits::kMajorB == Major::kK ? 1 : 1 + p.pair);
-  if (threadIdx.x / kWarpgroupThreads % 3 == 0) {  // the first warpgroup, and the fourth where there is one
+  if (threadIdx.x / kWarpgroupThreads % 3 == 0) {  // the first warpgroup, and the fourth if present
     setmaxnreg_dec<Traits::kEpilogueRegisters>();
     if (threadIdx.x < Traits::kProducerThreads) {
       run_producer(p, shared, tile_queue, k_blocks);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void run_m_grouped(const MGroupedArguments& p) {
 #endif
 }
 
-// A kernel for each op, so that a profile shows the op's name.
+// One kernel per op, so that a profile shows the op's name.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
     grouped_gemm_kernel(const __grid_constant__ MGroupedArguments p) {

@@ -1,15 +1,15 @@
-// The dynamic persistent tile scheduler of Hopper's grouped GEMMs: blocks take tile indices from a counter in global
-// memory, and find each tile's expert and place from the offsets.
+// Dynamic persistent tile scheduler of Hopper's grouped GEMMs. Blocks take tile indices from a counter in global
+// memory, and derive each tile's expert and position from the offsets.
 #pragma once
 
 #include "moe/ops/grouped_gemm/grouped_gemm_hopper.cuh"
 
 namespace megalith::cuda::hopper {
 
-// The block's tile indices, ascending, from the one thread that takes them to all others.
+// Queue of the block's tile indices, ascending, from the thread that takes them to all threads.
 template <int kStages>
 struct TileQueue {
-  static constexpr int kMaxLag = kStages + 2;  // of a reader: a tile in each stage, and two whose results are stored
+  static constexpr int kMaxLag = kStages + 2;  // maximum lag of a reader: one tile per stage, and two in the epilogue
   static constexpr int kSize = 8;
   static_assert(kSize > kMaxLag);
   int tile[kSize];
@@ -20,22 +20,22 @@ struct TileQueue {
   }
 };
 
-// Takes the block's tiles. The counter is shared, so that a block which starts late, after another kernel on its
-// multiprocessor, takes fewer. All threads may call it; only the block's first thread acts.
+// Takes tiles for the block. The counter is shared by all blocks, so a block that starts late takes fewer tiles. All
+// threads may call it; only the block's first thread acts.
 template <int kStages>
 class TileQueueWriter {
  public:
-  // `tile_counter` is zero when the kernel starts.
+  // `tile_counter` is zero at kernel start.
   __device__ TileQueueWriter(int* tile_counter, TileQueue<kStages>& queue)
       : tile_counter_(tile_counter), queue_(queue) {
     take();
   }
-  // Called once per k-block of a tile: the next tile is taken while the last stages of this one are filled. Late, so
-  // that all blocks end at nearly the same time; early enough to hide the latency of the atomic.
+  // Called once per k-block of a tile. Takes the next tile while the last stages of the current tile are filled. This
+  // is late enough that all blocks end nearly together, and early enough to hide the atomic's latency.
   __device__ void prefetch(int k_block, int k_blocks) {
     if (k_block == max(0, k_blocks - kPrefetchStages)) take();
   }
-  // Passes on the tile that was taken last.
+  // Pushes the tile that was taken last.
   __device__ void push() {
     if (threadIdx.x != 0) return;
     const unsigned at = pushed_++ % queue_.kSize;
@@ -44,7 +44,7 @@ class TileQueueWriter {
   }
 
  private:
-  static constexpr int kPrefetchStages = 4;  // these take longer to fill than the atomic takes to return
+  static constexpr int kPrefetchStages = 4;  // filling these takes longer than the atomic
   __device__ void take() {
     if (threadIdx.x == 0) taken_ = atomicAdd(tile_counter_, 1);
   }
@@ -71,7 +71,7 @@ class TileQueueReader {
   unsigned popped_ = 0;
 };
 
-// For each expert, the sum of tiles_of(rows) over the experts before it; by the block's first warp.
+// For each expert, the sum of tiles_of(rows) over earlier experts; computed by the block's first warp.
 template <class TilesOf>
 __device__ inline void sum_tiles(int* before, const RoutedExperts& experts, const TilesOf& tiles_of) {
   const int lane = static_cast<int>(threadIdx.x);
@@ -89,12 +89,12 @@ __device__ inline void sum_tiles(int* before, const RoutedExperts& experts, cons
   if (lane == 0) before[0] = 0;
 }
 
-// Tiles of M that a raster group spans, for reuse in L2: the 132 tiles that an H200 computes at once then are 12 by 11,
-// nearly a square of both operands.
+// Tiles of M in a raster group, for L2 reuse. The 132 tiles that an H200 computes at once are then 12 by 11, nearly
+// square in both operands.
 inline constexpr int kRasterGroup = 12;
 
-// Place of a tile among the m_tiles by n_tiles of an expert: groups of kRasterGroup tiles of M one after the other, and
-// in a group along M first.
+// Position of a tile among an expert's m_tiles by n_tiles: groups of kRasterGroup tiles of M in order, and M first
+// within a group.
 class RasterPlace {
  public:
   RasterPlace() = default;

@@ -1,11 +1,10 @@
 // K-grouped GEMM, C_e += sum of a_r^T b_r over the expert's rows, or its transpose: tiles of 128 columns of a by 256 or
-// 192 of b, whose K are the expert's rows. Only a may be gathered, by cp.async, which costs more than TMA. A tile
-// belongs to one block for all its rows, which adds it to C once. Rows ascend, so both schedules are deterministic and
-// give the same bits. Where C is overwritten it is not read.
-//   Cooperative: a tile ends with TMA additions in L2, which no wgmma overlaps and which are slower than memory. For
-//                experts of many rows, where power binds: it has the least traffic of L2 and shared memory.
-//   PingPong:    C is loaded and stored while the other warpgroup multiplies. For experts of few rows, where memory
-//                binds.
+// 192 of b, whose K is the expert's rows. Only a may be gathered, by cp.async, which costs more than TMA. One block
+// processes all rows of a tile and adds the tile to C once. Rows are in ascending order, so both schedules are
+// deterministic and produce equal bits. Without accumulation C is not read.
+//   Cooperative: a tile ends with TMA additions in L2, which are slower than memory and overlap no wgmma. For many rows
+//   per expert, limited by power: it has the least traffic of L2 and shared memory.
+//   PingPong: C is loaded and stored while the other warpgroup multiplies. For few rows per expert, limited by memory.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +13,7 @@
 
 namespace megalith::cuda::hopper {
 
-// A Cooperative consumer warpgroup: 64 rows of each tile, and their epilogue.
+// Runs a Cooperative consumer warpgroup: 64 rows of each tile, and their epilogue.
 template <bool kGather, bool kTransposed, class C>
 __device__ inline void run_cooperative_consumer(const WgradArguments& p, WgradSharedStorage<Cooperative>& shared) {
   constexpr int kBlockN = Cooperative::kBlockN;
@@ -87,8 +86,8 @@ __device__ inline void run_cooperative_consumer(const WgradArguments& p, WgradSh
   if (kUsesTma) bulk_wait_group<0>();
 }
 
-// A PingPong consumer warpgroup: every other tile, for fp32 C. Where C is added to, its first subtiles are loaded while
-// the tile is multiplied.
+// Runs a PingPong consumer warpgroup: every other tile, for fp32 C. With accumulation, the first subtiles of C are
+// loaded while the tile is multiplied.
 template <bool kGather, bool kTransposed>
 __device__ inline void run_ping_pong_consumer(const WgradArguments& p, WgradSharedStorage<PingPong>& shared) {
   constexpr int kBlockN = PingPong::kBlockN, kSubtiles = kBlockM / 64 * kBlockN / 64;
@@ -100,8 +99,8 @@ __device__ inline void run_ping_pong_consumer(const WgradArguments& p, WgradShar
   const unsigned order_barrier = shared_address(&shared.order_barriers[consumer]);
   const unsigned other_order_barrier = shared_address(&shared.order_barriers[consumer ^ 1]);
   PipelineState<PingPong::kStages> pipeline;
-  // The first phase of warpgroup 0's order barrier counts as complete: it owns the first turn.
-  unsigned order_phase = consumer ^ 1, loaded_phases = 0;  // the latter a bit for each buffer
+  // Warpgroup 0 owns the first turn, so the first phase of its order barrier counts as complete.
+  unsigned order_phase = consumer ^ 1, loaded_phases = 0;  // loaded_phases: one bit per buffer
   bool owns_tile = consumer == 0;
   for (WgradTileScheduler<PingPong, kTransposed> tile(p, shared); tile.found; tile.next(), owns_tile = !owns_tile) {
     const int k_blocks = ceil_div(tile.rows, kBlockK);
@@ -115,10 +114,10 @@ __device__ inline void run_ping_pong_consumer(const WgradArguments& p, WgradShar
       subtiles.load(0);
       subtiles.load(1);
     }
-    // Without an order a warpgroup could wait for a stage two rounds early, whose phase has the same parity.
+    // Without this order, a warpgroup could wait for a stage two rounds early, whose phase has the same parity.
     mbarrier_wait(order_barrier, order_phase);
     order_phase ^= 1;
-    float accumulators[2][kBlockN / 2];  // rows 0 to 63 of the tile, 64 to 127
+    float accumulators[2][kBlockN / 2];  // rows 0 to 63 and 64 to 127 of the tile
     unsigned unreleased = 0;
     for (int k_block = 0; k_block < k_blocks; ++k_block, pipeline.advance()) {
       mbarrier_wait(shared_address(&shared.full_barriers[pipeline.stage]), pipeline.phase);

@@ -1,11 +1,11 @@
-// The epilogue of the K-grouped GEMM: consumers move accumulators by subtiles of 64 x 64 through shared memory to C.
+// Epilogue of the K-grouped GEMM: moves accumulators to C by 64 x 64 subtiles through shared memory.
 #pragma once
 
 #include "moe/ops/grouped_gemm/grouped_gemm_hopper_wgrad_producer.cuh"
 
 namespace megalith::cuda::hopper {
 
-// Calls f(tensor map, box, column, row) for those of a subtile's two boxes that begin inside of C; the subtile begins
+// Calls f(tensor map, box, column, row) for each of a subtile's two boxes that begins inside of C. The subtile begins
 // at the tile's columns `a` and `b`.
 template <class Tile, class F>
 __device__ inline void for_boxes(const WgradArguments& p, const Tile& tile, int a, int b, const F& f) {
@@ -21,7 +21,7 @@ __device__ inline void for_boxes(const WgradArguments& p, const Tile& tile, int 
   }
 }
 
-// Adds a subtile to a C of bf16, or overwrites C: up to `rows` rows from `to` on, and their first `columns` values.
+// Adds a subtile to a bf16 C, or overwrites C: up to `rows` rows from `to` on, and their first `columns` values.
 __device__ inline void store_subtile(Bf16* to, std::int64_t stride, EpilogueSubtile& subtile, int rows, int columns,
                                      bool adds) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads, column = thread % 8 * 8;
@@ -41,8 +41,8 @@ __device__ inline void store_subtile(Bf16* to, std::int64_t stride, EpilogueSubt
   }
 }
 
-// The subtiles of a PingPong tile, loaded from C, added to and stored by way of two buffers. Subtiles 0 to 5 are 64
-// rows of a by 64 columns of b; even ones have the tile's first 64 rows.
+// Subtiles of a PingPong tile: loaded from C, added to, and stored through two buffers. Subtiles 0 to 5 are 64 rows of
+// a by 64 columns of b; even ones have the tile's first 64 rows.
 template <class Tile>
 struct EpilogueSubtiles {
   const WgradArguments& p;
@@ -57,7 +57,7 @@ struct EpilogueSubtiles {
   __device__ void for_boxes(int i, const F& f) const {
     hopper::for_boxes(p, tile, i % 2 * kWgmmaM, i / 2 * 64, f);
   }
-  // Called by one thread, as is `store`.
+  // load() and store() are called by one thread.
   __device__ void load(int i) const {
     if (!inside(i)) return;
     const unsigned barrier = shared_address(&loaded_barriers[i % 2]);
@@ -76,8 +76,8 @@ struct EpilogueSubtiles {
   }
 };
 
-// Adds a thread's 32 accumulators of a subtile to the subtile, or overwrites it; `to` is the address of the first one's
-// element. XOR with 16, 32 and 48 goes to neighbouring 16-byte chunks of swizzled rows.
+// Adds a thread's 32 accumulators to a subtile, or overwrites it; `to` is the address of the first element. XOR with
+// 16, 32 and 48 selects adjacent 16-byte chunks of swizzled rows.
 template <bool kTransposed, bool kAdds>
 __device__ inline void store_accumulators(unsigned to, const float* v) {
   constexpr int kEightRows = 8 * kSwizzleBytes;

@@ -1,5 +1,5 @@
 // Arguments, schedules, shared memory, tile scheduler and producer of the K-grouped GEMM
-// (grouped_gemm_hopper_wgrad.cuh): an expert's rows are the K of its matrix.
+// (grouped_gemm_hopper_wgrad.cuh). An expert's rows are the K of its matrix.
 #pragma once
 
 #include "moe/ops/grouped_gemm/grouped_gemm_hopper_scheduler.cuh"
@@ -8,47 +8,47 @@ namespace megalith::cuda::hopper {
 
 struct WgradArguments {
   CUtensorMap a, b;           // boxes of 64 columns by 64 rows
-  CUtensorMap c_map, c2_map;  // of fp32: matrix, row, column; boxes of 32 columns by 64 rows
+  CUtensorMap c_map, c2_map;  // fp32; dims matrix, row, column; boxes of 32 columns by 64 rows
   RoutedExperts experts;
   const int* index;
-  const Bf16* a_rows;  // of a gathered a
+  const Bf16* a_rows;  // if a is gathered
   std::int64_t a_stride;
   void *c, *c2;
   int a_columns, b_columns;  // of one C
-  bool adds;                 // or overwrites C
+  bool adds;                 // otherwise overwrites C
   int* tile_counter;
-  int pair;             // 1: the rows of C and those of c2 after them are the columns of the operand that has them
-  GatherLimits limits;  // of a gathered a
+  int pair;             // 1: the rows of C, then those of c2, are the columns of the operand that has them
+  GatherLimits limits;  // for a gathered a
 };
 
 inline constexpr int kWgradThreads = (1 + kConsumers) * kWarpgroupThreads;
 
-// Both consumer warpgroups multiply one tile, each half of its rows.
+// Both consumer warpgroups multiply one tile, half of its rows each.
 struct Cooperative {
   static constexpr int kConsumersOfTile = 2;
   static constexpr int kBlockN = 256, kStages = 3;
-  // Named barriers: one of both consumers, and one of each; 0 is __syncthreads.
+  // Named barriers: one for both consumers, and one for each; 0 is __syncthreads.
   static constexpr int kTileBarrier = 1, kWarpgroupBarrier = 2;
 };
-// Each consumer warpgroup has its own tiles, and multiplies while the other adds to C. Its accumulators are for all 128
-// rows, which leaves registers for 192 columns.
+// Each consumer warpgroup has separate tiles, and multiplies while the other adds to C. Its accumulators cover all 128
+// rows, so registers suffice for 192 columns.
 struct PingPong {
   static constexpr int kConsumersOfTile = 1;
   static constexpr int kBlockN = 192, kStages = 4;
-  static constexpr int kTileBarrier = 1, kWarpgroupBarrier = 1;  // a tile's consumers are one warpgroup
+  static constexpr int kTileBarrier = 1, kWarpgroupBarrier = 1;  // a tile has one consumer warpgroup
 };
 template <class Schedule>
 inline constexpr int kWgradStageBytesB = Schedule::kBlockN* kBlockK* static_cast<int>(sizeof(Bf16));
 
-// Registers of a producer thread: one that only issues TMA needs few; a gathering one holds the row numbers and
-// addresses of its copies. PingPong has none to give away: it has 192 accumulators a thread, Cooperative 128.
+// Registers of a producer thread. A thread that only issues TMA needs few; a gathering thread holds row indices and
+// addresses. PingPong has none to spare: 192 accumulators per thread, against 128 for Cooperative.
 template <class Schedule, bool kGather>
 inline constexpr int kWgradProducerRegisters = kGather&& Schedule::kConsumersOfTile == kConsumers ? 56 : 40;
 template <class Schedule, bool kGather>
 inline constexpr int kWgradConsumerRegisters = consumer_registers(kWgradThreads,
                                                                   kWgradProducerRegisters<Schedule, kGather>);
 
-// Epilogue subtile: 64 x 64 fp32 values of C in shared memory, as two TMA boxes of 32 columns, swizzled.
+// Epilogue subtile: 64 x 64 fp32 values of C in shared memory, as two swizzled TMA boxes of 32 columns.
 struct EpilogueSubtile {
   float boxes[2][64][32];
   __device__ float* at(int row, int column) {
@@ -60,19 +60,19 @@ template <class Schedule>
 struct WgradSharedStorage {
   alignas(1024) unsigned char a[Schedule::kStages][kStageBytesA];
   alignas(1024) unsigned char b[Schedule::kStages][kWgradStageBytesB<Schedule>];
-  alignas(1024) EpilogueSubtile subtiles[kConsumers][2];  // of each consumer warpgroup
+  alignas(1024) EpilogueSubtile subtiles[kConsumers][2];  // for each consumer warpgroup
   std::uint64_t full_barriers[Schedule::kStages], empty_barriers[Schedule::kStages];
   TileQueue<Schedule::kStages> tile_queue;
-  int experts_before[kMaxExperts + 1];  // those with rows
+  int experts_before[kMaxExperts + 1];  // earlier experts with rows
   // PingPong:
-  std::uint64_t loaded_barriers[kConsumers][2];  // C is in the subtile
-  std::uint64_t order_barriers[kConsumers];      // the other warpgroup has found all stages of its tile full
+  std::uint64_t loaded_barriers[kConsumers][2];  // C is loaded into the subtile
+  std::uint64_t order_barriers[kConsumers];      // the other warpgroup found all stages of its tile full
 };
 
 static_assert(sizeof(WgradSharedStorage<Cooperative>) <= kMaxSharedBytes);
 static_assert(sizeof(WgradSharedStorage<PingPong>) <= kMaxSharedBytes);
 
-// The block's tiles, expert after expert.
+// The block's tiles, ordered by expert.
 template <class Schedule, bool kTransposed_>
 class WgradTileScheduler {
  public:
@@ -97,28 +97,28 @@ class WgradTileScheduler {
     a_column = (a_tile - (second && !kTransposed ? of_one : 0)) * kBlockM;
     b_column = (b_tile - (second && kTransposed ? of_one : 0)) * kBlockN;
   }
-  // First columns of the operands themselves.
+  // First columns in the operands.
   __device__ int a_first() const { return a_column + (second && !kTransposed ? p_.a_columns : 0); }
   __device__ int b_first() const { return b_column + (second && kTransposed ? p_.b_columns : 0); }
 
   bool found = false;  // false after the last tile
   int expert = 0;
-  int first_row = 0, rows = 0;     // of the expert
-  int a_column = 0, b_column = 0;  // of C or c2
-  bool second = false;             // c2
+  int first_row = 0, rows = 0;     // rows of the expert
+  int a_column = 0, b_column = 0;  // in C or c2
+  bool second = false;             // the tile belongs to c2
 
  private:
   static constexpr int kBlockN = Schedule::kBlockN;
   const WgradArguments& p_;
-  const int* before_;  // experts before that have rows
+  const int* before_;  // earlier experts with rows
   TileQueueReader<Schedule::kStages> queue_;
 };
 
-// The producer warpgroup fills stages, also those of the next tile while consumers multiply this one.
+// Runs the producer warpgroup. It also fills stages of the next tile while consumers multiply the current one.
 template <class Schedule, bool kGather, bool kTransposed>
 __device__ inline void run_wgrad_producer(const WgradArguments& p, WgradSharedStorage<Schedule>& shared,
                                           TileQueueWriter<Schedule::kStages>& tile_queue) {
-  constexpr int kTimes = kBlockK / 8;  // rows of a thread in a k-block; half a warp copies one
+  constexpr int kTimes = kBlockK / 8;  // rows per thread and k-block; a half-warp copies a row
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   if (!kGather && thread != 0) return;
   PipelineState<Schedule::kStages> pipeline;
@@ -154,7 +154,7 @@ __device__ inline void run_wgrad_producer(const WgradArguments& p, WgradSharedSt
         }
       }
       if constexpr (kGather) {
-        int from[kTimes];  // before any copy, as the compiler keeps their order
+        int from[kTimes];  // all shuffles precede the copies, since the compiler keeps the copies' order
 #pragma unroll
         for (int i = 0; i < kTimes; ++i) from[i] = __shfl_sync(~0u, index, lane / 16 + 2 * i);
         if (k_block + 1 < k_blocks) index = index_of(k_block + 1);
@@ -171,7 +171,7 @@ __device__ inline void run_wgrad_producer(const WgradArguments& p, WgradSharedSt
   }
 }
 
-// Overwrites C of experts without rows, which have no tiles, by zeros; by a warpgroup of each block.
+// Zeroes C of experts without rows, which have no tiles; one warpgroup of each block.
 template <class C>
 __device__ inline void clear_without_rows(const WgradArguments& p) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads, lane = thread % 32;
@@ -191,8 +191,8 @@ __device__ inline void clear_without_rows(const WgradArguments& p) {
   }
 }
 
-// Overwrites the rows of a stage from `first` on, which belong to the next expert or to none, by zeros; by the tile's
-// consumers. A gathered a has zeros there already.
+// Zeroes the rows of a stage from `first` on, which belong to the next expert or to none. The tile's consumers call it.
+// A gathered a has zeros there already.
 template <class Schedule, bool kGather>
 __device__ inline void clear_stage_rows(WgradSharedStorage<Schedule>& shared, int stage, int first) {
   constexpr int kThreads = Schedule::kConsumersOfTile * kWarpgroupThreads;

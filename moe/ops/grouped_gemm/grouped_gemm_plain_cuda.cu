@@ -1,5 +1,5 @@
-// Compute-bound. The grid is of the capacity's size; a block finds its expert and rows from the offsets, so that ragged
-// experts need no padding and a replay takes another routing. Deterministic: an element is one sum in one block.
+// Compute-bound. The grid covers the capacity. A block finds its expert and rows from the offsets, so ragged experts
+// need no padding and graph replays accept new routings. Deterministic: one block computes each element as one sum.
 #include "moe/ops/grouped_gemm/grouped_gemm_plain_cuda.h"
 
 #include "core/ops/cuda_launch.cuh"
@@ -11,7 +11,7 @@ namespace megalith::cuda {
 
 namespace {
 
-// Rows of experts in order, or as `index` says.
+// Rows of experts, in order or by `index`.
 template <class T>
 struct RoutedOperand {
   const T* data;
@@ -20,7 +20,7 @@ struct RoutedOperand {
 
   RoutedOperand(const Tensor& x, const Tensor& rows)
       : data(x.as<const T>()), stride(x.stride(0)), index(rows.as<const std::int32_t>()) {}
-  // From routed row `first` and column `column` on.
+  // Lines from routed row `first` and column `column` on.
   __device__ Lines<T> from(int first, std::int64_t column, int lines, int elements) const {
     if (index != nullptr) return {data + column, stride, index + first, lines, elements};
     return {data + first * stride + column, stride, nullptr, lines, elements};
@@ -33,7 +33,7 @@ __device__ inline void store_pair(T* to, bool both, float x, float y) {
   if (both) to[1] = narrow<T>(y);
 }
 
-// Two elements at an address that is a multiple of their size.
+// Stores two elements at an address that is a multiple of their size.
 template <class T>
 __device__ inline void store_whole_pair(T* to, float x, float y) {
   if constexpr (sizeof(T) == 2) {
@@ -62,14 +62,14 @@ struct GemmArguments {
   const T *b, *b2;  // b2 may be null
   T* c;
   std::int64_t c_stride;
-  int k, n;               // of one matrix
+  int k, n;               // per matrix
   unsigned matrix_tiles;  // tiles of n
   unsigned column_tiles;  // of c
-  GatherLimits limits;    // of a gathered a
+  GatherLimits limits;    // for a gathered a
 };
 
-// A block owns a tile of c, of rows of one expert. Neighbouring tiles of N come one after the other, so that a's rows
-// are read from memory once and an expert's matrix stays in L2 while it fits.
+// A block owns a tile of c within the rows of one expert. Tiles adjacent in N run consecutively. Therefore rows of a
+// are read from memory once, and an expert's matrix stays in L2 while it fits.
 template <class T, bool kTransposeB, bool kVector>
 __global__ void __launch_bounds__(kTileThreads) grouped_gemm_kernel(const GemmArguments<T> a) {
   __shared__ TilePanels<T, true, kTransposeB> panels;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kTileThreads) grouped_gemm_kernel(const GemmAr
   if (kChecksIndices && a.a.index != nullptr && a.k > 0 && !are_rows(a.a.index, tile.first, tile.rows, a.limits))
     return;
   const unsigned column_tile = blockIdx.x % a.column_tiles;
-  const bool second = column_tile >= a.matrix_tiles;  // of a transposed pair
+  const bool second = column_tile >= a.matrix_tiles;  // second matrix of a transposed pair
   const int column = static_cast<int>(second ? column_tile - a.matrix_tiles : column_tile) * kTile;
   const int columns = a.n - column;
   const std::int64_t matrix = std::int64_t{tile.expert} * a.k * a.n;
@@ -114,15 +114,15 @@ struct WgradArguments {
   RoutedExperts offsets;
   RoutedOperand<T> a, b;
   C *c, *c2;              // c2 may be null
-  bool adds;              // or overwrites
-  int m, n;               // of one matrix
+  bool adds;              // otherwise overwrites
+  int m, n;               // per matrix
   unsigned matrix_tiles;  // tiles of m
   unsigned row_tiles;     // of both matrices
   unsigned column_tiles;
-  GatherLimits limits;  // of the gathered operand
+  GatherLimits limits;  // for the gathered operand
 };
 
-// A block owns a tile of an expert's matrix for all its rows, and adds to it or writes it once.
+// A block owns a tile of an expert's matrix for all rows of the expert, and adds to it or writes it once.
 template <class T, class C, bool kVector>
 __global__ void __launch_bounds__(kTileThreads) grouped_gemm_wgrad_kernel(const WgradArguments<T, C> a) {
   __shared__ TilePanels<T, false, false> panels;
@@ -166,7 +166,7 @@ int extent(std::int64_t size) {
   return static_cast<int>(size);
 }
 
-// At least one, so that a kernel can divide by them.
+// Number of tiles, at least one, since kernels divide by it.
 unsigned tiles_of(std::int64_t size) { return blocks_for(size, kTile); }
 
 bool are_packs(std::int64_t elements, DType dtype) {
@@ -213,7 +213,7 @@ void run_plain(CudaStream& stream, const GroupedGemmWgrad& op) {
   Variants(op.a.dtype, op.c.dtype, vector).visit([&](auto type, auto sum_type, auto is_vector) {
     using T = decltype(type);
     using C = decltype(sum_type);
-    if constexpr (sizeof(C) >= sizeof(T)) {  // check() has refused a bf16 sum of fp32 terms
+    if constexpr (sizeof(C) >= sizeof(T)) {  // check() rejects bf16 sums of fp32 terms
       const WgradArguments<T, C> arguments{.offsets = offsets,
                                            .a = RoutedOperand<T>(op.a, op.a_index),
                                            .b = RoutedOperand<T>(op.b, op.b_index),

@@ -1,5 +1,5 @@
-// Grouped GEMMs for any shape, alignment and dtype, on any device from compute_80 on. A fused op is the product and
-// then the routed SwiGLU.
+// Grouped GEMMs for any shape, alignment and dtype, on devices from compute_80 on. A fused op runs the GEMM and then
+// the routed SwiGLU.
 #pragma once
 
 #include "moe/ops/grouped_gemm/grouped_gemm.h"

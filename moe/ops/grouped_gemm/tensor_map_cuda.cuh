@@ -10,7 +10,7 @@
 
 namespace megalith::cuda {
 
-// Makes TMA descriptors; kept by a stream. All boxes have rows of 128 bytes, with the 128-byte swizzle in shared
+// Creates TMA descriptors; a stream owns it. All boxes have rows of 128 bytes, with the 128-byte swizzle in shared
 // memory. Addresses and strides are multiples of 16 bytes.
 class TensorMaps {
  public:
@@ -19,7 +19,7 @@ class TensorMaps {
 
   // Boxes of 64 columns and `box_rows` rows of a bf16 [rows, columns], whose rows may be strided.
   CUtensorMap rows(const Tensor& x, unsigned box_rows) const;
-  // Boxes of 32 columns and 64 rows of one of `count` fp32 matrices, [count rows, columns] together, contiguous.
+  // Boxes of 32 columns and 64 rows of one of `count` contiguous fp32 matrices, stacked as [count rows, columns].
   CUtensorMap matrices(const Tensor& c, std::int64_t count) const;
 
  private:
@@ -31,7 +31,7 @@ class TensorMaps {
   };
   CUtensorMap map(CUtensorMapDataType type, void* data, const Extent& extent) const;
 
-  decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;  // the driver's
+  decltype(&cuTensorMapEncodeTiled) encode_ = nullptr;  // driver function
 };
 
 const TensorMaps& tensor_maps(CudaStream& stream);

@@ -1,4 +1,4 @@
-// The kernels of CUDA in a build without it: no CudaStream exists there, so that none is reached.
+// Stubs of the CUDA kernels for builds without CUDA, in which no CudaStream exists.
 #include "moe/ops/expert_bias.h"
 #include "moe/ops/expert_capacity.h"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"

@@ -1,4 +1,4 @@
-// How much room is planned for rows of other ranks' tokens, and how much more is when it was too little.
+// Tests of the planned capacity for other ranks' tokens, and of its growth after an overflow.
 #include "moe/expert_room.h"
 
 #include <gtest/gtest.h>
@@ -10,14 +10,14 @@ namespace {
 constexpr RoutedSizes kSizes{.tokens = 128, .choices = 2, .experts = 8, .ranks = 4};
 
 TEST(ExpertRoom, IsAFactorAboveTheMean) {
-  const double arrived = 512 * (1 - (6.0 / 8) * (5.0 / 7));  // not both choices elsewhere
+  const double arrived = 512 * (1 - (6.0 / 8) * (5.0 / 7));  // neither choice elsewhere
   EXPECT_DOUBLE_EQ(mean_rows(kSizes).arrived, arrived);
   EXPECT_DOUBLE_EQ(mean_rows(kSizes).rows, 256);
   EXPECT_EQ(expert_room(kSizes, 1), (ExpertRoom{.arrived = 256, .rows = 256}));
   EXPECT_EQ(expert_room(kSizes, 1.01), (ExpertRoom{.arrived = 256, .rows = 384}));
   EXPECT_EQ(expert_room(kSizes, 1e6), (ExpertRoom{.arrived = 512, .rows = 1024}));
   EXPECT_EQ(most_room(kSizes), (ExpertRoom{.arrived = 512, .rows = 1024}));
-  RoutedSizes three = kSizes;  // choices, of which two are of one rank at most
+  RoutedSizes three = kSizes;  // at most two choices are on one rank
   three.choices = 3;
   EXPECT_EQ(most_room(three), (ExpertRoom{.arrived = 512, .rows = 1024}));
 }
@@ -29,7 +29,7 @@ TEST(ExpertRoom, OfRanksThatSplitExpertsIsForTheRowsOfAll) {
   EXPECT_EQ(most_room(kSplit), (ExpertRoom{.arrived = 512, .rows = 1024}));
 }
 
-// Whichever was short; what was needed has room then, also after the factor's rounding.
+// The larger need counts, and the new capacity covers it after rounding.
 TEST(ExpertRoom, GrowsByATenthAtLeastAndHoldsWhatWasNeeded) {
   EXPECT_DOUBLE_EQ(larger_factor(kSizes, {.arrived = 100, .rows = 512}, 1.5), 2.2);
   EXPECT_DOUBLE_EQ(larger_factor(kSizes, {.arrived = 257, .rows = 10}, 1.5), 1.1 * 1.5);
@@ -41,7 +41,7 @@ TEST(ExpertRoom, GrowsByATenthAtLeastAndHoldsWhatWasNeeded) {
   }
 }
 
-// Where every token comes to every rank there is room for all from the start, and only rows can be short.
+// If all tokens arrive at every rank, their capacity is complete from the start; only rows can overflow.
 TEST(ExpertRoom, WhereAllArriveGrowsByTheRowsAlone) {
   RoutedSizes all = kSizes;
   all.all_arrive = true;
@@ -52,7 +52,7 @@ TEST(ExpertRoom, WhereAllArriveGrowsByTheRowsAlone) {
   EXPECT_EQ(most_room(all), most_room(kSizes));
   EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 320}, 1), 1.1 * 1.25);
   EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 10}, 1.5), 1.1 * 1.5);
-  // Of one choice the rows are a quarter of what arrives.
+  // With one choice, the mean number of rows is a quarter of the arriving tokens.
   all.choices = 1;
   EXPECT_DOUBLE_EQ(mean_rows(all).arrived, 512);
   EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 192}, 1), 1.1 * 1.5);

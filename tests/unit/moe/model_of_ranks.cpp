@@ -14,7 +14,7 @@ namespace megalith::test {
 
 namespace {
 
-// How the rows of a rank travel.
+// Dispatcher of a rank, with its stream.
 struct RankRows {
   RankRows(Stream& compute, Communicator& group, MoeTokenDispatcher way)
       : stream(compute.device(), "rows of experts", compute.instruments()),
@@ -61,12 +61,12 @@ ModelResult expect_replays_with_other_tokens(ModelCase c, const ModelResult& eag
 }
 
 void expect_ranks_replay_with_other_tokens(Communicator& group, DeviceType device, MoeTokenDispatcher way) {
-  std::vector<std::unique_ptr<RankRows>> rows;  // of the plan and of the run, for each of the two below
+  std::vector<std::unique_ptr<RankRows>> rows;  // for the plan and the run of each model below
   ModelCase c{.config = moe_model_config(DType::kBf16, device),
               .device = device,
               .seed = 1 + static_cast<std::uint64_t>(group.rank())};
   c.config.moe.num_experts = 8;
-  c.config.moe.combine_groups = 4;  // more than two ranks need
+  c.config.moe.combine_groups = 4;  // more than two ranks require
   c.factories_on = [&](Stream& compute) {
     rows.push_back(std::make_unique<RankRows>(compute, group, way));
     return GptFactories{.moe = moe_factory({.experts = {.rank = group.rank(), .ranks = group.size()},
@@ -81,10 +81,10 @@ void expect_ranks_replay_with_other_tokens(Communicator& group, DeviceType devic
   group.rehearse_captures(true);
   const ModelResult eager = run_model(c);
   group.rehearse_captures(false);
-  const std::int64_t eagerly = went(), of_microbatch = 8;  // in each of two layers four times
+  const std::int64_t eagerly = went(), of_microbatch = 8;  // four exchanges in each of two layers
   EXPECT_EQ(eagerly, of_microbatch * c.microbatches);
   const ModelResult replayed = expect_replays_with_other_tokens(c, eager);
-  const int steps_before = device == DeviceType::kCuda ? 1 : 0;  // in which libraries make their plans
+  const int steps_before = device == DeviceType::kCuda ? 1 : 0;  // eager steps in which libraries initialize
   EXPECT_EQ(went(), (1 + steps_before) * eagerly + of_microbatch * replayed.replays);
 }
 

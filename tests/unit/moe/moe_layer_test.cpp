@@ -1,5 +1,5 @@
-// A layer of experts, its segments one after the other, against the fp64 reference and against itself: replayed, fused,
-// recomputed.
+// Tests of a layer of experts, run segment by segment, against the fp64 reference. Replayed, fused and recomputed runs
+// are compared with the eager run.
 #include "moe/moe_layer.h"
 #include "moe/random_logits.h"
 
@@ -56,7 +56,7 @@ std::vector<MoeCase> cases() {
     MoeConfig single = experts(5, 1);
     single.router_pre_softmax = true;
     all.push_back({"one_choice" + backend, single, device});
-    MoeConfig three = experts(8, 3);  // losses
+    MoeConfig three = experts(8, 3);  // balancing losses
     three.router_pre_softmax = true;
     three.router_topk_scaling_factor = 1.5;
     three.router_num_groups = 2;
@@ -66,7 +66,7 @@ std::vector<MoeCase> cases() {
     three.z_loss_coeff = 0.1;
     all.push_back({"three_losses" + backend, three, device});
     MoeConfig limited = mixtral;
-    limited.expert_capacity_factor = 0.8;  // of 8 rows the mean, 6.4: rounded up
+    limited.expert_capacity_factor = 0.8;  // times the mean of 8 rows: 6.4, rounded up
     all.push_back({"lowest_dropped" + backend, limited, device});
     MoeConfig none = mixtral;
     none.expert_capacity_factor = 1e300;
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer, testing::ValuesIn(cases()), [](const a
 
 std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
-// Rounding of a chain of some ten ops, in fp32, relative to the whole tensor. `want` has each step-th element.
+// Tolerance for about ten fp32 ops, relative to the tensor's norm. `want` has every step-th element.
 void expect_near_reference(const std::vector<float>& got, const std::vector<double>& want, const std::string& name,
                            std::size_t step = 1) {
   ASSERT_EQ((got.size() + step - 1) / step, want.size()) << name;
@@ -128,7 +128,7 @@ struct Reference {
   reference::MoeSettings with;
   reference::MoeWeights weights;
   std::vector<double> hidden, residual, d_out, d_residual;
-  reference::MoeRun fixed;  // whose choices and dropped rows stay
+  reference::MoeRun fixed;  // provides fixed choices and dropped rows
 
   double loss() const {
     const reference::MoeRun run = reference::run_moe(with, weights, hidden, residual, &fixed);
@@ -137,7 +137,7 @@ struct Reference {
            static_cast<double>(kLossScale) * (run.aux + run.z);
   }
 
-  // Of the loss by x, one of the vectors above.
+  // Gradient of the loss by x, one of the vectors above.
   std::vector<double> gradient(std::vector<double>& x, std::size_t step = 1) const {
     constexpr double kStep = 1e-5;
     std::vector<double> quotients;
@@ -196,7 +196,7 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   const SegmentResult r = run_segment(segment_case(GetParam()), Run::kEager);
   Reference ref = reference_of(GetParam().moe, r);
   const reference::MoeRun want = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
-  ASSERT_GT(want.gap, 1e-4);  // else rounding decides
+  ASSERT_GT(want.gap, 1e-4);  // otherwise rounding decides choices
   ref.fixed = want;
   expect_near_reference(r.outputs[0], want.out, "out");
   expect_near_reference(r.outputs[1], want.residual, "residual");
@@ -206,11 +206,11 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   EXPECT_EQ(want.aux != 0, GetParam().moe.balancing_coeff() != 0);
   EXPECT_NEAR(sum(StepSum::kAuxLoss), want.aux, 1e-5 * want.aux);
   EXPECT_NEAR(sum(StepSum::kZLoss), want.z, 1e-5 * want.z);
-  // Gradients of hidden and residual are alike.
+  // Gradients of hidden and residual are equal.
   expect_near_reference(r.input_gradients[0], ref.gradient(ref.hidden), "d_hidden");
   EXPECT_EQ(r.input_gradients[0], r.input_gradients[1]);
   for (std::size_t i = 0; i < r.names.size(); ++i) {
-    // Of a large tensor some elements are looked at; of a pair as many of both halves.
+    // Samples elements of a large tensor, and equally many of both halves of a pair.
     const bool is_pair = r.names[i] == "shared_experts.linear_gate.weight";
     std::vector<double>& weight = ref.weights.at(r.names[i]);
     const std::size_t step = is_pair ? 5 : weight.size() > 300 ? 23 : 1;
@@ -224,7 +224,7 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
   }
 }
 
-// Which elements are dropped shows in the output: the layer is one without dropout whose output gradient is masked.
+// The output shows the dropped elements. The reference has no dropout, and its output gradient is masked.
 TEST_P(MoeLayer, DropsTheGradientsOfWhatItDrops) {
   constexpr float kDropped = 0.25f;
   const SegmentResult r = run_segment(segment_case(GetParam(), false, {.p = kDropped}), Run::kEager);
@@ -241,11 +241,11 @@ TEST_P(MoeLayer, DropsTheGradientsOfWhatItDrops) {
   EXPECT_GT(dropped, want.size() / 8);
   EXPECT_LT(dropped, want.size() / 2);
   expect_near_reference(r.outputs[0], want, "out");
-  constexpr std::size_t kStep = 13;  // of the elements some are looked at
+  constexpr std::size_t kStep = 13;  // sampling of elements
   expect_near_reference(r.input_gradients[0], ref.gradient(ref.hidden, kStep), "d_hidden", kStep);
 }
 
-// A microbatch's loss over the global batch counts those before it too.
+// A microbatch's global-batch loss also counts earlier microbatches.
 TEST_P(MoeLayer, CountsEarlierMicrobatches) {
   const MoeConfig& moe = GetParam().moe;
   if (moe.balancing_coeff(MoeBalancing::kGlobal) == 0) return;
@@ -263,7 +263,7 @@ TEST_P(MoeLayer, CountsEarlierMicrobatches) {
   expect_near_reference(r.input_gradients[2], second.gradient(second.hidden), "d_hidden");
 }
 
-// Logits are drawn in place of the router's own, for the choice as for the weights.
+// Random logits replace the router's own, for choices and weights.
 TEST_P(MoeLayer, DrawsLogitsToForceBalance) {
   MoeCase c = GetParam();
   c.moe.router_force_load_balancing = true;
@@ -306,7 +306,7 @@ TEST_P(MoeLayer, HasTheSameBitsReplayedAndFused) {
     const SegmentResult fused = run_segment(with, Run::kReplay);
     expect_same_sums(apart, fused);
     EXPECT_EQ(apart.activations, fused.activations);
-    EXPECT_EQ(replayed.captured_ops, fused.captured_ops + 4);  // one each way of each microbatch
+    EXPECT_EQ(replayed.captured_ops, fused.captured_ops + 4);  // one in forward and one in backward of each microbatch
   }
 }
 
@@ -337,7 +337,7 @@ TEST_P(MoeLayer, HasTheSameBitsRecomputed) {
   }
 }
 
-// Recomputed as a whole it sums its losses once.
+// A fully recomputed layer sums its losses once.
 TEST_P(MoeLayer, KeepsItsInputsAloneWhereItIsRecomputed) {
   SegmentCase with = segment_case(GetParam());
   with.microbatches = 2;

@@ -1,5 +1,5 @@
-// A whole model with experts: one graph holds a microbatch, forward and backward, and replays it with other tokens,
-// which are routed otherwise. Nothing of it waits for the host, or was known when it was captured.
+// Tests of a complete model with experts. One graph holds forward and backward of a microbatch, and replays it with
+// other tokens and routes. A replay needs no host synchronization and no value known at capture.
 #include <gtest/gtest.h>
 
 #include "core/model/config.h"

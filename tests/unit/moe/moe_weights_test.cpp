@@ -1,4 +1,4 @@
-// Weights of a layer of experts: how they are drawn, and which of their gradients tensor-parallel ranks add up.
+// Tests of a layer's expert weights: initialization, and gradients that tensor-parallel ranks sum.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-// A layer's parameters, with a gated shared expert.
+// Parameters of a layer with a gated shared expert.
 struct LayerWeights {
   LayerWeights(RowExchange& rows, std::int64_t layers) {
     ModelConfig config{.num_layers = layers, .hidden_size = 64, .init_method_std = 0.5};
@@ -33,7 +33,7 @@ struct LayerWeights {
   std::vector<const Parameter*> all;
 };
 
-// As Megatron-LM does: what adds to the residual has a standard deviation that falls with the number of layers.
+// As in Megatron-LM, weights that add to the residual have a smaller standard deviation in deeper models.
 TEST(MoeWeights, AreDrawnByWhatTheyAddTo) {
   constexpr std::int64_t kLayers = 8;
   RowExchange one_rank;
@@ -61,7 +61,7 @@ class TwoRanks : public RowExchange {
   TensorSplit split() const override { return {.rank = 1, .ranks = 2, .sequence = true}; }
 };
 
-// Under sequence parallelism each rank sees a part of the rows: what all of them hold has a part of its gradient.
+// Under sequence parallelism each rank has a part of the rows, so replicated weights have partial gradients.
 TEST(MoeWeights, ThatTensorRanksHoldWholeHaveAPartOfTheirGradient) {
   TwoRanks rows;
   const LayerWeights layer(rows, 1);

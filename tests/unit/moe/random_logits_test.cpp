@@ -1,4 +1,4 @@
-// The draw of --moe-router-force-load-balancing: the same bits for a token whichever rank has its row.
+// Tests of --moe-router-force-load-balancing: a token's logits are bitwise equal on any rank.
 #include "moe/random_logits.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST(RandomLogits, DependOnSequenceAndPositionAlone) {
   EXPECT_EQ(std::set(whole.begin(), whole.end()).size(), whole.size());
   for (const std::int64_t context : {1, 2, 4}) {
     const std::int64_t length = kDrawnLength / context, rows = kDrawnSequences * length;
-    for (const std::int64_t tensor : {1, 2, 3}) {  // of three a rank ends within a sequence
+    for (const std::int64_t tensor : {1, 2, 3}) {  // with 3, a rank ends within a sequence
       if (rows % tensor != 0) continue;
       for (std::int64_t rank = 0; rank < context * tensor; ++rank) {
         SCOPED_TRACE(testing::Message() << "cp " << context << ", tp " << tensor << ", rank " << rank);

@@ -132,7 +132,7 @@ class RankLayer {
     }
   }
 
-  // This rank's rows of what all ranks draw.
+  // Fills inputs with this rank's part of the values drawn for all ranks.
   void fill(int seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     std::normal_distribution<float> normal;
@@ -155,7 +155,7 @@ class RankLayer {
       launch(compute_, Fill{.x = tensor, .value = 0});
   }
 
-  // Of a quarter of the experts, the logits grow with what is large in all tokens.
+  // Makes all tokens choose among a quarter of the experts, whose logits grow with a large input element.
   void choose_experts() {
     Parameter& router = *store_.units().front().parameters[1];
     ASSERT_EQ(router.name(), "router.weight");
@@ -168,8 +168,8 @@ class RankLayer {
     upload(compute_, weight, router.weight);
   }
 
-  // Weight gradients as in most schedules, or in those that delay them; with `waits_behind` as a lowering orders them
-  // for ReturnPoints::beside_weights.
+  // Runs weight gradients as most schedules do, or delayed. `waits_behind` orders them as a lowering does for
+  // ReturnPoints::beside_weights.
   void forward_and_back() {
     layer_.clear();
     outputs_ = inputs_;

@@ -1,5 +1,5 @@
-// A layer of experts that ranks share out against the same layer on one rank: rows, all gradients, with every way that
-// rows travel.
+// Tests that compare a layer of experts sharded over ranks with the same layer on one rank. They compare rows and all
+// gradients for every dispatcher.
 #include "tests/unit/moe/rank_layer.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using Way = MoeTokenDispatcher;
 
-// Losses of single tokens alone: what is over many tokens is summed by groups of ranks that this test has not.
+// Only per-token losses: losses over many tokens require groups of ranks that this test does not have.
 MoeConfig shared_and_sigmoid() {
   return {.num_experts = 8,
           .ffn_hidden_size = 16,
@@ -26,7 +26,7 @@ MoeConfig shared_and_sigmoid() {
 
 MoeConfig softmax() { return {.num_experts = 8, .ffn_hidden_size = 16, .router_topk = 2}; }
 
-// What one rank does with as many groups of experts.
+// Result of one rank with an equal number of combine groups.
 RankLayerResult alone(RankLayerCase test) {
   if (test.moe.combine_groups == 0) test.moe.combine_groups = test.ranks / test.copies;
   test.ranks = test.copies = 1;
@@ -38,7 +38,7 @@ std::int64_t total(const std::vector<std::int32_t>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
 }
 
-// Sums over ranks of dense gradients, whose order differs: of at most 16 rows.
+// Tolerance for dense gradients, which ranks sum in another order, over at most 16 rows.
 constexpr double kSums = 1e-5;
 
 TEST(RankLayer, HasTheBitsOfOneRank) {
@@ -93,7 +93,7 @@ TEST(RankLayer, SendsAllTokensToOneRankAndNoneToOthers) {
   }
 }
 
-// At one number of groups whichever ranks have them.
+// With a fixed number of groups, bits are equal for any distribution of the groups over ranks.
 TEST(RankLayer, HasTheSameBitsOnAnyNumberOfRanks) {
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
     RankLayerCase test{.moe = shared_and_sigmoid(), .dtype = dtype, .tokens = 64};
@@ -106,7 +106,7 @@ TEST(RankLayer, HasTheSameBitsOnAnyNumberOfRanks) {
     }
     test.ranks = 1;
     test.moe.combine_groups = 1;
-    EXPECT_NE(run_rank_layer(test).outputs[0], one.outputs[0]);  // the groups do round
+    EXPECT_NE(run_rank_layer(test).outputs[0], one.outputs[0]);  // groups change the rounding
   }
 }
 
@@ -135,8 +135,8 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
   }
 }
 
-// Returning rows are waited for after the experts' weight gradients, or before the router reads them where
-// those come later.
+// The wait for returning rows follows the experts' weight gradients. If these are delayed, it precedes the router's
+// reads.
 TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
   RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .check_hazards = true};
   const RankLayerResult ahead = run_rank_layer(test);
@@ -148,7 +148,7 @@ TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
     expect_same(behind, ahead);
     EXPECT_EQ(behind.hazards, 0);
     EXPECT_EQ(behind.waits, ahead.waits);
-    EXPECT_EQ(behind.waits_of_dispatch, 1);  // of the lane for what is sent, none for what comes back
+    EXPECT_EQ(behind.waits_of_dispatch, 1);  // one for the sent rows, none for the returning rows
   }
 }
 
@@ -158,7 +158,7 @@ TEST(RankLayer, CountsInThePlaceOfItsLayer) {
   test.layers = 2;
   const RankLayerResult second = run_rank_layer(test);
   const auto expect_behind_zeros = [&](const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& alone) {
-    const std::size_t count = alone.size() / static_cast<std::size_t>(test.ranks);  // of a rank in a layer
+    const std::size_t count = alone.size() / static_cast<std::size_t>(test.ranks);  // per rank and layer
     std::vector<std::int32_t> want;
     for (auto own = alone.begin(); own != alone.end(); own += static_cast<std::ptrdiff_t>(count)) {
       want.resize(want.size() + count, 0);
@@ -171,7 +171,7 @@ TEST(RankLayer, CountsInThePlaceOfItsLayer) {
   expect_behind_zeros(second.expert_counts, first.expert_counts);
 }
 
-// The bias of an expert follows the rows that it gets, a loss all choices.
+// An expert's bias depends on its rows, a loss on all choices.
 TEST(RankLayer, CountsTheRowsThatExpertsGet) {
   RankLayerCase test{.moe = softmax()};
   test.moe.router_load_balancing_type = {"aux_loss"};
@@ -180,7 +180,7 @@ TEST(RankLayer, CountsTheRowsThatExpertsGet) {
   EXPECT_EQ(total(chosen), 2 * test.tokens);
   test.moe.expert_capacity_factor = 0.5;
   const std::vector<std::int32_t> kept = run_rank_layer(test).expert_counts;
-  constexpr std::int32_t kCapacity = 2;  // half of 16 tokens' two choices over eight experts
+  constexpr std::int32_t kCapacity = 2;  // half the mean: 16 tokens' two choices over eight experts
   EXPECT_GT(std::ranges::max(chosen), kCapacity);
   for (std::size_t e = 0; e < chosen.size(); ++e) EXPECT_EQ(kept[e], std::min(chosen[e], kCapacity)) << "expert " << e;
 }
@@ -210,7 +210,7 @@ TEST(RankLayer, EveryWaitIsNeeded) {
                          .check_hazards = true};
       const RankLayerResult whole = run_rank_layer(test);
       EXPECT_EQ(whole.hazards, 0);
-      EXPECT_EQ(whole.waits, 8);  // two for each of four ways
+      EXPECT_EQ(whole.waits, 8);  // two for each of four exchanges
       for (test.suppressed_wait = 0; test.suppressed_wait < whole.waits; ++test.suppressed_wait) {
         EXPECT_GT(run_rank_layer(test).hazards, 0) << "without wait " << test.suppressed_wait;
       }

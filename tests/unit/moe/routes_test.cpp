@@ -1,5 +1,4 @@
-// Where tokens go when ranks share out experts, against tests/golden/experts/routes.json, which a script made from the
-// definitions alone.
+// Tests of dispatched tokens against tests/golden/experts/routes.json, which a script generated from the definitions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +27,7 @@ Numbers numbers(const Tensor& tensor, std::int64_t first = 0, std::int64_t count
   return {begin, begin + (count < 0 ? tensor.numel() : count)};
 }
 
-// One rank's dispatch of a case, whose token t has the number rank x T + t as its row and its choices' weights.
+// Dispatch of a case on one rank. Token t has the value rank x T + t in its row and its weights.
 struct Arrivals {
   Numbers sends, arrived, offsets, token, position, choice, wanted;
   std::vector<float> row_weight;
@@ -80,7 +79,7 @@ Arrivals dispatch(const Json& c, Communicator& group, MoeTokenDispatcher way, Mo
   return result;
 }
 
-// What each row of an expert is of: the token's number, and which of its choices.
+// Expects the token and choice of each expert row.
 void expect_rows(const Json& c, const Arrivals& got, std::int64_t first_expert) {
   const auto choices = c["choices"].get<std::size_t>();
   for (std::size_t expert = 0; expert + 1 < got.offsets.size(); ++expert) {
@@ -120,7 +119,7 @@ void expect_golden(const Json& c, MoeTokenDispatcher way) {
     for (const std::int32_t at : got.token) tokens.push_back(got.arrived[static_cast<std::size_t>(at)]);
     for (const Json& at : want["token"]) wanted.push_back(want["arrived"][at.get<std::size_t>()]);
     EXPECT_EQ(tokens, wanted);
-    if (way == MoeTokenDispatcher::kAllGather) continue;  // where all arrive
+    if (way == MoeTokenDispatcher::kAllGather) continue;  // all tokens arrive
     EXPECT_EQ(got.sends, sends);
     EXPECT_EQ(got.arrived, want["arrived"].get<Numbers>());
     EXPECT_EQ(got.wanted, (Numbers{std::max(want["wanted"][0].get<int>(), 1), want["wanted"][1].get<int>()}));
@@ -136,7 +135,7 @@ TEST(Routes, AreThoseOfTheDefinitions) {
   }
 }
 
-// Nothing would do it again with more room.
+// Generation has no retry with larger capacity.
 TEST(Routes, OfGenerationHaveRoomForAll) {
   const auto no_room = std::ranges::find_if(golden(), [](const Json& c) { return c["name"] == "no_room"; });
   ASSERT_NE(no_room, golden().end());

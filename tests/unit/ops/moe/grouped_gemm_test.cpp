@@ -153,7 +153,7 @@ TEST_P(GroupedGemmTest, WrongOffsetsReachNoMemoryOfOthers) {
 TEST_P(GroupedGemmTest, RefusesMatricesThatAreNotOneForEachExpert) {
   GroupedGemm op = op_for({{0, 3, 6}, 9}, {8, 8}, {true, false, false});
   op.b = input({15, 8});
-  expect_refused(op, "op.b: expected as many rows for each expert of op.offsets, got [15, 8]");
+  expect_refused(op, "op.b: expected equal row counts for each expert of op.offsets, got [15, 8]");
   op.offsets = input({1}, DType::kInt32, {0});
   expect_refused(op, "op.offsets: expected experts + 1 numbers, at least 2, got [1]");
 }

@@ -48,7 +48,7 @@ TEST_P(RankTablesTest, ChosenRanksRefusals) {
   expect_refused(op, "op.copies: expected a divisor of the number of ranks, got 3");
   op.copies = 1;
   op.experts_per_rank = 0;
-  expect_refused(op, "op.experts_per_rank: expected one or more, and in all fewer than 2^31, got 0");
+  expect_refused(op, "op.experts_per_rank: expected at least 1, and fewer than 2^31 in total, got 0");
 }
 
 // More ranks than a warp; no room, some, and enough.
@@ -97,7 +97,7 @@ TEST_P(RankTablesTest, SendsRefusals) {
   const CountSentRows count{.sends = op.sends, .counts = integers({2}), .rank = 1};
   expect_kernel_error(count, ExitCode::kInternal, "entry 5 of a table of routes: expected 5 to 2147483647, got 2");
   op.rank = 2;
-  expect_refused(op, "op.rank: expected one of op.sends, got 2");
+  expect_refused(op, "op.rank: expected a rank of op.sends, got 2");
   op.rank = 0;
   op.room = -1;
   expect_refused(op, "op.room: expected 0 to 2^31 - 1, got -1");

@@ -139,7 +139,7 @@ TEST_P(ExpertOffsetsTest, Refusals) {
   ExpertOffsets op{.choice = choice, .offsets = offsets, .token = token, .position = position, .all_experts = 3};
   expect_kernel_error(op, ExitCode::kInternal, "entry 5 of a table of routes: expected -1 to 2, got 3");
   op.offsets = output({1}, DType::kInt32);
-  expect_refused(op, "op.offsets: expected those of 1 to 1024 experts, and the end, got [1]");
+  expect_refused(op, "op.offsets: expected 1 to 1024 experts plus one entry, got [1]");
   op.offsets = output({1026}, DType::kInt32);
   expect_refused(op, "op.offsets");
   op.offsets = offsets;
@@ -147,11 +147,11 @@ TEST_P(ExpertOffsetsTest, Refusals) {
   expect_refused(
       op, "op.token: expected no bound but that of the tensor it is like, or the end of op.offsets, got another");
   op.token = output({5}, DType::kInt32);
-  expect_refused(op, "op.token: expected room for all rows, or op.wanted to tell how many there would be, got [5]");
+  expect_refused(op, "op.token: expected capacity for all rows, or op.wanted, got [5]");
   op.token = token;
   op.all_experts = 4;
   op.first_expert = 2;
-  expect_refused(op, "op.all_experts: expected 0, or at least those of op.offsets, got 4");
+  expect_refused(op, "op.all_experts: expected 0, or at least the experts of op.offsets, got 4");
 }
 
 class RouteRowsTest : public RouteTest {};
@@ -226,7 +226,7 @@ TEST_P(RouteRowsTest, UnpermuteRowsOfParts) {
   }
   const Tensor y = output({3, 8}), position = input({3, 1}, DType::kInt32, {1, 0, -1});
   expect_refused(UnpermuteRows{.x = input({2, 20}), .position = position, .y = y},
-                 "op.x: expected rows of one or more parts, each as wide as those of op.y, got [2, 20]");
+                 "op.x: expected rows of one or more parts, each as wide as a row of op.y, got [2, 20]");
 }
 
 TEST_P(RouteRowsTest, UnpermuteNothing) {
