@@ -34,8 +34,7 @@ class GraphedRunner {
 
   // Fails with exit code 9 if a hook lies inside of one graph. Called before the warm-up.
   void check_hooks(const std::vector<Action>& actions) const { group_runs(actions, runner_, modules_); }
-  // Called before each step that captures or replays. Fails with exit code 9 if the captured graphs do not fit the
-  // step.
+  // Called before each step that captures or replays. Exit code 9 if the captured graphs no longer fit the step.
   void begin_step(const std::vector<Action>& actions, const GraphSignature& signature);
   // Run that begins with this action of the list; null if there is none.
   const Run* run_at(std::size_t action) const;
