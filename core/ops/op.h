@@ -3,6 +3,7 @@
 //   void compute(const Op&)                   its kernel on the CPU
 //   void run(CudaStream&, const Op&)          enqueues that on CUDA; a missing one of the three is a link error
 //   static constexpr const char* kName        name in traces, plans and errors
+// which MEGALITH_OP declares (op_declaration.h).
 // Kernels neither allocate nor synchronise. What one needs for itself is the field `workspace` of
 //   std::size_t workspace_bytes(const Op&, DeviceType)
 // bytes, which launch(ctx, op) allocates (core/layers/context.h). Zero rows are legal.

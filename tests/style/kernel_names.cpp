@@ -18,7 +18,7 @@ bool of_ops(const std::string& path) { return path.starts_with("core/ops/") || p
 }  // namespace
 
 std::vector<std::string> check_kernel_names(const std::map<std::string, std::string>& texts) {
-  static const std::regex kOp(R"re(kName = "(\w+)")re"),
+  static const std::regex kOp(R"re((?:kName = |MEGALITH_OP(?:_WITH_WORKSPACE)?\(\w+, )"(\w+)")re"),
       kKernel(R"(__global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\()");
   std::set<std::string> names(std::begin(kOfSeveralOps), std::end(kOfSeveralOps));
   const auto for_each = [](const std::string& text, const std::regex& pattern, const auto& visit) {

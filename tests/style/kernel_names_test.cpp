@@ -10,6 +10,8 @@ namespace {
 TEST(KernelNames, BeginWithTheirOps) {
   std::map<std::string, std::string> texts = {
       {"moe/ops/gemm.h", "struct A {\n  static constexpr const char* kName = \"gemm_swiglu\";\n};\n"},
+      {"core/ops/copy.h", "struct B {\n  MEGALITH_OP(B, \"copy\");\n};\n"},
+      {"core/ops/copy_cuda.cu", "__global__ void copy_rows_kernel(float* x) {}\n"},
       {"moe/ops/gemm_cuda.cu",
        "template <class T>\n__global__ void __launch_bounds__(Tiling<T>::kThreads, 1)\n"
        "    gemm_swiglu_kernel(const __grid_constant__ Arguments<T> p) {\n  f(p);\n}\n"

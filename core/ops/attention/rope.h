@@ -21,7 +21,7 @@ inline constexpr std::int64_t kMaxRotaryDim = 1024;
 // cos and sin are fp64 values (error below 1e-14 plus 1e-16 times the angle) rounded once to fp32, a function of the
 // position alone: prefill, decoding and any cut of the sequence give the same bits.
 struct Rope {
-  static constexpr const char* kName = "rope";
+  MEGALITH_OP(Rope, "rope");
   Tensor x;                     // [B, S, N, D] bf16 | fp32
   Tensor y;                     // [B, S, N, D] out, dtype of x; x itself, or no overlap with it
   float theta = 10000.0f;       // base of the frequencies
@@ -31,9 +31,6 @@ struct Rope {
   SequencePart part;                    // positions of the S rows
   const std::int32_t* start = nullptr;  // device, optional: added to them; not negative
 };
-void fields(const Rope& op, Fields& f);
-void compute(const Rope& op);
-void run(CudaStream& stream, const Rope& op);
 
 // What holds for these fields of any op that rotates heads of `head_dim`.
 void check_rotation(std::int64_t rotary_dim, float theta, const RopeScaling& scaling, std::int64_t head_dim, Fields& f);

@@ -3,12 +3,11 @@
 #pragma once
 
 #include "core/ops/op_declaration.h"
-#include "core/tensor/tensor.h"
 
 namespace megalith {
 
 struct CopyRows {
-  static constexpr const char* kName = "copy_rows";
+  MEGALITH_OP(CopyRows, "copy_rows");
   Tensor src;              // [R, ...] any dtype; its bound, if it has one, is the number of rows
   Tensor dst;              // out, like src, its bound too; rows beyond it stay as they are
   std::int64_t first = 0;  // those before it were copied otherwise, however many are in use
@@ -19,9 +18,5 @@ struct CopyRows {
 inline std::size_t bytes_of_rows(const Tensor& x, std::int64_t rows) {
   return rows == 0 ? 0 : x.bytes() / static_cast<std::size_t>(x.size(0)) * static_cast<std::size_t>(rows);
 }
-
-void fields(const CopyRows& op, Fields& f);
-void compute(const CopyRows& op);
-void run(CudaStream& stream, const CopyRows& op);
 
 }  // namespace megalith

@@ -18,7 +18,7 @@
 namespace megalith {
 
 struct Dropout {
-  static constexpr const char* kName = "dropout";
+  MEGALITH_OP(Dropout, "dropout");
   Tensor x;                          // [T, H] bf16 | fp32, rows may be strided
   Tensor y;                          // [T, H] out, dtype of x, rows may be strided; may be x
   float p = 0;                       // probability of dropping an element, 0 <= p < 1
@@ -31,9 +31,5 @@ struct Dropout {
   SequencePart part;              // positions of a sample's rows
   std::int64_t first_column = 0;  // column of x's first one in the whole row, a multiple of 32, where columns are split
 };
-
-void fields(const Dropout& op, Fields& f);
-void compute(const Dropout& op);
-void run(CudaStream& stream, const Dropout& op);
 
 }  // namespace megalith

@@ -9,14 +9,10 @@ namespace megalith {
 
 // x[r][c] = number offset + r pitch + c of `numbers`, rounded to fp32, then to x's dtype.
 struct FillNormal {
-  static constexpr const char* kName = "fill_normal";
+  MEGALITH_OP(FillNormal, "fill_normal");
   Tensor x;  // out, [rows, columns], contiguous, fp32 or bf16
   NormalNumbers numbers;
   std::int64_t pitch = 0;  // elements of a row of the whole parameter, of which x's columns are a part
 };
-
-void fields(const FillNormal& op, Fields& f);
-void compute(const FillNormal& op);
-void run(CudaStream& stream, const FillNormal& op);
 
 }  // namespace megalith

@@ -15,7 +15,7 @@ struct RowSum {
   Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32
 };
 struct ReduceRows {
-  static constexpr const char* kName = "reduce_rows";
+  MEGALITH_OP_WITH_WORKSPACE(ReduceRows, "reduce_rows");
   std::vector<RowSum> sums;
   bool accumulate = false;
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
@@ -26,24 +26,16 @@ inline constexpr std::int64_t kMinRowsOfPiece = 256;
 inline constexpr std::int64_t kStripeBytes = 128;  // of a row of a piece, that a block owns
 std::int64_t pieces_of(const Tensor& x);           // 0: one pass
 std::int64_t partial_floats(const Tensor& x);      // of the pieces' sums, in the workspace: whole packs
-void fields(const ReduceRows& op, Fields& f);
-std::size_t workspace_bytes(const ReduceRows& op, DeviceType device);
-void compute(const ReduceRows& op);
-void run(CudaStream& stream, const ReduceRows& op);
 
 inline constexpr int kMaxSumBlocks = 1024;  // of the CUDA backend, each of which leaves a sum in the workspace
 
 // out[0] = sum of x (+ out[0]): the loss over tokens. Sums of blocks are added in fp64 and rounded once.
 struct ReduceToScalar {
-  static constexpr const char* kName = "reduce_to_scalar";
+  MEGALITH_OP_WITH_WORKSPACE(ReduceToScalar, "reduce_to_scalar");
   Tensor x;    // [n] fp32
   Tensor out;  // [1] out (in and out if accumulate), fp32
   bool accumulate = false;
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
-void fields(const ReduceToScalar& op, Fields& f);
-std::size_t workspace_bytes(const ReduceToScalar& op, DeviceType device);
-void compute(const ReduceToScalar& op);
-void run(CudaStream& stream, const ReduceToScalar& op);
 
 }  // namespace megalith

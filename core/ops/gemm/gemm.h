@@ -15,7 +15,7 @@ namespace megalith {
 // Of the CUDA backend: a smaller one would leave cuBLASLt fewer algorithms, and with them other bits.
 inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
 
-// m, n: rows and columns of c; k: the summed dim.
+// m, n: rows and columns of c; k: the summed dim; 2 m n k FLOPs.
 // y = x W^T of a linear layer:  {.a = x, .b = w, .c = y, .transpose_b = true}
 // dx = dy W:                    {.a = dy, .b = w, .c = dx}
 // dW += dy^T x:                 {.a = dy, .b = x, .c = main_grad, .transpose_a = true, .accumulate = true}
@@ -23,7 +23,7 @@ inline constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;
 // dh = (dy W) gelu'(h):         {.a = dy, .b = w, .c = dh, .gelu_input = h}
 // db += sum of dy's rows is ReduceRows: as an epilogue of dW it costs more (tests/bench/RESULTS.md).
 struct Gemm {
-  static constexpr const char* kName = "gemm";
+  MEGALITH_OP_WITH_WORKSPACE(Gemm, "gemm");
   Tensor a;  // [m, k], or [k, m] if transpose_a; bf16 | fp32; rows may be strided
   Tensor b;  // [k, n], or [n, k] if transpose_b; dtype of a; rows may be strided
   Tensor c;  // [m, n] out (in and out if accumulate); dtype of a, or fp32; must not overlap a or b
@@ -39,10 +39,5 @@ struct Gemm {
   bool b_is_constant = false;  // nothing that may still run when the op is enqueued writes b: it is read ahead
   Tensor workspace;            // [workspace_bytes(op, device)] uint8
 };
-
-void fields(const Gemm& op, Fields& f);  // 2 m n k FLOPs
-std::size_t workspace_bytes(const Gemm& op, DeviceType device);
-void compute(const Gemm& op);
-void run(CudaStream& stream, const Gemm& op);
 
 }  // namespace megalith

@@ -16,7 +16,7 @@
 namespace megalith {
 
 struct CrossEntropy {
-  static constexpr const char* kName = "cross_entropy";
+  MEGALITH_OP_WITH_WORKSPACE(CrossEntropy, "cross_entropy");
   Tensor logits;                // [T, V] bf16 | fp32, rows may be strided; in, and out when write_gradient
   Tensor labels;                // [T] int32
   Tensor loss;                  // [T] out, fp32, not scaled
@@ -25,10 +25,5 @@ struct CrossEntropy {
   const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
   Tensor workspace;                                  // [workspace_bytes(op, device)] uint8
 };
-
-void fields(const CrossEntropy& op, Fields& f);
-std::size_t workspace_bytes(const CrossEntropy& op, DeviceType device);
-void compute(const CrossEntropy& op);
-void run(CudaStream& stream, const CrossEntropy& op);
 
 }  // namespace megalith

@@ -24,7 +24,7 @@ struct VocabColumns {
 };
 
 struct VocabMax {
-  static constexpr const char* kName = "vocab_max";
+  MEGALITH_OP_WITH_WORKSPACE(VocabMax, "vocab_max");
   Tensor logits;  // [T, V] bf16 | fp32, rows may be strided
   Tensor labels;  // [T] int32
   Tensor max;     // [T] out, fp32; 0 for ignored tokens
@@ -33,7 +33,7 @@ struct VocabMax {
 };
 
 struct VocabSums {
-  static constexpr const char* kName = "vocab_sums";
+  MEGALITH_OP(VocabSums, "vocab_sums");
   Tensor logits;  // as above
   Tensor labels;  // [T] int32
   Tensor max;     // [T] fp32, over all ranks
@@ -42,7 +42,7 @@ struct VocabSums {
 };
 
 struct VocabLoss {
-  static constexpr const char* kName = "vocab_loss";
+  MEGALITH_OP(VocabLoss, "vocab_loss");
   Tensor logits;  // as above; in and out when write_gradient, otherwise neither
   Tensor labels;  // [T] int32
   Tensor max;     // [T] fp32, over all ranks
@@ -52,18 +52,5 @@ struct VocabLoss {
   bool write_gradient = false;
   const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
 };
-
-void fields(const VocabMax& op, Fields& f);
-std::size_t workspace_bytes(const VocabMax& op, DeviceType device);
-void compute(const VocabMax& op);
-void run(CudaStream& stream, const VocabMax& op);
-
-void fields(const VocabSums& op, Fields& f);
-void compute(const VocabSums& op);
-void run(CudaStream& stream, const VocabSums& op);
-
-void fields(const VocabLoss& op, Fields& f);
-void compute(const VocabLoss& op);
-void run(CudaStream& stream, const VocabLoss& op);
 
 }  // namespace megalith

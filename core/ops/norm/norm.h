@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "core/device/device.h"
 #include "core/ops/op_declaration.h"
 
 namespace megalith {
@@ -19,7 +18,7 @@ constexpr std::int64_t norm_partials(DeviceType backend) { return backend == Dev
 // x' = x (+ residual);  y = weight * x' * rstd,  rstd = 1 / sqrt(mean(x'^2) + eps)
 // With a residual, x' is first rounded to the dtype of `sum`, so that y is exactly the norm of what is stored.
 struct RmsNormForward {
-  static constexpr const char* kName = "rms_norm_forward";
+  MEGALITH_OP(RmsNormForward, "rms_norm_forward");
   Tensor x;           // [rows, H] bf16 | fp32
   Tensor residual;    // optional [rows, H], shape and dtype of x
   Tensor sum;         // [rows, H] out: x + residual, dtype of x; present exactly with residual; may be x or residual
@@ -28,13 +27,10 @@ struct RmsNormForward {
   Tensor rstd;        // [rows] out, fp32, kept for backward
   float eps = 1e-5f;  // added to the mean square, not to the root
 };
-void fields(const RmsNormForward& op, Fields& f);
-void compute(const RmsNormForward& op);
-void run(CudaStream& stream, const RmsNormForward& op);
 
 // With h = x * rstd and g = weight * dy:  dx = rstd (g - h mean(g h)) (+ d_residual);  d_weight = sum over rows of dy h
 struct RmsNormBackward {
-  static constexpr const char* kName = "rms_norm_backward";
+  MEGALITH_OP(RmsNormBackward, "rms_norm_backward");
   Tensor dy;                // [rows, H] dtype of x
   Tensor x;                 // [rows, H] bf16 | fp32: what was normalised (forward's sum if it had a residual)
   Tensor weight;            // [H] dtype of x
@@ -44,35 +40,26 @@ struct RmsNormBackward {
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
   Tensor y;                 // optional, [rows, H] out: the forward's y again, bit for bit; dtype of x
 };
-void fields(const RmsNormBackward& op, Fields& f);
-void compute(const RmsNormBackward& op);
-void run(CudaStream& stream, const RmsNormBackward& op);
 
 // x' = x (+ residual);  y = weight * (x' - mean) * rstd + bias,  rstd = 1 / sqrt(variance + eps), biased variance
 struct LayerNormForward {
-  static constexpr const char* kName = "layer_norm_forward";
+  MEGALITH_OP(LayerNormForward, "layer_norm_forward");
   Tensor x, residual, sum, weight;  // as in RmsNormForward
   Tensor bias;                      // [H] dtype of x
   Tensor y;                         // as in RmsNormForward
   Tensor mean, rstd;                // [rows] out, fp32, kept for backward
   float eps = 1e-5f;                // added to the variance
 };
-void fields(const LayerNormForward& op, Fields& f);
-void compute(const LayerNormForward& op);
-void run(CudaStream& stream, const LayerNormForward& op);
 
 // With h = (x - mean) rstd and g = weight * dy:  dx = rstd (g - mean(g) - h mean(g h)) (+ d_residual)
 // d_weight = sum over rows of dy h;  d_bias = sum over rows of dy
 struct LayerNormBackward {
-  static constexpr const char* kName = "layer_norm_backward";
+  MEGALITH_OP(LayerNormBackward, "layer_norm_backward");
   Tensor dy, x, weight;     // as in RmsNormBackward
   Tensor mean, rstd;        // [rows] fp32
   Tensor d_residual, dx;    // as in RmsNormBackward
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
   Tensor d_bias_partial;    // like d_weight_partial
 };
-void fields(const LayerNormBackward& op, Fields& f);
-void compute(const LayerNormBackward& op);
-void run(CudaStream& stream, const LayerNormBackward& op);
 
 }  // namespace megalith

@@ -30,16 +30,12 @@ struct AdamWRange {
 };
 
 struct AdamW {
-  static constexpr const char* kName = "adamw";
+  MEGALITH_OP(AdamW, "adamw");
   std::vector<AdamWRange> ranges;  // any number
   double beta1 = 0.9;              // scalars are fp64: 1 - beta2 in fp32 would be off by 1e-5 of itself
   double beta2 = 0.999;
   double eps = 1e-8;
   const StepParameters* parameters = nullptr;  // device
 };
-
-void fields(const AdamW& op, Fields& f);
-void compute(const AdamW& op);
-void run(CudaStream& stream, const AdamW& op);
 
 }  // namespace megalith

@@ -7,12 +7,9 @@ namespace megalith {
 
 // count[0] += number of NaN in x. Infinities are numbers.
 struct CountNan {
-  static constexpr const char* kName = "count_nan";
+  MEGALITH_OP(CountNan, "count_nan");
   Tensor x;      // any shape, bf16 | fp32; rows past its bound are left alone
   Tensor count;  // [1] in and out, int64
 };
-void fields(const CountNan& op, Fields& f);
-void compute(const CountNan& op);
-void run(CudaStream& stream, const CountNan& op);
 
 }  // namespace megalith

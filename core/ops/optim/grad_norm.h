@@ -28,13 +28,13 @@ struct SquaredTensor {
 // pieces[i] = sum of the squares of the elements of piece i. It depends on these elements alone. Memory-bound; one pass
 // over all tensors.
 struct SumOfSquares {
-  static constexpr const char* kName = "sum_of_squares";
+  MEGALITH_OP(SumOfSquares, "sum_of_squares");
   std::vector<SquaredTensor> tensors;
 };
 
 // out[i] = pieces[ends[i - 1]] + ... + pieces[ends[i] - 1], or 0 where there are none.
 struct AddPieces {
-  static constexpr const char* kName = "add_pieces";
+  MEGALITH_OP(AddPieces, "add_pieces");
   Tensor pieces;                   // [ends.back()] fp64
   std::vector<std::int64_t> ends;  // P, not descending
   Tensor out;                      // [P] out, fp64
@@ -52,7 +52,7 @@ struct RowRoom {
 // al. 2013, arXiv:1211.5063, with Megatron's epsilon). Rows without room, or else a loss or norm that is not finite,
 // set skip and leave adam_count; otherwise skip is cleared and adam_count counts this step.
 struct GradNormFinalize {
-  static constexpr const char* kName = "grad_norm_finalize";
+  MEGALITH_OP(GradNormFinalize, "grad_norm_finalize");
   Tensor sums;           // [P] fp64
   Tensor loss;           // [1] fp32: mean loss of the global batch
   double clip_grad = 0;  // 0: no clipping
@@ -62,7 +62,7 @@ struct GradNormFinalize {
 
 // The host's part of the step's parameters. Its values are baked in by a capture, so it stays outside of graphs.
 struct WriteStepParameters {
-  static constexpr const char* kName = "write_step_parameters";
+  MEGALITH_OP(WriteStepParameters, "write_step_parameters");
   std::int64_t iteration = 0;
   float learning_rate = 0;
   StepParameters* parameters = nullptr;  // device, out: iteration and learning_rate
@@ -70,29 +70,9 @@ struct WriteStepParameters {
 
 // The parameters of one microbatch, likewise outside of graphs.
 struct WriteMicrobatchParameters {
-  static constexpr const char* kName = "write_microbatch_parameters";
+  MEGALITH_OP(WriteMicrobatchParameters, "write_microbatch_parameters");
   MicrobatchParameters value;
   MicrobatchParameters* out = nullptr;  // device
 };
-
-void fields(const SumOfSquares& op, Fields& f);
-void compute(const SumOfSquares& op);
-void run(CudaStream& stream, const SumOfSquares& op);
-
-void fields(const AddPieces& op, Fields& f);
-void compute(const AddPieces& op);
-void run(CudaStream& stream, const AddPieces& op);
-
-void fields(const GradNormFinalize& op, Fields& f);
-void compute(const GradNormFinalize& op);
-void run(CudaStream& stream, const GradNormFinalize& op);
-
-void fields(const WriteStepParameters& op, Fields& f);
-void compute(const WriteStepParameters& op);
-void run(CudaStream& stream, const WriteStepParameters& op);
-
-void fields(const WriteMicrobatchParameters& op, Fields& f);
-void compute(const WriteMicrobatchParameters& op);
-void run(CudaStream& stream, const WriteMicrobatchParameters& op);
 
 }  // namespace megalith

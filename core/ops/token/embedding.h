@@ -16,7 +16,7 @@
 namespace megalith {
 
 struct EmbeddingForward {
-  static constexpr const char* kName = "embedding_forward";
+  MEGALITH_OP_WITH_WORKSPACE(EmbeddingForward, "embedding_forward");
   Tensor tokens;     // [T] int32
   Tensor table;      // [V, H] bf16 | fp32, contiguous
   Tensor positions;  // [M, H] dtype of table, contiguous; optional
@@ -32,7 +32,7 @@ struct EmbeddingForward {
 };
 
 struct EmbeddingBackward {
-  static constexpr const char* kName = "embedding_backward";
+  MEGALITH_OP_WITH_WORKSPACE(EmbeddingBackward, "embedding_backward");
   Tensor tokens;   // [T] int32
   Tensor dy;       // [T, H] bf16 | fp32, contiguous
   Tensor d_table;  // [V, H] fp32 or dtype of dy, contiguous, added to; to bf16 the sum of a token's rows, rounded once
@@ -53,15 +53,5 @@ inline std::int64_t min_sorted_chunk(std::int64_t tokens) {
   return static_cast<std::int64_t>(
       std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(tokens / 512, 4, 64))));
 }
-
-void fields(const EmbeddingForward& op, Fields& f);
-std::size_t workspace_bytes(const EmbeddingForward& op, DeviceType device);
-void compute(const EmbeddingForward& op);
-void run(CudaStream& stream, const EmbeddingForward& op);
-
-void fields(const EmbeddingBackward& op, Fields& f);
-std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device);
-void compute(const EmbeddingBackward& op);
-void run(CudaStream& stream, const EmbeddingBackward& op);
 
 }  // namespace megalith

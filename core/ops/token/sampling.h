@@ -3,7 +3,6 @@
 // B: rows, V: vocabulary with padding. Deterministic.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "core/ops/op_declaration.h"
@@ -15,7 +14,7 @@ namespace megalith {
 // at least `top_p` (Holtzman et al. 2020, arXiv:1904.09751). The draw inverts the cumulative distribution, in fp64 and
 // in index order, at one Philox number keyed by (seed, *position, row).
 struct Sample {
-  static constexpr const char* kName = "sample";
+  MEGALITH_OP_WITH_WORKSPACE(Sample, "sample");
   Tensor logits;                // [B, V] bf16 | fp32, rows may be strided
   std::int64_t vocab_size = 0;  // 1 to V
   float temperature = 1;        // 0: the largest logit
@@ -27,20 +26,11 @@ struct Sample {
   Tensor workspace;                        // [workspace_bytes(op, device)] uint8
 };
 
-void fields(const Sample& op, Fields& f);
-std::size_t workspace_bytes(const Sample& op, DeviceType device);
-void compute(const Sample& op);
-void run(CudaStream& stream, const Sample& op);
-
 // start = position, position += 1: what the step behind a draw reads, where the host does not know of it yet.
 struct NextPosition {
-  static constexpr const char* kName = "next_position";
+  MEGALITH_OP(NextPosition, "next_position");
   std::int32_t* start = nullptr;     // device, out
   std::int32_t* position = nullptr;  // device, in and out
 };
-
-void fields(const NextPosition& op, Fields& f);
-void compute(const NextPosition& op);
-void run(CudaStream& stream, const NextPosition& op);
 
 }  // namespace megalith
