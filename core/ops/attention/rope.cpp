@@ -1,9 +1,13 @@
 #include "core/ops/attention/rope.h"
 
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
+#include <cmath>
+
+#include "core/ops/dispatch.h"
 #include "core/ops/fields.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
@@ -30,6 +34,82 @@ void fields(const Rope& op, Fields& f) {
   f.out(op.y, "op.y").like(op.x).strided_rows().may_be(op.x);
   check_rotation(op.rotary_dim, op.theta, op.scaling, op.x.size(3), f);
   check_part(op.part, op.x.size(1), "op.part");
+}
+
+// Memory-bound, one pass. cos and sin are made once for kPositions positions and used for all samples and heads:
+// directly at multiples of kPositions, from there by rotations in fp64, whose error (below 1e-14) vanishes in the
+// rounding to fp32. Which positions a call covers does not matter.
+namespace {
+
+constexpr std::int64_t kPositions = 16;
+constexpr std::int64_t kMaxPairs = kMaxRotaryDim / 2;
+
+struct Rotations {
+  double frequency[kMaxPairs];
+  double step_cos[kMaxPairs];  // of one position
+  double step_sin[kMaxPairs];
+  float cosine[kPositions][kMaxPairs];
+  float sine[kPositions][kMaxPairs];
+};
+
+void set_frequencies(const Rope& op, Rotations& r) {
+  const int pairs = static_cast<int>(op.rotary_dim / 2);
+  for (int i = 0; i < pairs; ++i) {
+    r.frequency[i] = rope_frequency(static_cast<double>(op.theta), i, pairs, op.scaling);
+    r.step_cos[i] = std::cos(r.frequency[i]);
+    r.step_sin[i] = std::sin(r.frequency[i]);
+  }
+}
+
+// Positions `first` to first + kPositions - 1; `first` is a multiple of kPositions.
+void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotations& r) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const double angle = static_cast<double>(first) * r.frequency[i];
+    double c = std::cos(angle), s = std::sin(angle);
+    for (std::int64_t p = 0; p < kPositions; ++p) {
+      r.cosine[p][i] = static_cast<float>(c);
+      r.sine[p][i] = static_cast<float>(backward ? -s : s);
+      const double next = c * r.step_cos[i] - s * r.step_sin[i];
+      s = s * r.step_cos[i] + c * r.step_sin[i];
+      c = next;
+    }
+  }
+}
+
+}  // namespace
+
+void compute(const Rope& op) {
+  if (op.x.numel() == 0) return;
+  Rotations r;
+  set_frequencies(op, r);
+  const std::int64_t tokens = op.x.size(1), pairs = op.rotary_dim / 2;
+  const std::int64_t rest = op.x.data == op.y.data ? 0 : op.x.size(3) - op.rotary_dim;  // to copy
+  const std::int64_t start = op.start == nullptr ? 0 : *op.start;
+  require(start >= 0, "rope: op.start is negative");
+  const std::int64_t half = op.part.gap == 0 ? tokens : tokens / 2;  // rows of a run of positions
+  for (std::int64_t token = 0; token < tokens;) {
+    const std::int64_t position = start + op.part.position(token, tokens);
+    const std::int64_t first = position / kPositions * kPositions;
+    const std::int64_t count = std::min((token < half ? half : tokens) - token, first + kPositions - position);
+    set_rotations(first, pairs, op.backward, r);
+    const Tensor x = op.x.slice(1, token, count), y = op.y.slice(1, token, count);
+    visit_float(x.dtype, [&]<class T>(T) {
+      const Rows<const T> xs(x);
+      const Rows<T> ys(y);
+      for_each_row(x, [&](std::int64_t, const RowIndex& at) {
+        const std::int64_t p = position - first + at[1];
+        const Row x_low = xs[at], x_high = x_low + pairs;
+        const Row y_low = ys[at], y_high = y_low + pairs;
+        for_each_element(pairs, [=, cosine = Row(r.cosine[p]), sine = Row(r.sine[p])](auto i) {
+          const F32x8 low = x_low[i], high = x_high[i];
+          y_low.set(i, fma(-high, sine[i], low * cosine[i]));
+          y_high.set(i, fma(low, sine[i], high * cosine[i]));
+        });
+        for_each_element(rest, [from = x_high + pairs, to = y_high + pairs](auto i) { to.set(i, from[i]); });
+      });
+    });
+    token += count;
+  }
 }
 
 }  // namespace megalith

@@ -1,7 +1,10 @@
 #include "core/ops/optim/grad_norm.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "core/ops/dispatch.h"
 #include "core/ops/fields.h"
 
 namespace megalith {
@@ -38,5 +41,74 @@ void fields(const GradNormFinalize& op, Fields& f) {
 void fields(const WriteStepParameters& op, Fields& f) { f.out(op.parameters, "op.parameters"); }
 
 void fields(const WriteMicrobatchParameters& op, Fields& f) { f.out(op.out, "op.out"); }
+
+namespace {
+
+// In fp64, so that no gradient of fp32 overflows. Element i goes to sum i % 32; the 32 are added by halves.
+template <class T>
+double sum_of_squares(const T* x, std::int64_t count) {
+  constexpr std::int64_t kSums = 32;
+  double sums[kSums] = {};
+  const auto add = [&](std::int64_t k, T value) { sums[k] += double{to_float(value)} * double{to_float(value)}; };
+  std::int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) {
+    for (std::int64_t k = 0; k < kSums; ++k) add(k, x[i + k]);
+  }
+  for (std::int64_t k = 0; i + k < count; ++k) add(k, x[i + k]);
+  for (std::int64_t half = kSums / 2; half > 0; half /= 2) {
+    for (std::int64_t k = 0; k < half; ++k) sums[k] += sums[k + half];
+  }
+  return sums[0];
+}
+
+}  // namespace
+
+void compute(const SumOfSquares& op) {
+  for (const SquaredTensor& tensor : op.tensors) {
+    double* out = tensor.pieces.as<double>();
+    visit_float(tensor.x.dtype, [&]<class T>(T) {
+      const T* const x = tensor.x.as<const T>();
+      std::int64_t begin = 0, end = tensor.block - tensor.begin;
+      for (; begin < tensor.x.numel(); begin = end, end += tensor.block)
+        *out++ = sum_of_squares(x + begin, std::min(end, tensor.x.numel()) - begin);
+    });
+  }
+}
+
+void compute(const AddPieces& op) {
+  const double* piece = op.pieces.as<const double>();
+  for (std::size_t i = 0; i < op.ends.size(); ++i) {
+    const double* const end = op.pieces.as<const double>() + op.ends[i];
+    double sum = 0;
+    for (; piece < end; ++piece) sum += *piece;
+    op.out.as<double>()[i] = sum;
+  }
+}
+
+void compute(const GradNormFinalize& op) {
+  StepParameters& step = *op.parameters;
+  double sum = 0;
+  for (std::int64_t i = 0; i < op.sums.numel(); ++i) sum += op.sums.as<const double>()[i];
+  const double norm = std::sqrt(sum);
+  step.loss = *op.loss.as<const float>();
+  step.grad_norm = static_cast<float>(norm);
+  const auto* const needed = op.room.needed.as<const std::int32_t>();
+  const bool has_room = needed == nullptr || (needed[0] <= op.room.arrived && needed[1] <= op.room.rows);
+  const bool finite = std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+  step.skip = !has_room ? kSkipNoRoom : finite ? 0 : kSkipNotFinite;
+  step.clip_factor = op.clip_grad > 0 ? static_cast<float>(std::min(1.0, op.clip_grad / (norm + 1e-6))) : 1.0f;
+  if (step.skip != 0) {
+    step.clip_factor = 1;  // unused; NaN would only confuse who prints it
+  } else {
+    ++step.adam_count;
+  }
+}
+
+void compute(const WriteStepParameters& op) {
+  op.parameters->iteration = op.iteration;
+  op.parameters->learning_rate = op.learning_rate;
+}
+
+void compute(const WriteMicrobatchParameters& op) { *op.out = op.value; }
 
 }  // namespace megalith
