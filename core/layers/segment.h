@@ -6,8 +6,6 @@
 
 #include <array>
 #include <initializer_list>
-#include <memory>
-#include <string>
 
 #include "core/layers/context.h"
 #include "core/layers/microbatch.h"

@@ -1,7 +1,6 @@
 // A short list of extents. Dims are int64; negative extents are errors.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>

@@ -1,9 +1,7 @@
 // What the forward and backward attention kernels share. For *_cpu.cpp files.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "core/ops/attention/attention.h"
 #include "core/ops/gemm/micro_kernel.h"

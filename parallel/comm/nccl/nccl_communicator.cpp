@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <exception>

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <string>
 
 #include "core/base/error.h"
 #include "core/device/cuda/allow_under_capture.h"
