@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "core/device/cuda_event.h"
+#include "core/device/cuda_stream.h"
 #include "core/device/lane_plan.h"
 
 struct CUgraphNode_st;  // cudaGraphNode_t points to one

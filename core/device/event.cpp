@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "core/base/error.h"
-#include "core/device/cuda_event.h"
+#include "core/device/cuda_stream.h"
 
 namespace megalith {
 

@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
-#include "core/device/cpu_list.h"
+#include "core/base/take_part.h"
 
 namespace megalith {
 
@@ -28,6 +28,21 @@ std::string text_of(const std::string& bus_id, const char* file, const std::stri
 }
 
 }  // namespace
+
+cpu_set_t parse_cpu_list(std::string_view text) {
+  cpu_set_t cpus{};
+  while (!text.empty()) {
+    const std::string_view part = take_part(text, ',');
+    unsigned first = 0;
+    const auto [dash, error] = std::from_chars(part.data(), part.data() + part.size(), first);
+    if (error != std::errc()) continue;
+    unsigned last = first;
+    if (dash != part.data() + part.size() && *dash == '-')
+      static_cast<void>(std::from_chars(dash + 1, part.data() + part.size(), last));
+    for (unsigned cpu = first; cpu <= last && cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &cpus);
+  }
+  return cpus;
+}
 
 cpu_set_t cpus_near_pci(const std::string& bus_id, const std::string& system) {
   return parse_cpu_list(text_of(bus_id, "local_cpulist", system));

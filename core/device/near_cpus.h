@@ -4,8 +4,12 @@
 #include <sched.h>
 
 #include <string>
+#include <string_view>
 
 namespace megalith {
+
+// "0-23,48-71" as sysfs writes sets of CPUs; what is none is left out.
+cpu_set_t parse_cpu_list(std::string_view text);
 
 // Those of the NUMA node of a PCI device, such as "0000:1B:00.0", as the files below `system` tell; none where it is
 // not known.

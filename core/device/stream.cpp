@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/device/capture_guard.h"
-#include "core/device/cuda_event.h"
+#include "core/device/cuda_stream.h"
 #include "core/device/graph.h"
 #include "core/device/trace.h"
 #include "core/instruments/hazard_checker.h"
@@ -164,6 +165,88 @@ void Stream::refuse_during_capture(std::string_view act, std::string_view remedy
   const std::string subject = fmt::format("stream {}: {}", name_, act);
   if (instruments_.captures != nullptr) instruments_.captures->refuse(subject, remedy);
   if (capture_ != nullptr) capture_->refuse(subject, remedy);
+}
+
+CpuStream::CpuStream() : worker_([this] { work(); }) {}
+
+CpuStream::~CpuStream() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+  if (!error_) return;
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    log_warning(std::string("a stream ended with an error nobody waited for: ") + error.what());
+  } catch (...) {
+    log_warning("a stream ended with an unknown error nobody waited for");
+  }
+}
+
+void CpuStream::enqueue(Task task) {
+  if (capture_) {
+    capture_(std::move(task));
+  } else {
+    push(std::move(task), false);
+  }
+}
+
+void CpuStream::push(Task task, bool always) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(task), always});
+  }
+  changed_.notify_all();
+}
+
+void CpuStream::fire(std::shared_ptr<CpuEventPoint> point) {
+  push(
+      [this, point = std::move(point)] {
+        std::exception_ptr error;
+        {
+          std::lock_guard lock(mutex_);
+          error = error_;
+        }
+        point->fire(std::move(error));
+      },
+      true);
+}
+
+void CpuStream::await(std::shared_ptr<CpuEventPoint> point) {
+  push([point = std::move(point)] { point->wait(); }, true);
+}
+
+void CpuStream::synchronize() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void CpuStream::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    const bool skipped = error_ && !item.always;
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      if (!skipped) item.task();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    item.task = nullptr;  // destroys what the task holds before the stream counts as idle
+    lock.lock();
+    busy_ = false;
+    if (error && !error_) error_ = std::move(error);
+    if (queue_.empty()) changed_.notify_all();
+  }
 }
 
 }  // namespace megalith

@@ -1,21 +1,97 @@
 // A stream orders work; events order streams. Every call that enqueues names its stream: there is no default stream.
 #pragma once
 
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <variant>
 
-#include "core/device/cpu_stream.h"
 #include "core/device/cuda_stream.h"
 #include "core/device/device.h"
 #include "core/device/event.h"
-#include "core/device/instruments.h"
 #include "core/instruments/access.h"
 
 namespace megalith {
 
+class CaptureGuard;
 class Graph;
+class HazardChecker;
+class Stream;
+class Timeline;
+class Trace;
+
+// Numbers the event waits of a rank in program order. The hazard checker is not told of the one with ordinal
+// `suppressed`, to prove that it finds each one that is missing. It is waited for all the same: ops that read tables of
+// what other memory they read would reach memory of nobody. A wait between the branches of a graph is left out: its
+// capture fails, or the checker finds it at the replay, whose ops a CPU stream runs in the order of the capture.
+struct WaitCounter {
+  std::int64_t count = 0;
+  std::int64_t suppressed = -1;
+  bool tells_next() { return count++ != suppressed; }
+};
+
+// Is told of each op right before it is enqueued, except while a stream captures.
+struct OpObserver {
+  bool active = false;
+  std::function<void(Stream&, const Access&)> before;
+};
+
+// What watches the streams of one rank. All optional and owned by the caller; they must outlive the streams.
+struct Instruments {
+  HazardChecker* hazards = nullptr;
+  Timeline* timeline = nullptr;  // needed by plan streams
+  WaitCounter* waits = nullptr;
+  CaptureGuard* captures = nullptr;
+  OpObserver* observer = nullptr;
+  Trace* trace = nullptr;
+};
+
+// A worker thread with a FIFO: as asynchronous as a CUDA stream, so that ThreadSanitizer finds a missing event. After a
+// task's exception later tasks are skipped, events still fire (and carry the error to those who wait for them), and the
+// next synchronize() rethrows and clears it.
+class CpuStream {
+ public:
+  using Task = std::function<void()>;
+
+  CpuStream();
+  ~CpuStream();  // finishes the queue; an error nobody fetched is logged
+  CpuStream(const CpuStream&) = delete;
+  CpuStream& operator=(const CpuStream&) = delete;
+
+  // Appends to the queue, or to the graph while capturing.
+  void enqueue(Task task);
+
+ private:
+  friend class Stream;
+  friend class Graph;
+
+  void push(Task task, bool always);  // `always`: also on a stream that failed
+  void fire(std::shared_ptr<CpuEventPoint> point);
+  void await(std::shared_ptr<CpuEventPoint> point);
+  void synchronize();
+  void work();
+
+  struct Item {
+    Task task;
+    bool always;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  bool busy_ = false;
+  bool stop_ = false;
+  std::exception_ptr error_;           // written and read by the worker under mutex_
+  std::function<void(Task)> capture_;  // set while capturing: takes the task instead of the queue
+  std::thread worker_;
+};
 
 // Computes nothing; Stream announces its ops to the timeline.
 class PlanStream {};

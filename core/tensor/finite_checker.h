@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/device/instruments.h"
 #include "core/device/stream.h"
 #include "core/instruments/access.h"
 

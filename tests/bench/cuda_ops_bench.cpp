@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/device/cuda_device.h"
-#include "core/device/cuda_event.h"
+#include "core/device/cuda_stream.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/elementwise/activation.h"
 #include "core/ops/elementwise/dropout.h"

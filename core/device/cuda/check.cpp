@@ -4,8 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/device/cuda/blas_check.h"
-#include "core/device/cuda/dnn_check.h"
+#include "core/device/cuda/library_check.h"
 
 namespace megalith {
 

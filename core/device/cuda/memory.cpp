@@ -8,7 +8,6 @@
 
 #include "core/base/side_by_side.h"
 #include "core/device/cuda/check.h"
-#include "core/device/cuda/near_gpu.h"
 #include "core/device/cuda_device.h"
 #include "core/device/near_cpus.h"
 
@@ -85,6 +84,17 @@ bool free_by_parts(void* address) {
   log_cuda(cudaHostUnregister(address), "cudaHostUnregister");
   munmap(address, bytes);
   return true;
+}
+
+// CPUs of the GPU's NUMA node; none where that is not known.
+cpu_set_t cpus_of_gpu() {
+  int device = 0;
+  char bus[32] = {};
+  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetPCIBusId(bus, sizeof(bus), device) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return {};
+  }
+  return cpus_near_pci(bus);
 }
 
 // Whether the GPU knows registered memory by the host's address.

@@ -1,12 +1,10 @@
-#include "core/device/cuda_stream.h"
-
 #include <nvtx3/nvToolsExt.h>
 
 #include "core/device/cuda/allow_under_capture.h"
-#include "core/device/cuda/blas_check.h"
 #include "core/device/cuda/check.h"
-#include "core/device/cuda/dnn_check.h"
+#include "core/device/cuda/library_check.h"
 #include "core/device/cuda_device.h"
+#include "core/device/cuda_stream.h"
 #include "core/device/cuda_stream_state.h"
 
 namespace megalith {
@@ -64,5 +62,33 @@ void CudaStream::synchronize() {
 
 CudaStream::Range::Range(const char* name) { nvtxRangePushA(name); }
 CudaStream::Range::~Range() { nvtxRangePop(); }
+
+CudaEvent::CudaEvent(bool timed) {
+  const unsigned timing = timed ? cudaEventDefault : cudaEventDisableTiming;
+  MEGALITH_CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing | cudaEventBlockingSync));
+}
+
+CudaEvent::~CudaEvent() { log_cuda(cudaEventDestroy(event_), "cudaEventDestroy"); }
+
+void CudaEvent::record(CudaStream& stream, bool external) {
+  const unsigned flags = external ? cudaEventRecordExternal : cudaEventRecordDefault;
+  MEGALITH_CUDA_CHECK(cudaEventRecordWithFlags(event_, stream.handle(), flags));
+}
+
+void CudaEvent::wait(CudaStream& stream, bool external) {
+  const unsigned flags = external ? cudaEventWaitExternal : cudaEventWaitDefault;
+  MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream.handle(), event_, flags));
+}
+
+void CudaEvent::wait_on_host() {
+  MEGALITH_CUDA_CHECK(cudaEventSynchronize(event_));
+  raise_cuda_fault();
+}
+
+double CudaEvent::seconds_since(const CudaEvent& earlier) const {
+  float milliseconds = 0;
+  MEGALITH_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
 
 }  // namespace megalith

@@ -2,7 +2,6 @@
 // stream of it exists and the rest is never reached. What only CUDA's own sources call is missing here.
 #include "core/device/device.h"
 #include "core/device/cuda_device.h"
-#include "core/device/cuda_event.h"
 #include "core/device/cuda_graph.h"
 #include "core/device/cuda_memory.h"
 #include "core/device/cuda_stream.h"

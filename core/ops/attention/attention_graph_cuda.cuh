@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/files/handle.h"
-#include "core/device/cuda/dnn_check.h"
+#include "core/device/cuda/library_check.h"
 
 namespace megalith {
 

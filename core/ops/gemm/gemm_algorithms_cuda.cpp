@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/device/cuda/check.h"
-#include "core/device/cuda_event.h"
+#include "core/device/cuda_stream.h"
 #include "core/device/cuda_stream_state.h"
 #include "core/ops/elementwise/fill_normal.h"
 #include "core/ops/gemm/gemm_problem_cuda.cuh"

@@ -2,10 +2,9 @@
 // a row of ours is its column, and a bias over our columns is its bias over rows.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
-#include "core/device/cuda/blas_check.h"
+#include "core/device/cuda/library_check.h"
 #include "core/device/cuda_stream.h"
 #include "core/ops/gemm/gemm_algorithms.h"
 

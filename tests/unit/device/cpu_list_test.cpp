@@ -1,4 +1,4 @@
-#include "core/device/cpu_list.h"
+#include "core/device/near_cpus.h"
 
 #include <gtest/gtest.h>
 

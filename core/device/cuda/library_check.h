@@ -1,7 +1,8 @@
-// The same as check.h for cuBLASLt.
+// The same as check.h for cuBLASLt, and for cuDNN, whose message ends with its own last error string.
 #pragma once
 
 #include <cublasLt.h>
+#include <cudnn.h>
 
 #include <source_location>
 
@@ -16,6 +17,16 @@ inline void check_blas(cublasStatus_t status, const char* call,
     fail_blas(status, call, place);
 }
 
+[[noreturn]] void fail_dnn(cudnnStatus_t status, const char* call,
+                           std::source_location place = std::source_location::current());
+
+inline void check_dnn(cudnnStatus_t status, const char* call,
+                      std::source_location place = std::source_location::current()) {
+  if (status != CUDNN_STATUS_SUCCESS) [[unlikely]]
+    fail_dnn(status, call, place);
+}
+
 }  // namespace megalith
 
 #define MEGALITH_CUBLAS_CHECK(call) ::megalith::check_blas((call), #call)
+#define MEGALITH_CUDNN_CHECK(call) ::megalith::check_dnn((call), #call)
