@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/text/one_line.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "core/base/text/one_line.h"
+#include "core/base/text/text.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-// Messages for the person at the terminal, to standard error, one line each, whatever text they show (one_line.h),
+// Messages for the person at the terminal, to standard error, one line each, whatever text they show (text.h),
 // and of at most 16 KiB of it: "[megalith] warning: text".
 #pragma once
 

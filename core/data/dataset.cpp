@@ -9,12 +9,137 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/text/parse_number.h"
 
 namespace megalith {
+
+BlendIndex build_blend_index(std::span<const double> weights, std::int64_t size) {
+  require(!weights.empty() && weights.size() < 32767 && size >= 0, "build_blend_index: bad arguments");
+  BlendIndex index;
+  index.dataset.resize(static_cast<std::size_t>(size));
+  index.sample.resize(static_cast<std::size_t>(size));
+  std::vector<std::int64_t> drawn(weights.size(), 0);
+  for (std::size_t k = 0; k < index.dataset.size(); ++k) {
+    const double share_of = std::max(static_cast<double>(k), 1.0);
+    // Product and difference are rounded apart, as Megatron's are: this folder is compiled without contraction to FMA.
+    const auto lag = [&](std::size_t d) { return weights[d] * share_of - static_cast<double>(drawn[d]); };
+    std::size_t choice = 0;
+    double largest = lag(0);
+    for (std::size_t d = 1; d < weights.size(); ++d) {
+      const double candidate = lag(d);
+      if (candidate > largest) {
+        largest = candidate;
+        choice = d;
+      }
+    }
+    index.dataset[k] = static_cast<std::uint16_t>(choice);
+    index.sample[k] = drawn[choice]++;
+  }
+  return index;
+}
+
+std::int64_t samples_of_part(std::int64_t num_samples, double share) {
+  const double wanted = std::ceil(static_cast<double>(num_samples) * share);
+  return static_cast<std::int64_t>(std::ceil(wanted * (1.0 + 0.005)));
+}
+
+BlendedDataset::BlendedDataset(std::vector<GptDataset> parts, std::span<const double> weights, std::int64_t size,
+                               std::vector<double> shares)
+    : parts_(std::move(parts)), shares_(std::move(shares)), index_(build_blend_index(weights, size)) {
+  require(parts_.size() == weights.size() && (shares_.empty() || shares_.size() == parts_.size()),
+          "BlendedDataset: one weight per part");
+  for (std::size_t k = 0; k < index_.dataset.size(); ++k) {
+    if (index_.sample[k] < parts_[index_.dataset[k]].size()) continue;
+    refuse_usage(fmt::format("--data-path: data set {} of the blend", index_.dataset[k]),
+                 {.expected = "more than " + counted(index_.sample[k], "sample"),
+                  .got = std::to_string(parts_[index_.dataset[k]].size()),
+                  .remedy = "change the weights or the number of samples"});
+  }
+}
+
+void BlendedDataset::check_unchanged() const {
+  for (const GptDataset& part : parts_) part.check_unchanged();
+}
+
+bool BlendedDataset::keeps_order_of(std::int64_t num_samples) const {
+  for (std::size_t i = 0; i < shares_.size(); ++i)
+    if (!parts_[i].keeps_order_of(samples_of_part(num_samples, shares_[i]))) return false;
+  return true;
+}
+
+void BlendedDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+  require(k >= 0 && k < size(), "BlendedDataset::sample: no such sample");
+  const auto at = static_cast<std::size_t>(k);
+  parts_[index_.dataset[at]].sample(index_.sample[at], tokens);
+}
+
+namespace {
+
+// A bijection of 64-bit words in which every input bit reaches every output bit (splitmix64's finaliser, Steele et al.
+// 2014, doi:10.1145/2660193.2660195).
+std::uint64_t mixed(std::uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
+
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio: spreads consecutive numbers
+
+}  // namespace
+
+MockDataset::MockDataset(const MockDatasetConfig& config) : config_(config) {
+  require(config.vocab_size >= 1 && config.vocab_size <= std::numeric_limits<std::int32_t>::max() &&
+              config.seq_length >= 1 && config.num_samples >= 0,
+          "MockDataset: bad configuration");
+  const auto vocab = static_cast<std::size_t>(config.vocab_size);
+  double sum = 0.0;
+  for (std::size_t r = vocab; r-- > 0;) sum += 1.0 / static_cast<double>(r + 1);  // smallest first
+
+  // Probabilities times vocab, so that a full column weighs 1; each column below is filled up from one above.
+  std::vector<double> weight(vocab);
+  for (std::size_t r = 0; r < vocab; ++r) {
+    weight[r] = static_cast<double>(vocab) / (static_cast<double>(r + 1) * sum);
+  }
+  columns_.resize(vocab);
+  const auto set = [&](std::size_t r, double keep, std::size_t alias) {
+    const double scaled = std::clamp(keep, 0.0, 1.0) * 4294967295.0;
+    columns_[r] = {.keep = static_cast<std::uint32_t>(scaled), .alias = static_cast<std::int32_t>(alias)};
+  };
+  std::vector<std::size_t> small;
+  std::vector<std::size_t> large;
+  for (std::size_t r = 0; r < vocab; ++r) (weight[r] < 1.0 ? small : large).push_back(r);
+  while (!small.empty() && !large.empty()) {
+    const std::size_t poor = small.back();
+    const std::size_t rich = large.back();
+    small.pop_back();
+    set(poor, weight[poor], rich);
+    weight[rich] -= 1.0 - weight[poor];
+    if (weight[rich] < 1.0) {
+      large.pop_back();
+      small.push_back(rich);
+    }
+  }
+  for (const std::size_t r : large) set(r, 1.0, r);
+  for (const std::size_t r : small) set(r, 1.0, r);  // 1 but for rounding
+}
+
+void MockDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+  require(k >= 0 && k < size(), "MockDataset::sample: no such sample");
+  require(std::cmp_equal(tokens.size(), config_.seq_length + 1),
+          "MockDataset::sample: tokens must have seq_length + 1 elements");
+  const std::uint64_t key = mixed(mixed(config_.seed + kGolden) + kGolden * static_cast<std::uint64_t>(k + 1));
+  const auto vocab = static_cast<std::uint64_t>(config_.vocab_size);
+  for (std::size_t position = 0; position < tokens.size(); ++position) {
+    const std::uint64_t word = mixed(key + kGolden * (position + 1));
+    const std::size_t column = ((word >> 32) * vocab) >> 32;
+    const bool keep = static_cast<std::uint32_t>(word) < columns_[column].keep;
+    tokens[position] = keep ? static_cast<std::int32_t>(column) : columns_[column].alias;
+  }
+}
 
 namespace {
 

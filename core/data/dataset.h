@@ -8,12 +8,72 @@
 #include <variant>
 #include <vector>
 
-#include "core/data/blended_dataset.h"
 #include "core/data/gpt_dataset.h"
-#include "core/data/mock_dataset.h"
 #include "core/data/sampler.h"
 
 namespace megalith {
+
+// Several GPT datasets drawn from in proportion to weights, in Megatron-LM's order: sample k comes from the dataset
+// that lags its share most, argmax_d(weight_d max(k, 1) - drawn_d), the lowest d among equals.
+struct BlendIndex {
+  std::vector<std::uint16_t> dataset;  // of each sample
+  std::vector<std::int64_t> sample;    // its number there: the samples drawn from that dataset before
+};
+
+// `weights` sum to 1; at most 32766 of them.
+BlendIndex build_blend_index(std::span<const double> weights, std::int64_t size);
+
+// Samples that a part with this share is built with for `num_samples` of the blend, 0.5 % to spare as in Megatron-LM.
+std::int64_t samples_of_part(std::int64_t num_samples, double share);
+
+class BlendedDataset {
+ public:
+  BlendedDataset() = default;  // empty
+  // Error kUsage when a part has fewer samples than are drawn from it. `shares`: those of samples_of_part, by which the
+  // parts were built; empty where they have one epoch each.
+  BlendedDataset(std::vector<GptDataset> parts, std::span<const double> weights, std::int64_t size,
+                 std::vector<double> shares = {});
+
+  std::int64_t size() const { return static_cast<std::int64_t>(index_.dataset.size()); }
+  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  void check_unchanged() const;
+  bool keeps_order_of(std::int64_t num_samples) const;  // as that of GptDataset
+
+ private:
+  std::vector<GptDataset> parts_;
+  std::vector<double> shares_;
+  BlendIndex index_;
+};
+
+// Made-up data for benchmarks (--mock-data): token r has a probability proportional to 1 / (r + 1) (Zipf's law with
+// exponent 1, about that of words). A token depends on (seed, sample, position) alone, so every layout, microbatch
+// size and sequence length sees the same.
+struct MockDatasetConfig {
+  std::uint64_t seed = 0;
+  std::int64_t vocab_size = 0;  // 1 to 2^31 - 1
+  std::int64_t seq_length = 0;
+  std::int64_t num_samples = 0;
+};
+
+class MockDataset {
+ public:
+  explicit MockDataset(const MockDatasetConfig& config);
+
+  std::int64_t size() const { return config_.num_samples; }
+  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;  // as GptDataset::sample
+  void check_unchanged() const {}
+  bool keeps_order_of(std::int64_t) const { return true; }
+
+ private:
+  // Alias method (Vose 1991, doi:10.1109/32.92917): a uniform column r gives r when a uniform 32-bit number is below
+  // `keep`, else `alias`.
+  struct Column {
+    std::uint32_t keep;
+    std::int32_t alias;
+  };
+  MockDatasetConfig config_;
+  std::vector<Column> columns_;
+};
 
 // Samples 0 .. size() - 1 of seq_length + 1 tokens; inputs are the first seq_length of them, labels the last. Reading
 // is deterministic and may run on many threads at once.

@@ -19,7 +19,7 @@
 #include "core/checkpoint/strict_json.h"
 #include "core/model/config.h"
 #include "core/tensor/bf16.h"
-#include "core/tokenizer/model_folder.h"
+#include "core/tokenizer/tokenizer.h"
 
 namespace megalith {
 

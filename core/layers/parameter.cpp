@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <vector>
 
 #include "core/base/rng.h"
+#include "core/device/copy.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/elementwise/fill_normal.h"
 #include "core/ops/op.h"
 #include "core/ops/optim/grad_norm.h"
+#include "core/tensor/bf16.h"
 
 namespace megalith {
 
@@ -242,6 +246,18 @@ std::int64_t ParameterStore::numel() const {
     for (const Parameter* parameter : unit.parameters) numel += parameter->shape.numel();
   }
   return numel;
+}
+
+void upload(Stream& stream, std::span<const float> values, const Tensor& tensor) {
+  require(static_cast<std::int64_t>(values.size()) == tensor.numel() && tensor.is_contiguous(), "upload: sizes differ");
+  std::vector<bf16> rounded;
+  if (tensor.dtype != DType::kFp32) {
+    require(tensor.dtype == DType::kBf16, "upload to a tensor that is neither fp32 nor bf16");
+    std::transform(values.begin(), values.end(), std::back_inserter(rounded), to_bf16);
+  }
+  const void* const host = rounded.empty() ? static_cast<const void*>(values.data()) : rounded.data();
+  copy_from_host(stream, tensor.data, host, tensor.bytes());
+  stream.synchronize();
 }
 
 }  // namespace megalith

@@ -6,18 +6,48 @@
 // resident too, or there only while it is bound to a place of fsdp/: its parameters' views are null otherwise.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/device/stream.h"
-#include "core/layers/flat_shard.h"
 #include "core/memory/memory_pool.h"
 #include "core/tensor/tensor.h"
 
 namespace megalith {
+
+// Which part of each unit's flat buffers a data-parallel rank holds of what the ranks share out (ZeRO,
+// arXiv:1910.02054): the rank-th of `ranks` equal parts. Numbers alone; peers are known to parallel/. One of one is the
+// whole.
+struct FlatShard {
+  int rank = 0;
+  int ranks = 1;
+
+  // Elements [begin, end) of a unit's buffer.
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t size() const { return end - begin; }
+  };
+
+  bool is_whole() const { return ranks == 1; }
+  // Of a buffer of `numel` elements, a multiple of `ranks`.
+  Range range(std::int64_t numel) const { return {numel / ranks * rank, numel / ranks * (rank + 1)}; }
+  Tensor of(const Tensor& flat) const {
+    const Range own = range(flat.numel());
+    return flat.slice(0, own.begin, own.size());
+  }
+  // What is held of `wanted`, elements of a buffer of `numel`; empty, and somewhere in it, where nothing is.
+  Range clip(const Range& wanted, std::int64_t numel) const {
+    const Range own = range(numel);
+    const std::int64_t begin = std::clamp(wanted.begin, own.begin, own.end);
+    return {begin, std::clamp(wanted.end, begin, own.end)};
+  }
+};
 
 // Of a row of dim 0.
 std::int64_t elements_of_row(const Shape& shape);
@@ -180,5 +210,9 @@ class ParameterStore {
   std::deque<ParameterBuffer> buffers_;
   Tensor buffer_values_;
 };
+
+// A whole tensor from host memory, for start-up and checkpoints: blocks the host.
+// values.size() == tensor.numel(); converted to the tensor's dtype (fp32 or bf16). The tensor is contiguous.
+void upload(Stream& stream, std::span<const float> values, const Tensor& tensor);
 
 }  // namespace megalith

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <new>
 
+#include "core/ops/op.h"
+
 namespace megalith {
 
 namespace {
@@ -134,5 +136,13 @@ void Fields::range(double value, double low, double high, std::string_view name,
 }
 
 std::string Fields::written(double number) { return fmt::format("{}", number); }
+
+void check_workspace(const Tensor& workspace, std::size_t needed, DeviceType device) {
+  const std::size_t bytes = workspace.present() ? workspace.bytes() : 0;
+  if (bytes >= needed) return;
+  fail({.subject = "op.workspace",
+        .expected = fmt::format("at least {} bytes on {}", needed, name_of(device)),
+        .got = fmt::format("{}", bytes)});
+}
 
 }  // namespace megalith

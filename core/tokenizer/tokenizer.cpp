@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/files/file.h"
 #include "core/base/text/parse_number.h"
-#include "core/tokenizer/model_folder.h"
 
 namespace megalith {
 
@@ -211,6 +211,15 @@ Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& 
   vocabulary.eod = find_eod(vocabulary, options.eod_token, named);
   vocabulary.bos = find_bos(vocabulary, named);
   return Tokenizer(std::move(vocabulary));
+}
+
+std::string read_model_file(const std::string& folder, std::string_view name, std::uint64_t max_bytes) {
+  constexpr std::string_view kSnapshots = "/snapshots/";
+  std::vector<std::string> roots = {folder};
+  const std::string real = real_path(folder);
+  const std::size_t snapshots = real.rfind(kSnapshots);
+  if (snapshots != std::string::npos) roots.push_back(real.substr(0, snapshots) + "/blobs");
+  return read_file_below(fmt::format("{}/{}", folder, name), roots, max_bytes);
 }
 
 }  // namespace megalith

@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/files/file.h"
 #include "core/checkpoint/safetensors.h"
-#include "core/layers/host_copy.h"
+#include "core/layers/parameter.h"
 #include "core/tensor/bf16.h"
 
 namespace megalith::test {

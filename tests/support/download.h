@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/layers/host_copy.h"
+#include "core/layers/parameter.h"
 
 namespace megalith {
 

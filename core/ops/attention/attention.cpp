@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/ops/attention/rope.h"
+#include "core/ops/dispatch.h"
 #include "core/ops/fields.h"
+#include "core/ops/loops.h"
 
 namespace megalith {
 
@@ -154,6 +157,34 @@ void fields(const KvCacheAppend& op, Fields& f) {
   f.out(op.k_cache, "op.k_cache").dtype(op.k.dtype).shape(cache).strided_rows();
   f.out(op.v_cache, "op.v_cache").dtype(op.k.dtype).shape(cache).strided_rows();
   start_and_rows(op.start, op.k.size(1), op.k_cache.size(1), f);
+}
+
+void fields(const AttentionMerge& op, Fields& f) {
+  f.inout(op.out, "op.out").dtype(DType::kFp32).rank(4).strided_rows();
+  const Shape statistics{op.out.size(0), op.out.size(2), op.out.size(1)};
+  f.inout(op.lse, "op.lse").dtype(DType::kFp32).shape(statistics).strided_rows();
+  f.in(op.part, "op.part").floating().shape(op.out.shape).strided_rows();
+  f.in(op.part_lse, "op.part_lse").dtype(DType::kFp32).shape(statistics).strided_rows();
+}
+
+void compute(const AttentionMerge& op) {
+  const Rows<float> outs(op.out);
+  visit_float(op.part.dtype, [&]<class T>(T) {
+    const Rows<const T> parts(op.part);
+    for_each_row(op.out, [&](std::int64_t, const RowIndex& at) {
+      const auto statistic = [b = at[0], s = at[1], n = at[2]](const Tensor& x) -> float& {
+        return x.as<float>()[b * x.stride(0) + n * x.stride(1) + s * x.stride(2)];
+      };
+      float& lse = statistic(op.lse);
+      const float part_lse = statistic(op.part_lse), largest = std::max(lse, part_lse);
+      const float weight = std::exp(lse - largest), part_weight = std::exp(part_lse - largest);
+      const float total = weight + part_weight, kept = weight / total, added = part_weight / total;
+      lse = largest + std::log(total);
+      for_each_element(op.out.size(3), [=, out = outs[at], part = parts[at]](auto d) {
+        out.set(d, fma(part[d], added, out[d] * kept));
+      });
+    });
+  });
 }
 
 }  // namespace megalith

@@ -13,7 +13,6 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_stream_state.h"
 #include "core/ops/attention/attention_graph_cuda.cuh"
-#include "core/ops/attention/attention_rows_cuda.h"
 #include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {

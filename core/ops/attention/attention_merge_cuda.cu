@@ -1,5 +1,5 @@
 // Memory-bound, one pass. A warp owns a row of one head: its statistic, and its D elements. Deterministic.
-#include "core/ops/attention/attention_merge.h"
+#include "core/ops/attention/attention.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 

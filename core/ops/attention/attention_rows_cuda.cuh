@@ -4,7 +4,7 @@
 // read once per query head, and for tests.
 #pragma once
 
-#include "core/ops/attention/attention_rows_cuda.h"
+#include "core/ops/attention/attention_cuda.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"

@@ -1,6 +1,5 @@
 // The kernels of CUDA in a build without it: no CudaStream exists there, so that none is reached.
 #include "core/ops/attention/attention.h"
-#include "core/ops/attention/attention_merge.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/elementwise/activation.h"
 #include "core/ops/elementwise/copy_rows.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "core/data/blended_dataset.h"
 #include "core/data/dataset.h"
 #include "core/data/gpt_dataset.h"
 #include "core/data/numpy_shuffle.h"

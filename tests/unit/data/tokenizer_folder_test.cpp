@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/tokenizer/model_folder.h"
 #include "core/tokenizer/tokenizer.h"
 #include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"

@@ -1,5 +1,4 @@
 // Attention of all keys, its parts merged, and rows cast and added.
-#include "core/ops/attention/attention_merge.h"
 
 #include <cmath>
 
