@@ -3,7 +3,6 @@
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/log.h"
-#include "parallel/checkpoint/attempt.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/verify.h"
 #include "parallel/comm/on_all_ranks.h"

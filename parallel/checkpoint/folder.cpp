@@ -8,7 +8,6 @@
 #include "core/base/files/fault.h"
 #include "core/base/log.h"
 #include "core/checkpoint/strict_json.h"
-#include "parallel/checkpoint/attempt.h"
 #include "parallel/checkpoint/verify.h"
 
 namespace megalith {

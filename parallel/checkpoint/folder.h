@@ -4,14 +4,45 @@
 // known at any moment, also when what is left behind still has its name.
 #pragma once
 
+#include <exception>
+#include <functional>
+#include <new>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "parallel/checkpoint/checkpoint.h"
+#include "parallel/comm/on_all_ranks.h"
 
 namespace megalith {
+
+// Steps that may fail: what went wrong in `work`, or "". Not for memory that ran out: that is thrown on, for the
+// program to end on all ranks; it says nothing about the files.
+inline std::string attempt(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return *error.what() == '\0' ? "unknown error" : error.what();
+  }
+}
+
+// Collective. "" when `work` succeeded on every rank, else one text on all ranks that names the ranks and their errors.
+inline std::string attempt_on_all_ranks(Communicator& ranks, const std::function<void()>& work) {
+  const auto fails_as_error = [&] {
+    const std::string problem = attempt(work);
+    if (!problem.empty()) throw Error(ExitCode::kFileIo, problem);
+  };
+  return to_string(failures_on_all_ranks(ranks, fails_as_error), ranks);
+}
+
+// Adds what went wrong to what did before.
+inline void add_problem(std::string& problems, const std::string& problem) {
+  if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
+}
 
 // All checkpoints of a folder, the latest step first. Only manifests are read, and not those that `history` knows.
 std::vector<std::string> checkpoint_names(const Directory& root);

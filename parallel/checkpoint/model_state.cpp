@@ -14,7 +14,7 @@
 #include "core/base/memory_limit.h"
 #include "core/base/text/units.h"
 #include "core/device/copy.h"
-#include "core/layers/host_copy.h"
+#include "core/layers/parameter.h"
 #include "core/tensor/bf16.h"
 
 namespace megalith {

@@ -11,7 +11,6 @@
 #include "core/base/seconds_since.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/safetensors.h"
-#include "parallel/checkpoint/attempt.h"
 #include "parallel/checkpoint/folder.h"
 #include "parallel/comm/single_communicator.h"
 

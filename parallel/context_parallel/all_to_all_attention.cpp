@@ -1,4 +1,4 @@
-#include "parallel/context_parallel/all_to_all_attention.h"
+#include "parallel/context_parallel/context_attention.h"
 
 #include "core/ops/elementwise/elementwise.h"
 

@@ -1,7 +1,6 @@
 #include "parallel/context_parallel/context_parallel.h"
 
-#include "parallel/context_parallel/all_to_all_attention.h"
-#include "parallel/context_parallel/ring_attention.h"
+#include "parallel/context_parallel/context_attention.h"
 
 namespace megalith {
 

@@ -1,10 +1,9 @@
-#include "parallel/context_parallel/ring_attention.h"
+#include "parallel/context_parallel/context_attention.h"
 
 #include <algorithm>
 #include <cstddef>
 
 #include "core/ops/attention/attention.h"
-#include "core/ops/attention/attention_merge.h"
 #include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/layers/flat_shard.h"
+#include "core/layers/parameter.h"
 
 namespace megalith {
 

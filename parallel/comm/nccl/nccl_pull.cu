@@ -1,14 +1,12 @@
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "core/base/error.h"
 #include "core/device/cuda/bulk_copy.cuh"
 #include "core/device/cuda/check.h"
 #include "core/ops/cuda_launch.cuh"
+#include "parallel/comm/nccl/nccl_pull.cuh"
 #include "parallel/comm/nccl/nccl_pull.h"
-#include "parallel/comm/nccl/pull_meeting.cuh"
-#include "parallel/comm/nccl/row_moves.cuh"
 
 namespace megalith {
 

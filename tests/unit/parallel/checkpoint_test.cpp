@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "parallel/checkpoint/attempt.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/manifest.h"
 #include "tests/unit/parallel/checkpoint_support.h"
 

@@ -10,7 +10,7 @@
 #include "core/base/error.h"
 #include "core/instruments/hazard_checker.h"
 #include "core/instruments/timeline.h"
-#include "core/layers/flat_shard.h"
+#include "core/layers/parameter.h"
 #include "core/tensor/bf16.h"
 #include "parallel/comm/plan_communicator.h"
 #include "parallel/comm/single_communicator.h"
