@@ -1,6 +1,6 @@
-// Hooks that are actions: what a room attaches to a point of a segment (core/layers/hooks.h) and carries out itself, as
-// an entry of the list that can be printed, verified and simulated. The other kind of hook is a callback (HookTable);
-// both run outside of graphs, whose runs end where one stands.
+// Hooks that are actions. A folder attaches them to a point of a segment (core/layers/hooks.h) and executes them as
+// entries of the list. They can be printed, verified and simulated. The other kind of hook is a callback (HookTable).
+// Both run outside of graphs, whose runs end at hooks.
 #pragma once
 
 #include <vector>
@@ -14,11 +14,11 @@ struct ActionHook {
   int segment = 0;
   HookPoint point = HookPoint::kPreForward;
   ActionKind kind = ActionKind::kWaitParameters;
-  int item = -1;  // of the action
+  int item = -1;  // `item` of the action
 };
 
-// Puts each action before or behind every verb that it is attached to; those of one point in the order of `hooks`. An
-// action is about the chunk, microbatch and column of its verb. `actions` have segments.
+// Inserts each action before or after every verb that it is attached to, in the order of `hooks` at each point. An
+// action gets the chunk, microbatch and column of its verb. `actions` must have segments.
 std::vector<Action> insert_action_hooks(const std::vector<Action>& actions, const std::vector<ActionHook>& hooks);
 
 }  // namespace megalith

@@ -13,11 +13,11 @@ namespace megalith {
 namespace {
 
 constexpr std::string_view kFlag = "--pipeline-model-parallel-layout";
-constexpr std::size_t kMostText = 16384;      // characters, as written
-constexpr std::size_t kMostExpanded = 65536;  // letters and bars, repeats written out
+constexpr std::size_t kMostText = 16384;      // characters as written
+constexpr std::size_t kMostExpanded = 65536;  // letters and bars after expansion
 constexpr int kMostRepeats = 10000;
 
-// Reads the text once; letters come out with repeats written out.
+// Parser that reads the text once and expands repeats.
 class LayoutReader {
  public:
   explicit LayoutReader(std::string_view text) : text_(text) {}
@@ -42,7 +42,7 @@ class LayoutReader {
     return at_ < text_.size();
   }
 
-  // A letter or bar with its count.
+  // Parses a letter or bar with its count.
   std::string item() {
     const char c = text_[at_];
     if (c == 'm') refuse("E, t, L or |", "m: multi-token prediction is not built yet");
@@ -106,7 +106,7 @@ class LayoutReader {
   std::size_t at_ = 0;
 };
 
-// The letter stands once: E at the front of the first part, L at the end of the last.
+// Requires exactly one occurrence: E at the start of the first part, L at the end of the last.
 void check_end(const std::string& letters, char letter, bool is_there) {
   const auto times = std::count(letters.begin(), letters.end(), letter);
   if (times == 1 && is_there) return;
@@ -161,7 +161,7 @@ namespace {
 
 constexpr const char* kRemedy = "give --pipeline-model-parallel-layout";
 
-// How many layers embedding and loss count for.
+// Number of layers that embedding and loss count as.
 int extra_layers(const LayerSplit& split) { return split.account_for_embedding + split.account_for_loss; }
 
 bool is_uneven(const LayerSplit& split) { return split.first_stage_layers != 0 || split.last_stage_layers != 0; }
@@ -193,7 +193,7 @@ std::string said_parts(const Placement& placement) {
   return placement.num_chunks == 1 ? stages : fmt::format("{} x {} chunks", stages, placement.num_chunks);
 }
 
-// Layers of a stage's parts together, where the first or last stage has its own number.
+// Total layers of a stage, if the first or last stage has a separate number.
 struct StageLayers {
   int first = 0;
   int others = 0;

@@ -19,18 +19,18 @@ namespace {
 using InFlight = std::pair<int, int>;  // chunk, microbatch
 
 struct Life {
-  std::size_t begin = std::numeric_limits<std::size_t>::max(), end = 0;  // of the first and last action
+  std::size_t begin = std::numeric_limits<std::size_t>::max(), end = 0;  // positions of the first and last action
   void add(std::size_t i) {
     begin = std::min(begin, i);
     end = std::max(end, i);
   }
 };
 
-// Interval colouring: the lowest color that no other life has meanwhile.
+// Interval coloring: assigns the lowest color that no overlapping life has.
 std::map<InFlight, int> colors_of(const std::map<InFlight, Life>& lives) {
   std::map<std::size_t, InFlight> begins;
   for (const auto& [key, life] : lives) begins.emplace(life.begin, key);
-  std::vector<std::size_t> ends;  // by color
+  std::vector<std::size_t> ends;  // per color
   std::map<InFlight, int> colors;
   for (const auto& [begin, key] : begins) {
     auto color = std::find_if(ends.begin(), ends.end(), [begin = begin](std::size_t end) { return end < begin; });
@@ -44,7 +44,7 @@ std::map<InFlight, int> colors_of(const std::map<InFlight, Life>& lives) {
 }  // namespace
 
 std::vector<Action> assign_columns(std::vector<Action> actions) {
-  std::set<int> takers;  // chunks that the chunk before them hands its outputs to
+  std::set<int> takers;  // chunks that receive from the previous chunk on this stage
   for (const Action& a : actions) {
     if (a.kind == ActionKind::kWaitReceive && a.peer == kThisStage) takers.insert(a.gradient ? a.chunk + 1 : a.chunk);
   }
@@ -63,14 +63,14 @@ std::vector<Action> assign_columns(std::vector<Action> actions) {
     all[key_of(a)].add(i);
     if (!is_message(a.kind)) verbs[key_of(a)].add(i);
   }
-  // A message lets a column live longer than its stashes do. Stashes of one place are never alive together, so that
-  // the columns of a place can lie in the same memory; from column to column they differ in the messages alone.
+  // Messages extend a column's life beyond its stashes. Columns of one place never have live stashes at once, so they
+  // share memory. Only their messages are separate.
   std::map<InFlight, int> places = colors_of(verbs);
-  std::map<std::pair<int, int>, std::map<InFlight, Life>> sharers;  // by chunk and place
+  std::map<std::pair<int, int>, std::map<InFlight, Life>> sharers;  // key: chunk, place
   for (const auto& [key, life] : all) sharers[{key.first, places[key]}].emplace(key, life);
   std::map<InFlight, int> copies;
   for (const auto& [place, lives] : sharers) copies.merge(colors_of(lives));
-  std::map<std::tuple<int, int, int>, int> columns;  // by chunk, place and copy
+  std::map<std::tuple<int, int, int>, int> columns;  // key: chunk, place, copy
   const auto column_of = [&](const Action& a) -> int& {
     return columns[{a.chunk, places[key_of(a)], copies[key_of(a)]}];
   };
@@ -137,7 +137,7 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
 
 std::vector<Action> insert_loads(const std::vector<Action>& actions) {
   std::vector<Action> loaded;
-  std::set<std::pair<int, int>> begun;  // (chunk, microbatch)
+  std::set<std::pair<int, int>> begun;  // key: chunk, microbatch
   for (const Action& action : actions) {
     const bool begins =
         action.kind == ActionKind::kForward || (action.kind == ActionKind::kWaitReceive && !action.gradient);
@@ -151,7 +151,7 @@ std::vector<Action> insert_loads(const std::vector<Action>& actions) {
 }
 
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points) {
-  // The last backward_weight of each segment, by position; or the kWaitReturn after it, which one graph holds with it.
+  // Position of each segment's last backward_weight, or of the kWaitReturn after it, since one graph holds both.
   std::map<int, std::size_t> last;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].kind == ActionKind::kBackwardWeight) last[actions[i].segment] = end_of_verb(actions, i) - 1;
@@ -178,7 +178,7 @@ std::vector<Action> insert_reductions(const std::vector<Action>& actions, const 
 }
 
 std::vector<Action> insert_gathers(const std::vector<Action>& actions, const GatherPoints& gathers) {
-  std::multimap<std::size_t, int> bucket_at;  // by the position of its first use
+  std::multimap<std::size_t, int> bucket_at;  // key: position of the first use
   for (std::size_t bucket = 0; bucket < gathers.segments_of_bucket.size(); ++bucket) {
     const std::vector<int>& readers = gathers.segments_of_bucket[bucket];
     const auto first = std::find_if(actions.begin(), actions.end(), [&](const Action& a) {
@@ -197,7 +197,7 @@ std::vector<Action> insert_gathers(const std::vector<Action>& actions, const Gat
       gathered.push_back({.kind = ActionKind::kGatherParameters, .item = bucket});
       if (bucket == gathers.tied_bucket) gathered.push_back({.kind = ActionKind::kCopyTiedWeights, .item = bucket});
     }
-    // Of one stream: the last of them comes after all.
+    // Gathers run on one stream, so the last one completes after all others.
     if (!gathers.overlap) gathered.push_back({.kind = ActionKind::kWaitParameters, .item = bucket_at.rbegin()->second});
   }
   return gathered;
@@ -226,7 +226,7 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, cons
   std::vector<Action> forwards;
   std::copy_if(stage.begin(), stage.end(), std::back_inserter(forwards),
                [](const Action& a) { return a.kind == ActionKind::kForward || is_message(a.kind); });
-  // Nothing is kept between microbatches: one column, unless messages of others are under way.
+  // Evaluation keeps nothing between microbatches: one column, unless messages of others are in flight.
   std::vector<Action> step{{.kind = ActionKind::kBeginStep}};
   const std::vector<Action> body = insert_loads(expand_segments(assign_columns(std::move(forwards)), segments));
   step.insert(step.end(), body.begin(), body.end());

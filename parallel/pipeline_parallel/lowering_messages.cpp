@@ -8,7 +8,7 @@ namespace megalith {
 
 namespace {
 
-// What stands before each action of a stage's list, and (at its length) behind the last.
+// Insertions before each action of a stage's list, and at its end.
 class Insertions {
  public:
   Insertions(const Schedule& schedule, int stage)
@@ -48,7 +48,7 @@ class Insertions {
   }
 
   void add_send(const Message& m) {
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), m.sent);  // the block behind
+    const auto next = std::upper_bound(starts_.begin(), starts_.end(), m.sent);  // the next block
     const auto left = std::min<std::ptrdiff_t>(kSendsAhead, starts_.end() - 1 - next);
     sends_[*next].push_back(message(ActionKind::kSend, m.sent, m.to));
     waits_for_sends_[*(next + left)].push_back(message(ActionKind::kWaitSend, m.sent, m.to));
@@ -69,7 +69,7 @@ class Insertions {
   const Schedule& schedule_;
   int stage_;
   const std::vector<Action>& actions_;
-  std::vector<std::size_t> starts_;  // of blocks, and the length of the list
+  std::vector<std::size_t> starts_;  // starts of blocks, then the length of the list
   std::map<std::size_t, std::vector<Action>> waits_for_sends_, sends_, posts_, waits_;
 };
 

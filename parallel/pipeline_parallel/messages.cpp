@@ -16,7 +16,7 @@ std::vector<std::size_t> block_starts(const std::vector<Action>& actions) {
   return starts;
 }
 
-// The first action of the block that stands `ahead` blocks before that of action `used`.
+// First action of the block `ahead` blocks before the block of action `used`.
 std::size_t ahead_of(const std::vector<std::size_t>& starts, std::size_t used, int ahead) {
   const auto block = std::upper_bound(starts.begin(), starts.end(), used) - starts.begin() - 1;
   return starts[static_cast<std::size_t>(std::max<std::ptrdiff_t>(block - ahead, 0))];
@@ -49,7 +49,7 @@ std::vector<Message> messages_of(const Schedule& schedule, int receive_ahead) {
   std::sort(messages.begin(), messages.end(), [](const Message& a, const Message& b) {
     return std::tie(a.from, a.to, a.sent, a.used) < std::tie(b.from, b.to, b.sent, b.used);
   });
-  // A receive is posted no later than those of the channel's later messages.
+  // A receive is posted no later than the receives of the channel's later messages.
   for (std::size_t i = messages.size(); i-- > 1;) {
     Message& earlier = messages[i - 1];
     const Message& later = messages[i];

@@ -1,4 +1,4 @@
-// What the stages of a schedule send each other, and when the receives must be posted.
+// Messages between the stages of a schedule, and the latest positions of their receives.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,24 @@
 
 namespace megalith {
 
-// The output of a forward on its way to the next part of the model, or the gradient of that output on its way back.
+// Output of a forward for the next part of the model, or gradient of that output for the previous part.
 struct Message {
   int from = 0;            // stage
   int to = 0;              // stage
-  int part = 0;            // of the model: the forward's, whose output or whose output's gradient this is
-  std::size_t sent = 0;    // the action of `from` that makes it (it leaves when that action's block ends), or
-                           // ScheduleIndex::kNowhere
-  std::size_t used = 0;    // the action of `to` that reads it
-  std::size_t posted = 0;  // the action of `to`, first of a block, before which its receive is posted
+  int part = 0;            // part of the forward that made the output
+  std::size_t sent = 0;    // action of `from` that produces it, or ScheduleIndex::kNowhere; leaves at its block's end
+  std::size_t used = 0;    // action of `to` that reads it
+  std::size_t posted = 0;  // action of `to`, first of a block, before which its receive is posted
 };
 
-// All messages of a schedule. Those from one stage to another stand together in the order in which they are sent: a
-// channel, whose messages need no tags, since receives are posted in the same order. That order differs from the order
-// of use where both verbs take the same way (V shape, or two stages); a receive is then posted before an earlier use.
-// `receive_ahead`: how many blocks before the block of its use a receive is posted at the latest.
+// Messages of a schedule. The messages from one stage to another form a channel, in the order of sends. They need no
+// tags, since receives are posted in the same order. The order of uses differs if both verbs use the same channel (V
+// shape, or two stages). A receive is then posted before an earlier use. `receive_ahead`: minimum number of blocks
+// between a receive's post and its use.
 std::vector<Message> messages_of(const Schedule& schedule, int receive_ahead);
 
-// Enough that no schedule comes to a stop even where a sender waits until its receiver has posted: interleaved and
-// dualpipe-v need 1, zb-v needs 2, dualpipe-v whose weight gradients are all put off too, the others 0.
+// Sufficient to avoid deadlocks even if senders block until the receive is posted. Interleaved and dualpipe-v require
+// 1; zb-v, and dualpipe-v with all weight gradients delayed, require 2; the others require 0.
 inline constexpr int kReceiveAhead = 2;
 
 }  // namespace megalith

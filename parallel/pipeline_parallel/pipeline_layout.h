@@ -1,4 +1,4 @@
-// Which layers each stage of a pipeline holds, and in which order the stages work.
+// Layers of each pipeline stage, and the order in which stages run.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ struct PipelineLayout {
   LayerLayout parts;  // in the model's order
   bool delays_weights = false;
 
-  // Whether a chunk's backward_weight may come long after its backward_data, rather than segment by segment with it.
+  // True if a chunk's backward_weight may run long after its backward_data, instead of segment by segment with it.
   bool weights_apart() const;
 
-  // The parts of a stage, chunk after chunk.
+  // Parts of a stage, by chunk.
   std::vector<GptPart> parts_of(int stage) const;
 };
 
-// The schedule of a step; exit code 2 where the number of microbatches does not suit it.
+// Schedule of a step; exit code 2 if it does not support the number of microbatches.
 Schedule schedule_of(const PipelineLayout& layout, std::int64_t num_microbatches);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Which stage holds which part of the model. Parts are numbered in the model's order; a stage holds one per chunk.
+// Placement of the model's parts on stages. Parts are numbered in the model's order; a stage holds one per chunk.
 #pragma once
 
 namespace megalith {
@@ -9,8 +9,8 @@ struct StageChunk {
   friend bool operator==(const StageChunk&, const StageChunk&) = default;
 };
 
-// Loop: part = chunk x stages + stage, as Megatron's virtual stages. V: odd chunks run from the last stage back to the
-// first (arXiv:2401.10241, section 6), so that the last part is on stage 0 and neighbours at the turn share a stage.
+// Loop: part = chunk x stages + stage, as Megatron's virtual stages. V: odd chunks run from the last stage to the first
+// (arXiv:2401.10241, section 6). The last part is then on stage 0, and the two parts at a turn share a stage.
 struct Placement {
   int num_stages = 1;
   int num_chunks = 1;

@@ -1,5 +1,5 @@
-// A schedule is data: per stage the order in which chunks run the verbs of their microbatches. Lowering (lowering.h)
-// expands it; one Step (apps/run/step.h) runs it; the memory plan, the report and later features read the same list.
+// Schedules as data: for each stage, the order in which chunks run the verbs of their microbatches. Lowering
+// (lowering.h) expands a schedule. A Step (apps/run/step.h), memory plans and reports read the result.
 #pragma once
 
 #include <cstddef>
@@ -14,54 +14,54 @@
 namespace megalith {
 
 enum class ActionKind : std::uint8_t {
-  kBeginStep,      // the step's parameters to the device, its sums to 0
-  kZeroGradients,  // before the first weight gradient
-  kLoad,           // a microbatch's tokens and parameters to the device
+  kBeginStep,      // copies the step's parameters to the device and zeroes its sums
+  kZeroGradients,  // ahead of the first weight gradient
+  kLoad,           // copies a microbatch's tokens and parameters to the device
   kForward,
   kBackwardData,
   kBackwardWeight,
-  kWaitReturn,  // the compute stream waits for gradients that a backward_data has left on their way from other ranks
-  // A tensor between a chunk of this stage and the part of the model before or after it: the output of a forward, or
-  // its gradient where `gradient` is set. `peer` is the other stage, or kThisStage. Inserted by insert_messages.
+  kWaitReturn,  // the compute stream waits for gradients that a backward_data left in flight from other ranks
+  // Messages between a chunk of this stage and an adjacent part of the model: the output of a forward, or its gradient
+  // if `gradient` is set. `peer` is the other stage, or kThisStage. Inserted by insert_messages.
   kPostReceive,         // the channel's stream may receive it
   kWaitReceive,         // the compute stream waits for it; the chunk's next verb reads it
   kSend,                // the channel's stream sends it
-  kWaitSend,            // the compute stream waits until it has left; its memory may be written again
-  kTieGradients,        // gradients of tied uses join their parameter's
-  kReduce,              // starts the reduction of a bucket of gradients over the replicas
+  kWaitSend,            // the compute stream waits until it has left; its memory is then free
+  kTieGradients,        // adds gradients of tied uses to their parameter's
+  kReduce,              // starts the reduction of a gradient bucket over the replicas
   kFinishReduce,        // the compute stream may use the reduced gradients
-  kSumSharedGradients,  // of what several tensor-parallel ranks hold in copies
-  kCopyTiedGradients,   // the last stage's of a tied embedding become the first one's
-  kReduceSums,          // the step's sums over all ranks that see other tokens, and to all stages
-  kReduceNorm,          // squares of the gradients, of all stages
+  kSumSharedGradients,  // sums gradients of parameters that tensor-parallel ranks replicate
+  kCopyTiedGradients,   // copies a tied embedding's gradients from the first stage to the last
+  kReduceSums,          // sums the step's sums over all ranks with other tokens, and sends them to all stages
+  kReduceNorm,          // sums squares of gradients over all stages
   kOptimizerStep,
-  kGatherParameters,  // starts to gather a bucket's weights, of which each rank has updated a shard
-  kCopyTiedWeights,   // the last stage's of a tied embedding become the first one's, after that bucket's gather
+  kGatherParameters,  // starts to gather a bucket's weights, whose shards the ranks have updated
+  kCopyTiedWeights,   // copies tied weights from the first stage to the last, after that bucket's gather
   kWaitParameters,    // the compute stream may use a bucket's weights
-  // Of a unit that is whole only for a while; inserted by fsdp/.
+  // Actions of a sharded unit; inserted by fsdp/.
   kUnshard,          // starts to gather its weights
   kWaitUnshard,      // the compute stream may read them
-  kReshard,          // their slot may be written again
-  kBindGradients,    // a slot for its gradients, of zeros
-  kReduceShard,      // starts to add their sum over the ranks to each one's shard; the slot is free behind it
-  kSumInstances,     // starts to sum the shard over the instances of hybrid sharding, behind its last kReduceShard
-  kGatherInstances,  // starts to gather what each instance has updated of the shard
-  // Of kept activations that are on the host between forward and backward; inserted by offload/.
-  kOffload,      // starts to copy them there
-  kWaitOffload,  // their memory may be written again
-  kReload,       // starts to copy them back, into other memory
+  kReshard,          // frees its slot for the next gather
+  kBindGradients,    // binds a slot for its gradients, filled with zeros
+  kReduceShard,      // starts to reduce them into each rank's shard; frees the slot
+  kSumInstances,     // starts to sum the shard over the instances of hybrid sharding, after its last kReduceShard
+  kGatherInstances,  // starts to gather the parts of the shard that the instances updated
+  // Actions of activations that are on the host between forward and backward; inserted by offload/.
+  kOffload,      // starts the copy to the host
+  kWaitOffload,  // frees their device memory
+  kReload,       // starts the copy back, into other memory
   kWaitReload,   // the compute stream may read them
 };
 
-// What an action is about.
+// Object of an action.
 enum class ActionScope : std::uint8_t {
-  kStep,        // all of it
+  kStep,        // the step
   kMicrobatch,  // a chunk and a microbatch
-  kReturn,      // likewise; `item` is the segment whose backward_data it is about
+  kReturn,      // a chunk and a microbatch; `item` is the segment of the backward_data
   kMessage,     // a chunk and a microbatch, between two parts of the model
   kBucket,      // `item` is a bucket of gradients or weights
   kUnit,        // `item` is a unit of parameters
-  kSlot,        // as kMicrobatch; `item` is a storage of the stage's kept activations
+  kSlot,        // a chunk and a microbatch; `item` is a kept activation's storage
 };
 
 struct ActionFacts {
@@ -115,7 +115,7 @@ static_assert([] {
 constexpr std::string_view name_of(ActionKind kind) { return facts_of(kind).name; }
 constexpr bool is_message(ActionKind kind) { return facts_of(kind).scope == ActionScope::kMessage; }
 constexpr bool is_of_slot(ActionKind kind) { return facts_of(kind).scope == ActionScope::kSlot; }
-// Has a chunk and a microbatch.
+// True for actions with a chunk and a microbatch.
 constexpr bool is_of_microbatch(ActionKind kind) {
   const ActionScope scope = facts_of(kind).scope;
   return scope == ActionScope::kMicrobatch || scope == ActionScope::kReturn || is_message(kind) || is_of_slot(kind);
@@ -129,39 +129,39 @@ struct Action {
   ActionKind kind = ActionKind::kForward;
   int chunk = 0;
   int microbatch = 0;
-  int segment = -1;  // set by lowering; -1: the whole chunk
-  int column = 0;    // set by lowering: which in-flight microbatch's memory
-  int item = -1;     // what else it is about: ActionScope says
-  // Set by schedules, of a backward_data: one block with its backward_weight, which follows it in the list and is
-  // interleaved with it by segment. What a block makes for other stages leaves at its end.
+  int segment = -1;  // set by lowering; -1: the complete chunk
+  int column = 0;    // set by lowering: memory of an in-flight microbatch
+  int item = -1;     // meaning by ActionScope
+  // Set by schedules on a backward_data that forms one block with the following backward_weight. Lowering interleaves
+  // the two by segment. A block's messages to other stages leave at its end.
   bool with_next = false;
-  bool gradient = false;  // of messages
-  int peer = kThisStage;  // of messages: another stage, or this one, which hands a tensor from chunk to chunk
+  bool gradient = false;  // for messages
+  int peer = kThisStage;  // for messages: another stage, or this stage for a tensor passed between its chunks
   friend bool operator==(const Action&, const Action&) = default;
 };
 std::string to_string(const Action& action);
 
-// By the values of --pipeline-schedule: gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v.
+// Values of --pipeline-schedule: gpipe, 1f1b, interleaved, zb-h1, zb-v, dualpipe-v.
 enum class ScheduleKind : std::uint8_t { kGpipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
 inline constexpr int kNumScheduleKinds = 6;
 std::string_view name_of(ScheduleKind kind);
 bool is_v_shaped(ScheduleKind kind);  // chunks are placed as a V (placement.h)
 
-// Actions of each stage: forward, backward_data and backward_weight of each chunk and microbatch, each exactly once,
-// backward_weight of a chunk ascending in microbatches. The orders are in schedules.h.
+// Actions of each stage. Each chunk and microbatch has one forward, backward_data and backward_weight. A chunk's
+// backward_weight calls are in ascending order of microbatches. Orders are in schedules.h.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::k1F1B;
   Placement placement;
   int num_microbatches = 1;
   std::vector<std::vector<Action>> stages;
 };
-// A kind that has no such number of chunks or microbatches is an error with exit code 2.
+// Exit code 2 if the kind does not support the number of chunks or microbatches.
 Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches);
 
-// The same with each backward_weight as a block of its own behind its backward_data, whose gradient leaves before it.
+// Makes each backward_weight a separate block after its backward_data. The gradient is sent between the two.
 Schedule delay_weights(Schedule schedule);
 
-// Actions that `with_next` joins are a block. The block of the action at `first` ends before the returned index.
+// Actions joined by `with_next` form a block. Returns the end of the block of the action at `first`.
 std::size_t end_of_block(const std::vector<Action>& actions, std::size_t first);
 
 }  // namespace megalith

@@ -22,7 +22,7 @@ constexpr Look kLooks[] = {{ActionKind::kForward, "forward", 0},
                            {ActionKind::kBackwardData, "backward, data", 2},
                            {ActionKind::kBackwardWeight, "backward, weights", 3}};
 
-// The verbs of a stage.
+// Lane with the verbs of a stage.
 Json boxes_of(const Schedule& schedule, const Simulation& simulation, std::size_t stage) {
   const std::vector<Action>& actions = schedule.stages[stage];
   const std::vector<Simulation::ActionTime>& times = simulation.stages[stage].actions;

@@ -8,10 +8,10 @@
 
 namespace megalith {
 
-// The picture of a schedule, as a block of a page (core/reports/page.h): a lane for each stage, a box for each verb of
-// a microbatch; where a stage waits its lane's ground shows. The simulation is of the schedule. A verb that takes no
-// time has no box.
-inline constexpr std::size_t kMostBoxes = 24'000;  // a browser draws as many without effort
+// Picture of a schedule, as a block of a page (core/reports/page.h): a lane per stage, and a box per verb of a
+// microbatch. Gaps between boxes are waits of the stage. Times come from the schedule's simulation. Verbs without
+// duration have no box.
+inline constexpr std::size_t kMostBoxes = 24'000;  // browsers draw this number without delay
 nlohmann::ordered_json schedule_block(const Schedule& schedule, const Simulation& simulation);
 
 }  // namespace megalith

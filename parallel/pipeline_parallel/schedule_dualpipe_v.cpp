@@ -8,7 +8,7 @@ namespace megalith {
 std::vector<Action> dualpipe_v(const StageShape& shape) {
   const int p = shape.num_stages, s = shape.stage, after = p - s - 1;
   StageList list;
-  std::queue<int> held_back;  // chunks whose W is to come
+  std::queue<int> held_back;  // chunks with pending W
   const auto backward_data = [&](int chunk) {
     list.backward_data(chunk);
     held_back.push(chunk);
@@ -18,7 +18,7 @@ std::vector<Action> dualpipe_v(const StageShape& shape) {
     held_back.pop();
   };
   const auto pair = [&](int forward, int backward) {
-    list.forward(forward);  // its output leaves before the backward
+    list.forward(forward);  // the output is sent before the backward runs
     list.backward(backward);
   };
 
@@ -33,7 +33,7 @@ std::vector<Action> dualpipe_v(const StageShape& shape) {
     list.forward(1);
   }
   for (int i = 0; i < shape.num_microbatches - 2 * p + s + 1; ++i) {
-    if (i == 0 && after == 0) {  // apart on the last stage: the backward's input comes from its own forward
+    if (i == 0 && after == 0) {  // unjoined on the last stage: the backward's input comes from its own forward
       list.forward(0);
       list.backward(1);
     } else {
@@ -45,7 +45,7 @@ std::vector<Action> dualpipe_v(const StageShape& shape) {
     list.backward(1);
     pair(1, 0);
   }
-  // Backwards alone; the later half holds W back, to fill the time between the gradients that follow.
+  // Backwards only. The later half delays W, to fill the waits between the gradients that follow.
   for (int i = 0; i < 2 * (s + 1); ++i) {
     const int chunk = 1 - i % 2;
     if (i > s) {

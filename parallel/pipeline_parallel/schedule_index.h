@@ -1,4 +1,4 @@
-// Where a schedule's verbs stand in the lists of their stages.
+// Positions of a schedule's verbs in the lists of their stages.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class ScheduleIndex {
     }
   }
 
-  // In the list of the part's stage; kNowhere where it is missing.
+  // Position in the list of the part's stage; kNowhere if missing.
   std::size_t place(ActionKind verb, int part, int microbatch) const { return places_[entry(verb, part, microbatch)]; }
 
  private:

@@ -7,8 +7,8 @@ namespace megalith {
 
 std::vector<Action> interleaved(const StageShape& shape) {
   StageList list;
-  // The chunk of the i-th forward: p microbatches of chunk 0, the same p of chunk 1, ... of the last, then the next p.
-  // Backwards go through the chunks the other way round.
+  // Chunk of the i-th forward: p microbatches of chunk 0, the same p of chunk 1, ... of the last, then the next p.
+  // Backwards run through the chunks in reverse order.
   const auto chunk_of = [&](int i) { return i / shape.num_stages % shape.num_chunks; };
   const int total = shape.num_microbatches * shape.num_chunks;
   const int warm_up =

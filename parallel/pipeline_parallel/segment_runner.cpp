@@ -124,7 +124,7 @@ void SegmentRunner::run_verb(const Action& action) {
     case Verb::kForward: forward(column, action.segment); break;
     case Verb::kBackwardData:
       column.gradients = segment.backward_data(ctx_, column.microbatch, column.gradients, column.stashes[s]);
-      if (begins_experts(action.segment)) column.stashes[s].layer().clear();  // nobody reads it again
+      if (begins_experts(action.segment)) column.stashes[s].layer().clear();  // last use in this microbatch
       break;
     case Verb::kBackwardWeight:
       segment.backward_weight(ctx_, column.microbatch, column.stashes[s]);

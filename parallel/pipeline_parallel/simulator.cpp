@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kNotYet = std::numeric_limits<double>::infinity();
 
-// Each stage runs its blocks in order. A message moves once it was made, its receive was posted and the one before it
-// on its channel has arrived.
+// Runs each stage's blocks in order. A message starts when it is produced, its receive is posted, and the previous
+// message on its channel has arrived.
 class Player {
  public:
   Player(const Schedule& schedule, const SimulationSpec& spec)
@@ -62,12 +62,12 @@ class Player {
   }
 
  private:
-  struct Events {                    // of one action
+  struct Events {                    // per action
     std::vector<std::size_t> posts;  // messages
     std::vector<std::size_t> sends;
     std::size_t reads = ScheduleIndex::kNowhere;
   };
-  struct Flight {  // of one message: times
+  struct Flight {  // times of one message
     double made = kNotYet;
     double posted = kNotYet;
     double arrived = kNotYet;
@@ -75,20 +75,20 @@ class Player {
   struct Channel {         // from one stage to another
     std::size_t next = 0;  // message
     std::size_t end = 0;
-    double free = 0;  // when its last message arrived
+    double free = 0;  // arrival of its last message
   };
   struct Stage {
     std::vector<Events> events;
-    std::size_t next = 0;              // action, the first of a block
-    double clock = 0;                  // end of the block before
-    std::vector<std::size_t> leaving;  // messages of the block before
+    std::size_t next = 0;              // next action, first of a block
+    double clock = 0;                  // end of the previous block
+    std::vector<std::size_t> leaving;  // messages of the previous block
     std::size_t stashes = 0;
   };
 
   static std::size_t stage_of(int stage) { return static_cast<std::size_t>(stage); }
   const std::vector<Action>& actions_of(std::size_t s) const { return schedule_.stages[s]; }
 
-  // Runs the stage's next block; false where it has to wait, or is done.
+  // Runs the stage's next block; returns false if it must wait, or if the stage is done.
   bool advance(std::size_t s, Simulation::Stage& out) {
     Stage& stage = stages_[s];
     const std::vector<Action>& actions = actions_of(s);
@@ -143,7 +143,7 @@ class Player {
     return moved;
   }
 
-  // The verb of the same stage that action i needs and that does not stand before it; empty where there is none.
+  // Verb of the same stage that action i requires and that does not precede it; empty if there is none.
   std::string missing_of_own(std::size_t s, std::size_t i) const {
     const Action& a = actions_of(s)[i];
     const Placement& placement = schedule_.placement;
@@ -162,7 +162,7 @@ class Player {
     return forward.empty() ? missing(ActionKind::kBackwardData, own + 1) : forward;
   }
 
-  // Empty for a stage that is done.
+  // Empty if the stage is done.
   std::string why_waiting(std::size_t s) const {
     const Stage& stage = stages_[s];
     const std::vector<Action>& actions = actions_of(s);
@@ -203,7 +203,7 @@ class Player {
   const SimulationSpec& spec_;
   ScheduleIndex index_;
   std::vector<Message> messages_;
-  std::vector<Flight> flights_;  // by message
+  std::vector<Flight> flights_;  // per message
   std::vector<Channel> channels_;
   std::vector<Stage> stages_;
 };

@@ -1,4 +1,4 @@
-// Plays a schedule against given durations: when each action runs, how long a step takes, who waits, and for what.
+// Simulation of a schedule with given durations: times of actions, duration of a step, and waits.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,18 @@
 
 namespace megalith {
 
-// Durations in any one unit of time; results are in the same.
+// Durations in any unit of time; results have the same unit.
 struct PartDurations {
   double forward = 1;
   double backward_data = 1;
   double backward_weight = 1;
-  double transfer = 0;  // of its output to the next part's stage, and of that output's gradient back
+  double transfer = 0;  // of the output to the next part's stage, and of its gradient back
 };
 
 struct SimulationSpec {
-  std::vector<PartDurations> parts = {{}};  // by part of the model (placement.h), or one for all
-  // Stages do not wait for what they send, which leaves on a stream of its own; true: a stage begins its next block
-  // when the receivers have all of it, as with blocking calls.
+  std::vector<PartDurations> parts = {{}};  // by part of the model (placement.h), or one entry for all
+  // false: sends are asynchronous. true: a stage starts its next block when receivers have all of its sends, as with
+  // blocking calls.
   bool blocking_sends = false;
   int receive_ahead = kReceiveAhead;  // blocks; see messages_of
 };
@@ -32,17 +32,17 @@ struct Simulation {
     double end = 0;
   };
   struct Stage {
-    std::vector<ActionTime> actions;  // of the stage's list; shorter where the schedule is stuck
-    double busy = 0;                  // sum of its actions
-    std::size_t peak_stashes = 0;     // most (chunk, microbatch) pairs between forward and end of backward_weight
+    std::vector<ActionTime> actions;  // of the stage's list; shorter after a deadlock
+    double busy = 0;                  // sum of the actions' durations
+    std::size_t peak_stashes = 0;     // maximum of (chunk, microbatch) pairs between forward and end of backward_weight
     double idle_inside() const { return actions.empty() ? 0 : actions.back().end - actions.front().start - busy; }
   };
   std::vector<Stage> stages;
   double makespan = 0;   // end of the last action
-  std::string deadlock;  // empty, or for each stage that cannot go on its action and what it waits for
+  std::string deadlock;  // empty, or the blocked stages' actions and what each waits for
 
-  double bubble() const;        // makespan less the work of the stage with the most
-  double bubble_share() const;  // of all stages' time until makespan, from 0 to 1
+  double bubble() const;        // makespan minus the work of the busiest stage
+  double bubble_share() const;  // share of all stages' time until makespan, 0 to 1
 };
 
 Simulation simulate(const Schedule& schedule, const SimulationSpec& spec);

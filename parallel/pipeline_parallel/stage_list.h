@@ -1,4 +1,4 @@
-// Builds a stage's list. The microbatches of each verb and chunk count up by themselves, so that all ascend.
+// Builder of a stage's list. Microbatches of each verb and chunk are numbered in ascending order.
 #pragma once
 
 #include <map>
@@ -14,12 +14,12 @@ class StageList {
   void forward(int chunk) { add(ActionKind::kForward, chunk); }
   void backward_data(int chunk) { add(ActionKind::kBackwardData, chunk); }
   void backward_weight(int chunk) { add(ActionKind::kBackwardWeight, chunk); }
-  void backward(int chunk) {  // both, as one block
+  void backward(int chunk) {  // both verbs, as one block
     backward_data(chunk);
     actions_.back().with_next = true;
     backward_weight(chunk);
   }
-  // How many times a verb of the chunk was added.
+  // Number of actions of this verb and chunk so far.
   int count(ActionKind kind, int chunk) const {
     const auto found = next_.find({kind, chunk});
     return found == next_.end() ? 0 : found->second;
@@ -31,7 +31,7 @@ class StageList {
     actions_.push_back({.kind = kind, .chunk = chunk, .microbatch = next_[{kind, chunk}]++});
   }
 
-  std::map<std::pair<ActionKind, int>, int> next_;  // microbatch, by verb and chunk
+  std::map<std::pair<ActionKind, int>, int> next_;  // next microbatch; key: verb, chunk
   std::vector<Action> actions_;
 };
 

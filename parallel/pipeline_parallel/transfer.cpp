@@ -19,7 +19,7 @@ struct Edge {
   int to = 0;
 };
 
-// All directions that messages of the placement take, in rounds in which no stage has two.
+// Directions of the placement's messages, in rounds in which no stage has two.
 std::vector<std::vector<Edge>> rounds_of(const Placement& placement) {
   const int stages = placement.num_stages;
   std::vector<std::vector<Edge>> rounds;
@@ -136,7 +136,7 @@ void PipelineTransfer::wait_receive(const Action& action) {
   }
 }
 
-// Both gradients that a segment returns are that of the sum.
+// Both gradients that a segment returns equal the gradient of the sum.
 Tensor PipelineTransfer::payload(const Action& action) {
   if (action.gradient) return runner_.input_gradients(action.column)[0];
   const TensorList& output = runner_.outputs(action.column);
@@ -167,7 +167,7 @@ void PipelineTransfer::wait_send(const Action& action) {
 
 void PipelineTransfer::synchronize() {
   std::exception_ptr error;
-  for (Channel& c : channels_) {  // all of them, also when one has failed
+  for (Channel& c : channels_) {  // all, even if one has failed
     try {
       c.stream->synchronize();
     } catch (...) {

@@ -1,9 +1,8 @@
-// Carries out the messages of a stage's action list: tensors to and from the neighbour stages, each direction between
-// two stages on a group and a stream of its own, so that no message waits behind one of another direction. The compute
-// stream and the channels meet in events alone.
-//
-// A message is one tensor, [T, H] in the model's dtype: the output of a part, its residual added (the next part's first
-// norm would add it), or the gradient of that sum.
+// Executes the messages of a stage's action list: tensors to and from neighbor stages. Each direction between two
+// stages has a dedicated group and stream, so it never waits for another direction. Only events connect the compute
+// stream and the channels.
+// A message is one tensor, [T, H] in the model's dtype. It is the output of a part, with its residual added (which the
+// next part's first norm would add), or the gradient of that sum.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +26,16 @@ class PipelineTransfer {
     DeviceType device = DeviceType::kCpu;
     Instruments instruments;  // of the channels' streams
   };
-  // Collective over `stages`, one rank a stage; makes the groups. All arguments outlive the object but `spec`.
+  // Collective over `stages`, one rank per stage; creates the groups. All arguments except `spec` outlive the object.
   PipelineTransfer(Communicator& stages, const Context& ctx, SegmentRunner& runner, const Spec& spec);
   ~PipelineTransfer();
 
-  // NCCL connects two ranks in their first call, in which the host waits: here, in one order on all stages. `scratch`
-  // is one element, written. Collective.
+  // Connects the ranks in one order on all stages, since the host waits in NCCL's first call of two ranks. Collective.
+  // `scratch` is one element, written.
   void connect(const Tensor& scratch);
 
-  // While on, nothing is sent, and what is received is 0: for actions that load kernels. A GPU's receive that waits for
-  // its peer lets no host of this process load or allocate anything, so that two stages would wait for each other.
+  // While on, sends nothing and receives zeros, for actions that load kernels. A GPU's pending receive blocks loads and
+  // allocations in its process, so two stages could deadlock.
   void rehearse(bool on) { rehearses_ = on; }
   bool has_peers() const { return !channels_.empty(); }
 
@@ -51,14 +50,14 @@ class PipelineTransfer {
     std::int64_t sent = 0;  // messages
     std::int64_t received = 0;
     std::int64_t bytes_sent = 0;
-    std::int64_t handed_over = 0;  // from chunk to chunk of this stage
+    std::int64_t handed_over = 0;  // passed between chunks of this stage
   };
   const Stats& stats() const { return stats_; }
   std::vector<Communicator*> groups() const;
 
  private:
   struct Channel {
-    std::unique_ptr<Communicator> group;  // the sender is its rank 0, the receiver rank 1
+    std::unique_ptr<Communicator> group;  // rank 0 sends, rank 1 receives
     std::unique_ptr<Stream> stream;
     int peer = 0;  // stage
     bool sends = false;
@@ -71,7 +70,7 @@ class PipelineTransfer {
 
   Channel& channel(int peer, bool sends);
   Flight& flight(const Action& action, bool sends);
-  // Carries it out between the making of its buffer, or its last use, and its use.
+  // Starts `op` on the channel's stream after its buffer is ready, or after its last use.
   template <class Op>
   void start(const Action& action, Flight& flight, const Op& op);
   Tensor payload(const Action& action);
@@ -79,9 +78,9 @@ class PipelineTransfer {
   const Context& ctx_;
   SegmentRunner& runner_;
   Spec spec_;
-  std::vector<Channel> channels_;  // in the order in which all stages made them
+  std::vector<Channel> channels_;  // in the creation order of all stages
   std::map<std::tuple<int, bool, bool, int>, Flight> flights_;
-  TensorList handed_over_;  // between the two actions of a hand-over, which stand together
+  TensorList handed_over_;  // between the two adjacent actions of a hand-over
   Stats stats_;
   bool rehearses_ = false;
 };

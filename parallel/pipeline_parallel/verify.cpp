@@ -14,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-// The same chunk, microbatch and direction.
+// Action of the same chunk, microbatch and direction.
 Action other(Action action, ActionKind kind, int segment = -1) {
   action.kind = kind;
   action.segment = segment;
@@ -23,14 +23,14 @@ Action other(Action action, ActionKind kind, int segment = -1) {
 
 Action of_bucket(ActionKind kind, std::size_t bucket) { return {.kind = kind, .item = static_cast<int>(bucket)}; }
 
-// A column is one chunk's, and one microbatch's from its first action to its last. What is handed over on the stage
-// always comes from the same column.
+// Checks that a column belongs to one chunk, and to one microbatch from its first action to its last. Tensors passed on
+// the stage always come from the same column.
 void verify_columns(const ActionOrder& order) {
   using InFlight = std::pair<int, int>;  // chunk, microbatch
   std::map<InFlight, int> left, column_of;
-  std::map<int, InFlight> owner;                // of a column
-  std::map<int, int> chunk_of;                  // by column
-  std::map<std::pair<int, int>, int> giver_of;  // column, by the one that takes and the chunk that gives
+  std::map<int, InFlight> owner;                // per column
+  std::map<int, int> chunk_of;                  // per column
+  std::map<std::pair<int, int>, int> giver_of;  // column of the giver; key: receiving column, giving chunk
   for (const Action& a : order.actions()) left[{a.chunk, a.microbatch}] += is_of_microbatch(a.kind) ? 1 : 0;
   for (const Action& a : order.actions()) {
     if (!is_of_microbatch(a.kind)) continue;
@@ -48,7 +48,7 @@ void verify_columns(const ActionOrder& order) {
 }
 
 void verify_verbs(const ActionOrder& order, const ChunkSegments& segments, const ReturnPoints& returns) {
-  std::map<std::pair<int, int>, Action> latest_weight;  // by chunk and segment
+  std::map<std::pair<int, int>, Action> latest_weight;  // key: chunk, segment
   for (const Action& a : order.actions()) {
     if (!is_of_microbatch(a.kind) || is_message(a.kind)) continue;
     const int begin = first_segment(segments, a.chunk), end = first_segment(segments, a.chunk + 1), s = a.segment;
@@ -83,8 +83,8 @@ void verify_verbs(const ActionOrder& order, const ChunkSegments& segments, const
   }
 }
 
-// A tensor comes before the verb that reads it, and leaves after the one that makes it. A chunk without segments hands
-// on what it gets.
+// Checks that a tensor arrives before its reader, and leaves after its producer. A chunk without segments forwards its
+// input.
 void verify_messages(const ActionOrder& order, const ChunkSegments& segments) {
   for (const Action& a : order.actions()) {
     if (!is_message(a.kind)) continue;
@@ -111,7 +111,7 @@ void verify_messages(const ActionOrder& order, const ChunkSegments& segments) {
   }
 }
 
-// What comes once a step, among itself and around the verbs.
+// Checks the actions that occur once per step, in order and around the verbs.
 void verify_step(const ActionOrder& order, const ReducePoints& points) {
   const std::pair<ActionKind, bool> needed[] = {{ActionKind::kBeginStep, true},
                                                 {ActionKind::kZeroGradients, true},
@@ -145,7 +145,7 @@ void verify_step(const ActionOrder& order, const ReducePoints& points) {
 }
 
 void verify_reductions(const ActionOrder& order, const ReducePoints& points) {
-  std::multimap<int, Action> reductions_of;  // by segment, which may lie in several buckets
+  std::multimap<int, Action> reductions_of;  // key: segment, which may be in several buckets
   for (std::size_t bucket = 0; bucket < points.segments_of_bucket.size(); ++bucket) {
     const Action reduce = of_bucket(ActionKind::kReduce, bucket);
     order.require_before(reduce, {.kind = ActionKind::kFinishReduce});
@@ -217,7 +217,7 @@ void verify(const Schedule& schedule) {
       fail({.subject = fmt::format("schedule {}: {} actions of a stage", name_of(schedule.kind), actions.size()),
             .expected = fmt::format("{}", num_actions)});
     }
-    lower_training_step(actions, segments, {});  // each verb once, where the others of its stage allow it
+    lower_training_step(actions, segments, {});  // each verb occurs once, where the stage's other verbs allow
   }
   const Simulation played = simulate(schedule, {.blocking_sends = true});
   if (!played.deadlock.empty())
