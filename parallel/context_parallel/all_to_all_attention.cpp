@@ -6,12 +6,12 @@ namespace megalith {
 
 namespace {
 
-// Of [C, B, S, heads, D] what goes to, or came from, one rank.
+// Part of [C, B, S, heads, D] that is sent to, or received from, one rank.
 Tensor part_of(const Tensor& exchanged, int rank) {
   return exchanged.slice(0, rank, 1).view({exchanged.size(1), exchanged.size(2), exchanged.size(3), exchanged.size(4)});
 }
 
-// The part of each rank's heads, and where it lies in what is exchanged.
+// Visits each rank's part of the heads, and its place in the exchanged tensor.
 template <class Visit>
 void for_each_piece(std::span<const Tensor> parts, const Tensor& exchanged, int ranks, Visit&& visit) {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -24,7 +24,7 @@ void for_each_piece(std::span<const Tensor> parts, const Tensor& exchanged, int 
   }
 }
 
-// Rows of each rank, [B, S, ...], and where they stand in the whole sequence, [B, C S, ...], run by run.
+// Visits each rank's rows, [B, S, ...], and their place in the complete sequence, [B, C S, ...], run by run.
 template <class Visit>
 void for_each_run(const Tensor& exchanged, const Tensor& whole, int ranks, Visit&& visit) {
   const std::int64_t chunk = exchanged.size(2) / 2;
@@ -93,7 +93,7 @@ Heads AllToAllAttention::inputs(const Context& ctx, const Microbatch& mb, const 
   return split(to_whole_sequence(ctx, parts, "q, k and v"));
 }
 
-// kOut and kLse are those of this rank's heads.
+// kOut and kLse belong to this rank's heads.
 Tensor AllToAllAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   const Heads heads = saved(stash);
   const Tensor& q = heads.q;

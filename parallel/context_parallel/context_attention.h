@@ -1,4 +1,4 @@
-// Attention of a sequence that several ranks share. B samples, S tokens of a sample on this rank, N heads, K key/value
+// Attention of a sequence sharded over several ranks. B samples, S tokens of a sample on this rank, N heads, K key/value
 // heads, D head dim.
 #pragma once
 
@@ -10,9 +10,10 @@
 
 namespace megalith {
 
-// Each rank with its own heads while it is computed: Jacobs et al. 2023, arXiv:2309.14509 (DeepSpeed-Ulysses). An
-// all-to-all takes a part of the sequence of all heads to the whole sequence of a part of the heads, attention is that
-// of one rank, and another all-to-all takes its output back; likewise backward. N and K are multiples of the C ranks.
+// Attention in which each rank computes a part of the heads: Jacobs et al. 2023, arXiv:2309.14509 (DeepSpeed-Ulysses).
+// An all-to-all maps a part of the sequence with all heads to the complete sequence with a part of the heads. Attention
+// then is that of one rank, and another all-to-all returns its output. Backward is analogous. N and K are multiples of
+// the C ranks.
 class AllToAllAttention : public CoreAttention {
  public:
   AllToAllAttention(const Spec& spec, ContextGroup& group);  // `group` outlives it
@@ -22,11 +23,11 @@ class AllToAllAttention : public CoreAttention {
                      Stash& stash) const override;
 
  private:
-  // Kept are heads of the whole sequence, [B, C S, heads / C, D], in its order.
+  // Saves heads of the complete sequence, [B, C S, heads / C, D], in sequence order.
   Heads inputs(const Context& ctx, const Microbatch& mb, const Heads& heads) const override;
-  // Tensors [B, S, heads, D], each cut into C parts of its heads -> [B, C S, sum of heads / C, D].
+  // Maps tensors [B, S, heads, D], each split into C parts of its heads, to [B, C S, sum of heads / C, D].
   Tensor to_whole_sequence(const Context& ctx, std::span<const Tensor> parts, const std::string& label) const;
-  // The inverse, which writes `parts`.
+  // Inverse mapping, which writes `parts`.
   void to_whole_heads(const Context& ctx, const Tensor& whole, std::span<const Tensor> parts,
                       const std::string& label) const;
   Tensor exchange(const Context& ctx, const Tensor& sent, const std::string& label) const;
@@ -35,18 +36,17 @@ class AllToAllAttention : public CoreAttention {
   ContextGroup& group_;
 };
 
-// Each rank with its own queries: Liu et al. 2023, arXiv:2310.01889, on
-// the cut of core/ops/sequence_part.h, as in Megatron-LM. Rank r of C has chunks r and 2 C - 1 - r. Against its own
-// keys the attention of its rows is causal. Of the keys of a rank before it all its queries see the first half; of
-// those of a rank behind it the second half of its queries sees all. So each of the C - 1 other blocks takes half the
-// work of a square, on every rank, and none is masked. What the blocks give is merged in fp32, in the order of the
-// ring: own keys, those of rank r - 1, r - 2, ... The ring passes keys and values from rank to rank while the block
-// before is computed; backward does so again, and the gradients of keys and values travel with them, each rank adding
-// its part in fp32, until they are home. The gathered form collects all keys and values first, and reduce-scatters
-// their gradients; it computes the same blocks.
+// Attention in which each rank keeps its own queries: Liu et al. 2023, arXiv:2310.01889, with the split of
+// core/ops/sequence_part.h, as in Megatron-LM. Rank r of C has chunks r and 2 C - 1 - r. Attention with a rank's own
+// keys is causal. All its queries see the first half of a lower rank's keys. The second half of its queries sees all
+// keys of a higher rank. So each of the other C - 1 blocks is half a square on every rank, and none is masked. Blocks
+// are merged in fp32, in ring order: own keys, then those of rank r - 1, r - 2, ... The ring passes keys and values
+// between ranks while the previous block is computed, and again in backward. Their gradients travel with them, each
+// rank adds its part in fp32, and they end at their owner. The gathered form first gathers all keys and values, and
+// reduce-scatters their gradients. It computes the same blocks.
 class RingAttention : public CoreAttention {
  public:
-  // `group` outlives it; `gathers`: the second form.
+  // `group` outlives it; `gathers` selects the gathered form.
   RingAttention(const Spec& spec, ContextGroup& group, bool gathers)
       : CoreAttention(spec), group_(group), gathers_(gathers) {}
 
@@ -57,7 +57,7 @@ class RingAttention : public CoreAttention {
  private:
   class Keys;
   class KeyGradients;
-  struct Block;  // queries against the keys of one rank
+  struct Block;  // queries with the keys of one rank
 
   Block block(int step, std::int64_t tokens) const;
   void add_block(const Context& ctx, const Block& block, const Tensor& q, const Tensor& keys, const Tensor& sum,

@@ -1,4 +1,4 @@
-// How a GPT becomes a context-parallel one: its core attention, and what its sizes must be.
+// Setup of context parallelism for a GPT: its core attention, and checks of its sizes.
 #pragma once
 
 #include "core/model/gpt.h"
@@ -8,10 +8,10 @@ namespace megalith {
 
 struct ContextGroup;
 
-// For GptFactories::core_attention; none, the attention of one rank, for a group of one. `group` outlives the model.
+// Factory for GptFactories::core_attention; empty for a group of one rank. `group` outlives the model.
 CoreAttentionFactory context_parallel_attention(ContextCommunication communication, ContextGroup& group);
 
-// Exit code 2 for sizes that do not divide, naming the flags and values that would fit. `config` is resolved.
+// Exit code 2 for sizes that do not divide; the error lists the flags and valid values. `config` is resolved.
 struct ContextParallelSizes {
   std::int64_t context = 1;
   std::int64_t tensor = 1;

@@ -20,7 +20,7 @@ std::string fitting_sizes(Fits&& fits) {
   return list;
 }
 
-// Chunks of the sequence; with sequence parallelism the tokens of a rank are split once more.
+// Required divisor of the length: chunks of the sequence, and with sequence parallelism the split of a rank's tokens.
 std::int64_t divisor_of(std::int64_t context, const ContextParallelSizes& sizes) {
   if (context == 1) return 1;
   return std::lcm(2 * context, sizes.sequence_parallel ? context * sizes.tensor : 1);

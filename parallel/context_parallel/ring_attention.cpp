@@ -9,12 +9,12 @@
 namespace megalith {
 
 struct RingAttention::Block {
-  int owner = 0;                              // whose keys
+  int owner = 0;                              // owner of the keys
   std::int64_t first_query = 0, queries = 0;  // rows of this rank's S
-  std::int64_t keys = 0;                      // of the owner's S, from its first
+  std::int64_t keys = 0;                      // first keys of the owner's S
   bool causal = false;
 
-  // What another rank computes in this step, if not the same.
+  // Form of the block on the ranks that compute another one in this step.
   Block other_form() const {
     if (causal) return *this;
     return {.owner = owner, .first_query = queries > keys ? keys : 0, .queries = keys, .keys = queries};
@@ -23,7 +23,7 @@ struct RingAttention::Block {
 
 namespace {
 
-// One half of keys and values, [2, B, S, K, D], as [B, S, K, D].
+// Keys or values of [2, B, S, K, D], as [B, S, K, D].
 Tensor half_of(const Tensor& both, int which) {
   return both.slice(0, which, 1).view({both.size(1), both.size(2), both.size(3), both.size(4)});
 }
@@ -32,7 +32,7 @@ Tensor rows_of(const Tensor& x, std::int64_t first, std::int64_t count) {
   return first == 0 && count == x.size(1) ? x : x.slice(1, first, count);
 }
 
-// Cuts tensors out of a range, and lays the op's workspace into one of its own; without them it only counts bytes.
+// Allocator of tensors from a range, with one shared workspace; without a range it only counts bytes.
 class Pieces {
  public:
   Pieces() = default;
@@ -59,8 +59,8 @@ class Pieces {
   std::int64_t bytes_ = 0, workspace_bytes_ = 0;
 };
 
-// What `cut(block, pieces)` makes, in room for either form of the block: ranks that read each other's memory have to
-// allocate alike.
+// Result of `cut(block, pieces)`, in memory that suits both forms of the block. Ranks that read each other's memory
+// must allocate equally.
 template <class Block, class Cut>
 auto in_room(const Context& ctx, const Block& block, const Cut& cut) {
   Pieces own, other;
@@ -76,7 +76,7 @@ auto in_room(const Context& ctx, const Block& block, const Cut& cut) {
 
 }  // namespace
 
-// Keys and values of one rank after the other, [2, B, S, K, D].
+// Keys and values of one rank at a time, [2, B, S, K, D].
 class RingAttention::Keys {
  public:
   Keys(const Context& ctx, CommLane& lane, bool gathers, const Heads& own) : ctx_(ctx), lane_(lane), gathers_(gathers) {
@@ -92,7 +92,7 @@ class RingAttention::Keys {
     lane_.start(ctx.compute, AllGather{.group = lane_.group, .in = current_, .out = all_, .label = "keys and values"});
   }
 
-  // Of the step's owner; `step` from 1 on, ascending.
+  // Returns those of the step's owner; `step` ascends from 1.
   Tensor at(int step, int owner) {
     if (gathers_) {
       if (step == 1) lane_.wait(ctx_.compute);
@@ -104,7 +104,7 @@ class RingAttention::Keys {
     return current_;
   }
 
-  const Tensor& own() const { return current_; }  // before the first at()
+  const Tensor& own() const { return current_; }  // valid before the first at()
 
  private:
   void shift() {
@@ -118,7 +118,7 @@ class RingAttention::Keys {
   Tensor current_, next_, all_;
 };
 
-// Sums of the gradients of keys and values, fp32 [2, B, S, K, D], on their way to their owners.
+// Sums of the gradients of keys and values, fp32 [2, B, S, K, D], in transfer to their owners.
 class RingAttention::KeyGradients {
  public:
   KeyGradients(const Context& ctx, CommLane& lane, bool gathers, const Shape& shape)
@@ -128,7 +128,7 @@ class RingAttention::KeyGradients {
     launch(ctx.compute, Fill{.x = all_, .value = 0});
   }
 
-  // Those of the step's owner, of its first keys: [B, its keys, K, D] of keys and of values.
+  // Adds gradients of the owner's first keys: [B, keys, K, D] of keys and of values.
   void add(int step, int owner, const std::array<Tensor, 2>& parts) {
     Tensor sum;
     if (gathers_) {
@@ -150,7 +150,7 @@ class RingAttention::KeyGradients {
     lane_.start(ctx_.compute, Shift{.group = lane_.group, .in = sum, .out = received_, .label = kLabel});
   }
 
-  // After the last add().
+  // Returns this rank's sums, after the last add().
   Tensor own() {
     if (gathers_) {
       received_ = ctx_.empty(shape_, DType::kFp32, "key gradients received");
@@ -170,7 +170,7 @@ class RingAttention::KeyGradients {
   Tensor received_, all_;
 };
 
-// Of the block's queries, its keys and values.
+// Heads of the block's queries, keys and values.
 Heads RingAttention::heads_of(const Tensor& queries, const Tensor& keys, const Block& block) {
   return {.q = queries, .k = rows_of(half_of(keys, 0), 0, block.keys), .v = rows_of(half_of(keys, 1), 0, block.keys)};
 }
@@ -190,7 +190,7 @@ Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, St
   const Tensor out = ctx.empty(rows, q.dtype, "attention output");
   Keys keys(ctx, group_.keys, gathers_, own);
   const Tensor lse = attend(ctx, own, by_head(mb, out));
-  Tensor sum = out;  // fp32
+  Tensor sum = out;  // in fp32
   if (q.dtype != DType::kFp32) {
     sum = ctx.empty(rows, DType::kFp32, "attention sum");
     launch(ctx.compute, CastRows{.x = out, .y = sum});
@@ -226,7 +226,7 @@ void RingAttention::add_block(const Context& ctx, const Block& block, const Tens
                                      .part_lse = op.lse});
 }
 
-// Those of the block's keys and values; those of its queries are added to dq_sum.
+// Returns the gradients of the block's keys and values, and adds those of its queries to dq_sum.
 std::array<Tensor, 2> RingAttention::block_gradients(const Context& ctx, const Block& block, const Tensor& q,
                                                      const Done& done, const Tensor& keys, const Tensor& dq_sum) const {
   const auto op = in_room(ctx, block, [&](const Block& of, Pieces& pieces) {
@@ -249,7 +249,7 @@ std::array<Tensor, 2> RingAttention::block_gradients(const Context& ctx, const B
                                                    .causal = of.causal},
                                  ctx.backend());
   });
-  // Contiguous, as attention wants it; also where it is all, so that ranks do alike.
+  // Attention requires contiguous memory. The copy is also made for a complete range, so that ranks act equally.
   if (!block.causal)
     launch(ctx.compute, Copy{.src = done.lse.slice(2, block.first_query, block.queries), .dst = op.lse});
   launch(ctx.compute, op);

@@ -13,7 +13,7 @@ double ring_bytes(std::string_view kind, double bytes, int ranks) {
   if (ranks <= 1) return 0;
   if (kind == "all_reduce") return 2 * (n - 1) / n * bytes;
   if (kind == "reduce_scatter") return (n - 1) / n * bytes;
-  if (kind == "all_gather") return (n - 1) * bytes;  // counted by the rank's own part
+  if (kind == "all_gather") return (n - 1) * bytes;  // `bytes` is one rank's part
   return bytes;
 }
 
@@ -35,7 +35,7 @@ double CostModel::arithmetic_seconds(const Cost& cost) const {
 
 double CostModel::link_seconds(const Access& op, bool to_host) const {
   const Rates::Copies copies = rates_.copies(ranks_);
-  const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read there, written here
+  const double bytes = static_cast<double>(op.moved_bytes()) / 2;  // read on one side, written on the other
   return rates_.kernel_seconds + bytes / (to_host ? copies.to_host : copies.from_host);
 }
 
@@ -67,7 +67,7 @@ int CostModel::hosts_of(const std::vector<int>& ranks) const {
 Rates::Link CostModel::link(const std::vector<int>& ranks) const {
   const int hosts = hosts_of(ranks);
   if (hosts <= 1) return rates_.host;
-  // As many rings as ranks of the group share a host, each of which leaves it by a link of its own.
+  // One ring per rank of the group on a host; each ring leaves the host by a separate link.
   const double each = static_cast<double>(ranks.size()) / hosts;
   return {.bandwidth = std::min(rates_.host.bandwidth, each * rates_.network.bandwidth),
           .latency = rates_.host.latency + rates_.network.latency * std::log2(static_cast<double>(hosts))};
@@ -76,9 +76,9 @@ Rates::Link CostModel::link(const std::vector<int>& ranks) const {
 double CostModel::exchange_seconds(const PlannedCall& call) const {
   const double hosts = hosts_of(*call.ranks), ranks = static_cast<double>(call.ranks->size());
   const Rates::Link& within = call.padded > 0 || hosts > 1 ? rates_.host : rates_.peer;
-  const double bytes = ring_bytes(call), away = (ranks - ranks / hosts) / (ranks - 1);  // share for other hosts
+  const double bytes = ring_bytes(call), away = (ranks - ranks / hosts) / (ranks - 1);  // away: share for other hosts
   const double latency = within.latency + rates_.network.latency * std::log2(hosts);
-  const double packed = call.padded > 0 ? 4 * bytes / rates_.memory : 0;  // read and written, before and behind
+  const double packed = call.padded > 0 ? 4 * bytes / rates_.memory : 0;  // packing and unpacking each read and write
   return latency + packed + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
 }
 
@@ -92,7 +92,7 @@ CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call, std::siz
   if (!is_within_host(call)) return {.link = seconds(call, true)};
   const double link = rates_.peer.latency + ring_bytes(call) / rates_.units;
   if (call.kind != ReduceScatter::kName) return {.link = link};
-  // All parts are read, and the shard is read and written.
+  // Reads all parts, and reads and writes the shard.
   const double bytes = static_cast<double>(call.bytes) * (1 + 2 / static_cast<double>(call.ranks->size()));
   const double sum = bytes / rates_.memory, rounds = std::ceil(2 * ring_bytes(call) / static_cast<double>(sum_room));
   return {.link = link, .sum = sum, .behind = sum / std::max(rounds, 1.0)};

@@ -1,4 +1,4 @@
-// How long ops, collectives and messages take on a machine whose rates are known: by themselves, and on a shared link.
+// Durations of ops, collectives and messages on a machine with known rates, alone and on a shared link.
 #pragma once
 
 #include <cstddef>
@@ -11,52 +11,49 @@
 
 namespace megalith {
 
-// Bytes that each rank of a ring sends: of an all-reduce 2 (n - 1) / n of the buffer, of a reduce-scatter and an
-// all-gather (n - 1) / n of the whole, and the payload of sends, broadcasts and all-to-alls, whose rows are mostly for
-// others. `bytes` as CommunicatorStats counts them.
+// Bytes that each rank of a ring sends. All-reduce: 2 (n - 1) / n of the buffer. Reduce-scatter and all-gather: (n - 1)
+// / n of the unsharded tensor. Sends, broadcasts and all-to-alls: the payload. `bytes` is as in CommunicatorStats.
 double ring_bytes(std::string_view kind, double bytes, int ranks);
-double ring_bytes(const PlannedCall& call);  // of rows in equal parts, what fills these up too
+double ring_bytes(const PlannedCall& call);  // includes the padding of equal parts
 
-// How long an op or a collective takes on a machine whose rates are known (rates.h). Each op takes a kernel's time and
-// what an op of its name takes however little there is to do. To that a product of matrices adds its FLOPs at the rate
-// of its size, and the traffic of what is fused into it, but at least the traffic of all its memory; attention its
-// FLOPs at the rate of its heads' width and length; copies between device and host take their link's rate, anything
-// else its bytes at the memory's. Collectives take their ring's traffic; gradients' and weights' beside other kernels
-// at the lower rate that is left to them. Sharded units are copied within a host, and their gradients' copies summed in
-// one pass; over hosts they are collectives. Exchanged rows go straight to their ranks: to those of other hosts at the
-// network's rate, and beside them within the host, where kernels read them out of each other's memory unless they are
-// padded, which packs them into equal parts before and takes them out behind.
+// Durations of ops and collectives by the machine's rates (rates.h). Each op costs a kernel's time and the start time
+// of its name. A GEMM adds its FLOPs at the rate of its size and its fused traffic, but at least all its memory
+// traffic. Attention adds its FLOPs at the rate of its head width and length. Host copies use their link's rate, and
+// other ops the memory's rate. Collectives use their ring traffic. Gradients and weights concurrent with kernels use
+// the lower busy rate. Sharded units are copied within a host, and their gradients' copies summed in one pass; over
+// hosts they are collectives. Exchanged rows use the network's rate to other hosts, concurrently with the host's rate
+// within it. Kernels read rows from peers, unless rows are padded; then packing and unpacking are added.
 class CostModel {
  public:
-  // Of heads of `width` over sequences of `length`. `rates` outlives the model.
+  // Attention heads of `width`, over sequences of `length`. `rates` outlives the model.
   struct Heads {
     double width = 0;
     double length = 0;
   };
-  // `ranks` of the run, of which those of a host share its memory's links.
+  // `ranks` of the run; ranks of a host share its memory links.
   CostModel(const Rates& rates, const Heads& heads, int ranks = 1) : rates_(rates), heads_(heads), ranks_(ranks) {}
 
   double seconds(const Access& op, bool in_graph = false) const;
-  // Of an op that copies between device and host.
+  // Seconds of an op that copies between device and host.
   double link_seconds(const Access& op, bool to_host) const;
-  // `beside`: other kernels run at the same time.
+  // `beside`: other kernels run concurrently.
   double seconds(const PlannedCall& call, bool beside = false) const;
   struct UnitSeconds {
     double link = 0;
-    double sum = 0;     // of copies: kernels, beside later ones
-    double behind = 0;  // of these, what comes after the last copy
+    double sum = 0;     // sums of copies by kernels, concurrent with later copies
+    double behind = 0;  // part of `sum` after the last copy
   };
-  // Of kUnshard or kReduceShard, whose copies of the peers' gradients have `sum_room` bytes.
+  // Seconds of kUnshard or kReduceShard. `sum_room`: bytes for copies of the peers' gradients.
   UnitSeconds unit_seconds(const PlannedCall& call, std::size_t sum_room) const;
   bool is_within_host(const PlannedCall& call) const { return hosts_of(*call.ranks) <= 1; }
-  // Of a message from one rank of the world to another.
+  // Seconds of a message between two ranks of the world.
   double transfer_seconds(std::size_t bytes, int from, int to) const;
   const Rates& rates() const { return rates_; }
 
  private:
   double arithmetic_seconds(const Cost& cost) const;
-  int hosts_of(const std::vector<int>& ranks) const;  // of a group's, ascending
-  // Of such a group: within a host, or over hosts, each of which has as many of them.
+  int hosts_of(const std::vector<int>& ranks) const;  // of a group's ranks, ascending
+  // Link of such a group: within a host, or over hosts with equal numbers of its ranks.
   Rates::Link link(const std::vector<int>& ranks) const;
   double exchange_seconds(const PlannedCall& call) const;
 
@@ -65,18 +62,17 @@ class CostModel {
   int ranks_;
 };
 
-// A link over which several lanes send at the same time: who was first enqueued has what it takes alone, others what is
-// left.
+// A link on which several lanes send concurrently. The first enqueued transfer gets its full rate, and others the rest.
 class SharedLink {
  public:
-  explicit SharedLink(double left) : left_(left) {}  // of one's rate
+  explicit SharedLink(double left) : left_(left) {}  // share of the rate for the others
 
-  // Of a transfer that begins at `begin` and takes `seconds` alone. `slowed`: the share of the seconds that products
-  // at the same time cost.
+  // End of a transfer that begins at `begin` and takes `seconds` alone. `slowed`: share of the seconds due to
+  // concurrent GEMMs.
   double end_of(double begin, double seconds, std::size_t lane, double slowed);
 
-  // Nothing is computed from `from` to `to`: a lane's transfers have the link's whole rate then. How much sooner the
-  // last one of the lane ends.
+  // Gives the lane's transfers the full rate from `from` to `to`, when nothing is computed. Returns by how much the
+  // lane's last transfer ends earlier.
   double catch_up(std::size_t lane, double from, double to);
 
  private:
@@ -87,7 +83,7 @@ class SharedLink {
   };
 
   double left_;
-  std::vector<Span> spans_;  // by begin
+  std::vector<Span> spans_;  // sorted by begin
 };
 
 }  // namespace megalith

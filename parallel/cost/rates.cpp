@@ -26,10 +26,10 @@ constexpr const char* kRatesForm = "tests/bench/rates.sh writes such a file, con
 constexpr double kHuge = 1e12;
 constexpr RealRange kPositive{0, kHuge, true};
 constexpr RealRange kNotNegative{0, kHuge};
-constexpr double kMostGib = 1e9;  // which bytes have 64 bits for
+constexpr double kMostGib = 1e9;  // bytes fit into 64 bits
 constexpr RealRange kMemoryGib{0, kMostGib, true}, kReserve{0, kMostGib};
 
-// The lists of a file: columns of tables, an item for each row.
+// Lists of a file: columns of tables, with one item per row.
 struct Columns {
   std::vector<double> gemm_size, gemm_tflops;
   std::vector<double> attention_width, attention_length, attention_forward, attention_backward;
@@ -44,7 +44,7 @@ struct Row {
   Binding binding;
 };
 
-// Numbers in the file's units.
+// Rows of the file; numbers are in the file's units.
 std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& columns) {
   const auto column = [](std::vector<double>* field, std::size_t fewest = 1) {
     return reals(field, kPositive, fewest, kMaxPoints);
@@ -85,10 +85,10 @@ std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& column
           {"overlap-share", real(&rates.overlap, {0, 1})}};
 }
 
-// Where each key stands, for errors about more than one value.
+// Positions of keys, for errors about several values.
 class Places {
  public:
-  // Fills what `rows` refer to.
+  // Sets the variables of `rows`.
   Places(std::string_view text, const std::string& file, const std::vector<Row>& rows) {
     std::vector<std::string> names;
     for (const Row& row : rows) names.emplace_back(row.name);
@@ -165,7 +165,7 @@ std::map<std::string, double, std::less<>> by_name(const Column<std::string>& na
   return found;
 }
 
-// Share of the way from `low` to `high`, both included, that `at` is along, in logarithms.
+// Position of `at` between `low` and `high`, 0 to 1, on a logarithmic scale.
 double along(double at, double low, double high) {
   if (at <= low) return 0;
   return at >= high ? 1 : std::log(at / low) / std::log(high / low);

@@ -105,7 +105,7 @@ void GradientReducer::finish() {
           .remedy = "enqueue one reduce action for each bucket"});
   }
   reset();
-  lane_.wait(compute_);  // for the bucket started last
+  lane_.wait(compute_);  // waits for the bucket started last
 }
 
 void GradientReducer::reset() {

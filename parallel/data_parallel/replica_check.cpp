@@ -35,7 +35,7 @@ bool all_equal(const std::vector<std::string>& hashes) {
   return std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes[0]; });
 }
 
-// The hash that most ranks have, and whether they are more than half.
+// Most frequent hash of the ranks, and whether more than half of them have it.
 std::pair<std::string, bool> most_common(const std::vector<std::string>& hashes) {
   std::string best;
   std::ptrdiff_t count = 0;

@@ -1,5 +1,5 @@
-// Compares what data-parallel ranks hold in copies, by XXH3-128 hashes of the bytes: a flipped bit, a missed update or
-// a kernel whose bits vary are found, whatever they do to the loss.
+// Comparison of data-parallel replicas by XXH3-128 hashes of their bytes. It finds a flipped bit, a missed update, or a
+// kernel with varying bits, even without an effect on the loss.
 #pragma once
 
 #include <optional>
@@ -15,21 +15,21 @@ namespace megalith {
 
 struct ReplicatedTensor {
   std::string name;
-  Tensor tensor;  // contiguous; the same bytes on every rank of the group
+  Tensor tensor;  // contiguous; equal bytes are expected on every rank of the group
 };
 
 struct ReplicaDifference {
-  std::string tensor;      // the first that differs
-  std::vector<int> ranks;  // which differ from the majority there; all ranks if there is none
+  std::string tensor;      // first tensor that differs
+  std::vector<int> ranks;  // ranks that differ from the majority; all ranks without a majority
   bool majority = false;   // more than half of the ranks agree
-  int more_tensors = 0;    // that differ too
+  int more_tensors = 0;    // further tensors that differ
   // "weight of X: expected the same bytes on the 4 ranks of group dp, got others on rank 2 (hash ..., others ...)"
   std::string message;
 };
 
-// Collective over the group, with the same list on all ranks and no work pending on other streams; blocks the host.
-// Every rank gets the same answer. While all agree 16 bytes a rank are exchanged. `world_ranks` are the group's as the
-// world counts them, for the answer; empty: the group is the world.
+// Collective over the group, with equal lists on all ranks and no work pending on other streams; blocks the host. Every
+// rank gets the same result. If all ranks agree, 16 bytes per rank are exchanged. `world_ranks`: the group's ranks in
+// the world, for the result; empty if the group is the world.
 std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& stream,
                                                   std::span<const ReplicatedTensor> tensors,
                                                   std::span<const int> world_ranks = {});

@@ -16,7 +16,7 @@ void for_each_unit(const ReplicatedUnits& of, const Visit& visit) {
   }
 }
 
-// Of shards, which the ranks of equal place in all instances hold.
+// Shards, which the ranks of the same position in all instances hold.
 std::vector<ReplicatedTensor> sharded_tensors(const ReplicatedUnits& of) {
   std::vector<ReplicatedTensor> tensors;
   for_each_unit(of, [&](const ParameterUnit& unit, const AdamWOptimizer::UnitState& state) {
@@ -24,7 +24,7 @@ std::vector<ReplicatedTensor> sharded_tensors(const ReplicatedUnits& of) {
       tensors.push_back({fmt::format("{} of a shard of {}", kind, unit.name), shard});
     };
     if (!unit.resident_weights) add("weights", unit.weight_shard);
-    if (unit.owned.ranks != unit.shard.ranks) return;  // of the rest each has its own
+    if (unit.owned.ranks != unit.shard.ranks) return;  // the rest is owned by one rank each
     if (of.optimizer.has_own_main_params()) add("main parameters", state.main_params);
     add("exp_avg", state.exp_avg);
     add("exp_avg_sq", state.exp_avg_sq);
@@ -32,13 +32,13 @@ std::vector<ReplicatedTensor> sharded_tensors(const ReplicatedUnits& of) {
   return tensors;
 }
 
-// What they hold whole.
+// Tensors that all replicas hold unsharded.
 std::vector<ReplicatedTensor> whole_tensors(const ReplicatedUnits& of) {
   std::vector<ReplicatedTensor> tensors;
   for_each_unit(of, [&](const ParameterUnit& unit, const AdamWOptimizer::UnitState& state) {
     for (const Parameter* parameter : unit.parameters) {
       for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        // Each rank of an instance has another shard.
+        // Shards differ within an instance, so they are left out.
         const auto add = [&](const char* kind, const Tensor& flat) {
           if (flat.numel() < unit.numel) return;
           const Tensor whole = flat.slice(0, parameter->offset, parameter->shape.numel()).view(parameter->shape);

@@ -1,4 +1,4 @@
-// What ranks hold in copies of units of parameters, compared.
+// Comparison of the replicated units of parameters.
 #pragma once
 
 #include <optional>
@@ -10,18 +10,18 @@
 
 namespace megalith {
 
-// Units of these kinds, whose replicas are the same ranks.
+// Units of these kinds have the same replicas.
 struct ReplicatedUnits {
   const ParameterStore& parameters;
   const AdamWOptimizer& optimizer;
   std::vector<UnitKind> kinds;
   Communicator& replicas;
-  const Communicator& shards;  // the ranks that share out one copy of what is sharded
-  Communicator* instances;     // those with the same shard in other copies; null: there is one copy
+  const Communicator& shards;  // ranks over which one copy is sharded
+  Communicator* instances;     // ranks with the same shard in other copies; null: one copy
 };
 
-// As compare_replicas, of weights, main parameters and moments: of all replicas, then of the same shards. `ranks` are
-// the replicas as the world counts them.
+// Calls compare_replicas for weights, main parameters and moments, first over all replicas, then over equal shards.
+// `ranks`: the replicas' ranks in the world.
 std::optional<ReplicaDifference> difference_of(const ReplicatedUnits& units, Stream& stream,
                                                const std::vector<int>& ranks);
 

@@ -1,4 +1,4 @@
-// Which ranks share a host or a GPU, and what each may take of it.
+// Ranks that share a host or a GPU, and the memory that each may use.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,22 @@
 namespace megalith {
 
 std::string host_name();  // of this process
-// Of each rank. Collective.
+// Host name of each rank. Collective.
 std::vector<std::string> hosts_of(Communicator& world);
-// Ranks that share this rank's host, by its name. Collective.
+// Number of ranks on this rank's host, by its name. Collective.
 std::size_t ranks_of_host(Communicator& world);
 
-// What a rank may take of its host: the least of all ranks, so that they choose alike; 0 where no host tells.
-// Collective. `available`: on this rank's host; 0 where that is not known.
+// Host memory that each rank may use: the minimum over all ranks, so that ranks choose equally; 0 if no host reports.
+// Collective. `available`: bytes on this rank's host; 0 if unknown.
 std::size_t least_share_of_host(Communicator& world, std::size_t available = available_bytes());
 
-// A rank's GPU, by a name that is its own among all hosts', and its memory.
+// A rank's GPU, by a name that is unique over all hosts, and its memory.
 struct RankGpu {
   std::string name;
   CudaMemory memory;
 };
 RankGpu gpu_of_rank(Communicator& world);  // collective
-// What ranks that share this rank's GPU plan to take of it. Collective.
+// Memory that the ranks of this rank's GPU plan to use. Collective.
 struct GpuUse {
   std::size_t ranks = 0, bytes = 0;
 };

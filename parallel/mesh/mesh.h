@@ -1,4 +1,4 @@
-// The mesh: which ranks work together on what, as groups of ranks (mesh_sizes.h says which rank is where).
+// Mesh of ranks: the groups of ranks that work together (mesh_sizes.h maps ranks to coordinates).
 #pragma once
 
 #include <initializer_list>
@@ -10,8 +10,8 @@
 
 namespace megalith {
 
-// The groups of one rank that layers and steps use: each costs a communicator and the time to start it. Groups of one
-// rank cost nothing and are never null.
+// Groups of one rank that layers and steps use. Each group costs a communicator and its start-up time, except groups of
+// one rank. Groups are never null.
 class Mesh {
  public:
   // Collective over `world`, whose size is sizes.world(); `world` outlives the mesh. Works with a PlanCommunicator.
@@ -25,14 +25,14 @@ class Mesh {
   Communicator& world() const { return *world_; }
   Communicator& tp() const { return *tp_; }
   Communicator& cp() const { return *cp_; }
-  // For sums on the compute stream; messages between stages have groups of their own.
+  // For sums on the compute stream; messages between stages have separate groups.
   Communicator& pp() const { return *pp_; }
-  // Holders of the same dense weights: gradients are summed over it. Its name is "dp" where cp is 1.
+  // Holders of the same dense weights, over which gradients are summed. The name is "dp" if cp is 1.
   Communicator& dp_cp() const { return *dp_cp_; }
-  // etp x ep: among them a token finds all experts of a layer. Rank ep x (etp ranks) + etp.
+  // etp x ep ranks, which together hold all experts of a layer. Rank: ep x (etp ranks) + etp.
   Communicator& dispatch() const { return *dispatch_; }
 
-  // Another group of the ranks that differ along `axes` (group_of). Collective over the world.
+  // Creates a group of the ranks that differ along `axes` (group_of). Collective over the world.
   std::unique_ptr<Communicator> make_group(std::initializer_list<Axis> axes, const std::string& name) const;
 
  private:

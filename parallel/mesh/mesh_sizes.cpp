@@ -11,7 +11,7 @@ namespace megalith {
 
 namespace {
 
-// From the fastest to the slowest.
+// Axes from the fastest to the slowest.
 constexpr std::array<Axis, 4> kDenseOrder = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
 constexpr std::array<Axis, 4> kExpertOrder = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kPp};
 
@@ -33,7 +33,7 @@ struct SizeFlag {
   std::int64_t value;
 };
 
-// The world must be a multiple of the product of the flags of a view.
+// Requires that the world is a multiple of the product of a view's flags.
 void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
   std::int64_t product = 1;
   std::string said;

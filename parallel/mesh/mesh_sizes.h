@@ -1,6 +1,6 @@
-// Which rank is what: pure functions of the mesh's sizes and a rank. Two views of the same ranks,
+// Coordinates of ranks, as pure functions of the mesh's sizes and a rank. The same ranks have two views:
 //   dense:  world = tp x cp x dp x pp      expert: world = etp x ep x edp x pp
-// in Megatron's order: tp (etp) varies fastest from rank to rank, pp slowest, so that a stage's ranks are neighbours.
+// The order is Megatron-LM's: tp (etp) varies fastest over ranks and pp slowest, so a stage's ranks are adjacent.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace megalith {
 
-// tp tensor, cp context, dp data, pp pipeline; etp tensor parallel inside an expert, ep expert, edp data parallel among
-// the replicas of an expert.
+// tp tensor, cp context, dp data, pp pipeline; etp tensor parallel inside an expert, ep expert, edp replicas of an
+// expert.
 enum class Axis : std::uint8_t { kTp, kCp, kDp, kPp, kEtp, kEp, kEdp };
 inline constexpr int kNumAxes = 7;
 std::string_view name_of(Axis axis);  // "tp"
@@ -30,7 +30,7 @@ struct MeshSizes {
   std::int64_t world() const { return tp * cp * dp * pp; }
 };
 
-// What the flags say; dp and edp follow from the world size.
+// Values of the flags; dp and edp follow from the world size.
 struct MeshRequest {
   std::int64_t world_size = 1;
   std::int64_t tensor_model_parallel_size = 1;
@@ -40,10 +40,10 @@ struct MeshRequest {
   std::int64_t expert_tensor_parallel_size = 1;
 };
 
-// Errors (exit code 2) name the flags, and the world sizes or values that would fit.
+// Errors (exit code 2) list the flags, and valid world sizes or values.
 MeshSizes make_mesh_sizes(const MeshRequest& request);
 
-// A rank's coordinate on each axis, in 0 .. size - 1.
+// Coordinate of a rank on each axis, in 0 .. size - 1.
 struct MeshCoordinates {
   int tp = 0;
   int cp = 0;
@@ -58,11 +58,11 @@ struct MeshCoordinates {
 
 MeshCoordinates coordinates_of(const MeshSizes& sizes, int rank);
 
-// The ranks that differ from `rank` only along `axes`, ascending, `rank` among them. All axes are of one view: of
-// {tp, cp, dp, pp} or of {etp, ep, edp, pp}.
+// Ranks that differ from `rank` only along `axes`, ascending, including `rank`. All axes belong to one view: {tp, cp,
+// dp, pp} or {etp, ep, edp, pp}.
 std::vector<int> group_of(const MeshSizes& sizes, int rank, std::initializer_list<Axis> axes);
 
-// "dp 0 pp 1 tp 1", and "rank 5/16 (dp 0 pp 1 tp 1)"; cp, ep and etp are said where their size is not 1.
+// "dp 0 pp 1 tp 1", and "rank 5/16 (dp 0 pp 1 tp 1)"; cp, ep and etp are printed if their size is not 1.
 std::string rank_place(const MeshSizes& sizes, int rank);
 std::string rank_label(const MeshSizes& sizes, int rank);
 

@@ -21,7 +21,7 @@ std::unique_ptr<Communicator> neighbours(Communicator& group, int holders) {
 
 SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool) : group_(group) {
   Communicator& all = group.communicator();
-  std::map<int, Set> sets;  // the same on all ranks
+  std::map<int, Set> sets;  // equal on all ranks
   store.for_each_part([&](const ParameterStore::Held& held) {
     if (!held.part.partial_gradient || held.part.holders == 1) return;
     Set& set = sets[held.part.holders];

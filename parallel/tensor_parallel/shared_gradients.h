@@ -1,6 +1,6 @@
-// Gradients of what several tensor-parallel ranks hold in copies while each sees a part of the rows or heads: norms
-// with sequence parallelism, norms of q and k, keys and values of fewer heads than ranks. They are summed once a step,
-// after the data-parallel sum, so that the copies stay equal bit for bit.
+// Sums of gradients of parameters that several tensor-parallel ranks replicate, while each rank sees a part of the rows
+// or heads. These are norms under sequence parallelism, q and k norms, and keys and values with fewer heads than ranks.
+// They are summed once per step, after the data-parallel sum, so the replicas stay bitwise equal.
 #pragma once
 
 #include <memory>
@@ -14,19 +14,19 @@ namespace megalith {
 
 class SharedGradients {
  public:
-  // Collective over the group. `store` is allocated; it and `group` outlive this object. Small gradients go through one
-  // buffer from `pool`, so that there is one call for them. Of each unit the gradients of its shard are summed, the
-  // same on all ranks of the group.
+  // Collective over the group. `store` is allocated; it and `group` outlive this object. Small gradients are packed
+  // into one buffer from `pool`, for a single call. For each unit, the gradients of its shard are summed, which is the
+  // same shard on all ranks of the group.
   SharedGradients(TensorGroup& group, const ParameterStore& store, MemoryPool& pool);
 
   void sum(Stream& compute);
 
  private:
-  struct Set {  // of equal holders
+  struct Set {  // parameters with the same holders
     Communicator* group = nullptr;
-    std::unique_ptr<Communicator> own;  // where the holders are not the whole group
+    std::unique_ptr<Communicator> own;  // if the holders are not the complete group
     std::vector<Tensor> small, large;   // one dim
-    Tensor packed;                      // of the small ones
+    Tensor packed;                      // buffer of the small ones
   };
 
   TensorGroup& group_;

@@ -1,8 +1,7 @@
-// The collectives of one tensor-parallel group as its layers see them (Shoeybi et al. 2019, arXiv:1909.08053; with
-// sequence parallelism Korthikanti et al. 2022, arXiv:2205.05198; overlapped with GEMMs in pieces as by Wang et al.
-// 2023, doi:10.1145/3567955.3567959). They run on a communication stream; events on both sides order them with the
-// compute stream, which goes on with the result. Sums of overlapped pieces are taken in rank order, as a
-// communicator's.
+// Collectives of a tensor-parallel group for its layers (Shoeybi et al. 2019, arXiv:1909.08053). Sequence parallelism:
+// Korthikanti et al. 2022, arXiv:2205.05198. Overlap with GEMMs in pieces: Wang et al. 2023,
+// doi:10.1145/3567955.3567959. Collectives run on a communication stream; events order them with the compute stream.
+// Sums of overlapped pieces are in rank order, as a communicator's.
 #pragma once
 
 #include "core/layers/row_exchange.h"
@@ -14,17 +13,17 @@ class TensorGroup : public RowExchange {
  public:
   struct Options {
     bool sequence_parallel = false;
-    bool overlap = false;  // needs sequence_parallel
-    // backward_data and backward_weight are captured as graphs of their own: no gather runs from one into the other.
+    bool overlap = false;  // requires sequence_parallel
+    // backward_data and backward_weight are captured as separate graphs: no gather runs from one into the other.
     bool weights_apart = false;
   };
 
-  // `group` serves `communication` alone; both outlive this object.
+  // `group` serves `communication` only; both outlive this object.
   TensorGroup(Communicator& group, Stream& communication, const Options& options);
 
   Communicator& communicator() const { return lane_.group; }
   CommLane& lane() { return lane_; }
-  // Of a microbatch's rows, those that this rank holds between the linears.
+  // Rows of a microbatch that this rank holds between the linears.
   std::int64_t rows(std::int64_t tokens) const { return sequence_parallel_ ? tokens / size() : tokens; }
 
   TensorSplit split() const override { return {lane_.group.rank(), size(), sequence_parallel_}; }
@@ -46,7 +45,7 @@ class TensorGroup : public RowExchange {
   }
 
  private:
-  // A collective between what is on the compute stream and what comes there.
+  // Runs a collective between earlier and later work of the compute stream.
   template <class Op>
   void communicate(Stream& compute, const Op& op) {
     lane_.start(compute, op);
@@ -61,7 +60,7 @@ class TensorGroup : public RowExchange {
   int below(int step) const { return (lane_.group.rank() - step + size()) % size(); }
 
   CommLane lane_;
-  CommLane prefetch_;  // of gather_rows_behind, which outlives a collective
+  CommLane prefetch_;  // for gather_rows_behind, which outlives a collective
   bool sequence_parallel_;
   bool overlap_;
   bool weights_apart_;

@@ -28,7 +28,7 @@ std::string divisors_of(std::int64_t value) {
 
 std::int64_t next_multiple(std::int64_t value, std::int64_t size) { return (value / size + 1) * size; }
 
-// `may_grow`: the next value that `size` divides is one that nothing else refuses.
+// `may_grow`: the next multiple of `size` violates no other rule.
 void check_divides(const char* flag, std::int64_t value, std::int64_t size, bool may_grow = true,
                    const char* where = "") {
   if (value % size == 0) return;

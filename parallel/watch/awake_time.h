@@ -1,6 +1,5 @@
-// For how long something waits while this process runs. Time for which it, or the machine, was suspended does not
-// count: of a longer time between two looks one second does, so that who waits on a machine that stalls again and again
-// is late in the end.
+// Waiting time while this process runs. Suspensions of the process or machine do not count. A gap between two looks
+// counts as at most one second, so waits on a repeatedly stalled machine still time out.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@ class AwakeTime {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kMost{1};
 
-  // From the start on, and often; by one thread, as all here.
+  // Called regularly from the start, by one thread, as are all functions here.
   void look(Clock::time_point now) {
     if (last_ != Clock::time_point{} && now - last_ > kMost) {
       lost_.push_back({.from = last_ + kMost, .to = now});
@@ -24,7 +23,7 @@ class AwakeTime {
     last_ = now;
   }
 
-  // From `begin` to the last look.
+  // Time from `begin` to the last look.
   Clock::duration since(Clock::time_point begin) const {
     Clock::duration time = std::max(last_ - begin, Clock::duration::zero());
     for (auto lost = lost_.rbegin(); lost != lost_.rend() && lost->to > begin; ++lost)
@@ -33,13 +32,13 @@ class AwakeTime {
   }
 
  private:
-  static constexpr std::size_t kKept = 4096;  // older ones count
+  static constexpr std::size_t kKept = 4096;  // older gaps count as waiting time
   struct Lost {
     Clock::time_point from, to;
   };
 
   Clock::time_point last_{};
-  std::deque<Lost> lost_;  // ascending, apart
+  std::deque<Lost> lost_;  // ascending, disjoint
 };
 
 }  // namespace megalith

@@ -17,7 +17,7 @@ std::string dtype_of(const CollectiveCall& call) {
   return call.dtype < 0 ? "bytes" : std::string(name_of(static_cast<DType>(call.dtype)));
 }
 
-// What all ranks agree on. Counts of an all-to-all are each rank's own.
+// Properties that all ranks agree on; counts of an all-to-all differ by rank.
 std::string signature_of(const CollectiveCall& call) {
   const std::int64_t count = call.kind == "all_to_all" ? 0 : call.count;
   return fmt::format(
@@ -93,7 +93,7 @@ void FlightRecorder::set_device_progress(std::uint64_t number, bool runs, Collec
   device_ = {.number = number, .runs = runs, .since = since};
 }
 
-// Call `number`, from 1; null if it is not kept.
+// Call `number`, from 1; null if it is no longer kept.
 const CollectiveCall* FlightRecorder::find(std::uint64_t number) const {
   if (number > written_ || written_ - number >= calls_.size()) return nullptr;
   return &calls_[calls_.size() - 1 - static_cast<std::size_t>(written_ - number)];

@@ -17,7 +17,7 @@ std::string ranks_text(const HangReport& report, const std::vector<int>& ranks) 
   return text;
 }
 
-// What rank `rank` does in place of the late call.
+// Activity of rank `rank`, which is not in the late call.
 std::string absence_of(const HangReport& report, const RankState& state) {
   std::uint64_t last = 0;
   const RankState::Group* elsewhere = nullptr;
@@ -31,7 +31,7 @@ std::string absence_of(const HangReport& report, const RankState& state) {
                      elsewhere->running_ms * 1e-3, before);
 }
 
-// Counts of an all-to-all are each rank's own.
+// Counts of an all-to-all differ by rank.
 bool is_in(const HangReport& report, const RankState& state) {
   const bool own_counts = report.late.kind == "all_to_all";
   const std::string call = own_counts ? fmt::format("all_to_all #{} ", report.late.sequence) : to_string(report.late);
@@ -40,7 +40,7 @@ bool is_in(const HangReport& report, const RankState& state) {
   });
 }
 
-// Those that the call waits for, as the world counts.
+// Ranks of the world that the call waits for.
 std::vector<int> partners_of(const HangReport& report) {
   if (!report.late.point_to_point) return report.members;
   const auto peer = static_cast<std::size_t>(report.late.argument);
@@ -96,7 +96,7 @@ std::string to_string(const HangReport& report) {
       absent += fmt::format("; rank {}{} is {}", rank, report.place(rank), absence_of(report, state->second));
     }
   }
-  for (int rank = 0; rank < report.world; ++rank) {  // for whom one waits that is waited for
+  for (int rank = 0; rank < report.world; ++rank) {  // silent ranks outside of the group may block its ranks
     if (!report.states.contains(rank) && std::ranges::find(partners, rank) == partners.end()) silent.push_back(rank);
   }
   std::string text = fmt::format("{} on group {}: expected its ranks {} within {:.1f} s (--comm-timeout), got {}",

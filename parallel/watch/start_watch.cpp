@@ -53,7 +53,7 @@ void StartWatch::watch() {
                     phase_.expected, std::chrono::duration<double>(timeout_).count(), phase_.remedy);
     static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
     record_exit_code(static_cast<int>(ExitCode::kCommunication));
-    _exit(static_cast<int>(ExitCode::kCommunication));  // not by MPI, which may be what hangs
+    _exit(static_cast<int>(ExitCode::kCommunication));  // bypasses MPI, which may be the part that hangs
   }
 }
 

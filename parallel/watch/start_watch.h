@@ -1,5 +1,5 @@
-// --comm-timeout before there is a group of ranks: what is begun must end in that time, or the process ends with exit
-// code 7 and one line, and mpirun ends the others.
+// --comm-timeout before any group of ranks exists. If a phase exceeds the time, the process prints one line and exits
+// with code 7; mpirun then ends the other ranks.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ class StartWatch {
     std::string expected;  // "all ranks"
     std::string remedy;
   };
-  // Ends the phase before, if any. Time for which the process is suspended does not count.
+  // Begins a phase and ends the previous one. Suspensions of the process do not count.
   void begin(Phase phase, std::chrono::milliseconds timeout);
   void end();
 
@@ -34,8 +34,8 @@ class StartWatch {
   std::string label_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Phase phase_;                           // guarded by mutex_, like all that follow
-  std::chrono::milliseconds timeout_{0};  // 0: in no phase
+  Phase phase_;                           // guarded by mutex_, as are all that follow
+  std::chrono::milliseconds timeout_{0};  // 0: no phase
   AwakeTime::Clock::time_point begun_{};
   bool stop_ = false;
   std::thread thread_;
