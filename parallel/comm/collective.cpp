@@ -34,7 +34,7 @@ void check_ends(const Op& op) {
   check_dtype(op.out, {op.in.dtype}, subject(op, "out"));
 }
 
-// `part` is a rank's share of `whole`: its own place there, or apart from it.
+// Checks that `part` is a rank's part of `whole`: its own place there, or disjoint memory.
 template <class Op>
 void check_part(const Op& op, const Tensor& part, const Tensor& whole, std::string_view argument,
                 std::string_view of_whole) {
@@ -141,7 +141,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
 }
 
-// Equal parts as one row a rank.
+// Represents equal parts as one row per rank.
 void count_parts(AllToAll& op) {
   if (!op.in_rows.empty() || !op.out_rows.empty()) return;
   const int ranks = op.group.size();
@@ -271,14 +271,14 @@ bool writes_buffer(const Op& op) {
   return std::is_same_v<Op, AllReduce> || !reads_buffer(op);
 }
 
-// What all ranks agree on.
+// Value that is equal on all ranks.
 std::int64_t expected_elements(const ExchangeRows& op) {
   std::int64_t width = 0;
   for (const ExchangeRows::Rows& rows : op.rows) width += rows.in.size(1);
   return op.expected_rows * width;
 }
 
-// How many of out's rows are written only the device knows: no dtype, as for bounded tensors.
+// Only the device knows the number of rows written in `out`: no dtype, as for bounded tensors.
 void add_access(const ExchangeRows& op, Access& access) {
   for (const ExchangeRows::Rows& rows : op.rows) {
     access.reads(rows.in);

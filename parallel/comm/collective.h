@@ -1,6 +1,6 @@
-// Collectives as ops: structs of named arguments that launch() of communicator.h enqueues on a stream, asynchronous to
-// the host. All ranks of a group enqueue the same sequence. Buffers are contiguous; numel 0 is legal. P: ranks of the
-// group. `label` says what the call carries, for reports of hangs: "gradients of bucket 2".
+// Collectives as ops: structs of named arguments that launch() of communicator.h enqueues on a stream, asynchronously
+// to the host. All ranks of a group enqueue the same sequence. Buffers are contiguous; numel 0 is legal. P: ranks of
+// the group. `label` describes the payload for hang reports: "gradients of bucket 2".
 #pragma once
 
 #include <array>
@@ -24,15 +24,15 @@ struct AllReduce {
   static constexpr const char* kName = "all_reduce";
   Communicator& group;
   Tensor buffer;                 // [n] fp32 | bf16 | fp64 | int32 | int64, read and written
-  ReduceOp op = ReduceOp::kSum;  // kMax where one is NaN: unspecified
+  ReduceOp op = ReduceOp::kSum;  // kMax with a NaN input: unspecified
   std::string label = {};
 };
 
-// The sum over ranks of each rank's n elements.
+// Sums each rank's n elements over the ranks.
 struct ReduceScatter {
   static constexpr const char* kName = "reduce_scatter";
   Communicator& group;
-  Tensor in;   // [P * n] of a dtype of AllReduce
+  Tensor in;   // [P * n], dtypes as AllReduce
   Tensor out;  // [n], written; may be in's own part
   std::string label = {};
 };
@@ -45,55 +45,55 @@ struct AllGather {
   std::string label = {};
 };
 
-// Part r goes to rank r: equal parts, or rows (dim 0) split by the counts, one per rank. Rows beyond their sum are
-// neither read nor written.
+// Sends part r to rank r: equal parts, or rows (dim 0) split by one count per rank. Rows beyond the sum of the counts
+// are neither read nor written.
 struct AllToAll {
   static constexpr const char* kName = "all_to_all";
   Communicator& group;
   Tensor in;
   Tensor out;                              // written
-  std::vector<std::int64_t> in_rows = {};  // both empty: equal parts
+  std::vector<std::int64_t> in_rows = {};  // row counts; both empty: equal parts
   std::vector<std::int64_t> out_rows = {};
   std::string label = {};
 };
 
-// Rows whose numbers the device alone knows: each rank sends each other as many as `sends` says when the call runs.
-// Rank s's rows sends[s][p] .. sends[s][p + 1] - 1 arrive at p behind those of ranks below s; `back`, they go home from
-// there to rows sends[s][p] .. of rank s. Rows that arrive at out's end or beyond are dropped; what has dropped rows is
-// then not written on the way back. T, C, M, `pair_room`, `expected_rows` and the rows' widths and dtypes are alike on
-// all ranks. On GPUs: ranks that share memory (memory_sharing.h) hold `in` and `index` in it, at equal places, and read
-// each other's rows; others need `room`, through which NCCL takes equal parts of pair_room rows.
+// Exchanges rows whose counts only the device knows; `sends` defines them when the call runs. Rank s's rows sends[s][p]
+// .. sends[s][p + 1] - 1 arrive at rank p after those of ranks below s. With `back`, they return from there to the same
+// rows of rank s. Rows beyond the end of `out` are dropped, and their sources are not written on return. T, C, M,
+// `pair_room`, `expected_rows`, and the rows' widths and dtypes are equal on all ranks. On GPUs, ranks that share
+// memory (memory_sharing.h) hold `in` and `index` in it, at equal offsets, and read each other's rows. Other GPU ranks
+// require `room`, and NCCL sends equal parts of pair_room rows.
 struct ExchangeRows {
   static constexpr const char* kName = "exchange_rows";
   static constexpr std::size_t kMostTensors = 3;
   struct Rows {
-    Tensor in;   // [T, W]; back: [C, W], where they arrived
-    Tensor out;  // [C, W], written where rows arrive; back: [M, W]
+    Tensor in;   // [T, W]; with `back`: [C, W], where they arrived
+    Tensor out;  // [C, W], written where rows arrive; with `back`: [M, W]
   };
   Communicator& group;
-  std::vector<Rows> rows;          // at most 3, each its own W and dtype
-  Tensor index = {};               // optional [M] int32: row j of what is sent is in's row index[j]; not with `back`
-  Tensor sends;                    // [P, P + 1] int32, the same on all ranks, ascending from 0 in each row
-  std::int64_t pair_room = 0;      // rows from one rank to another at most; further ones are not sent
-  std::int64_t expected_rows = 0;  // sent to other ranks, for forecasts
+  std::vector<Rows> rows;          // at most 3, each with its own W and dtype
+  Tensor index = {};               // optional [M] int32: sent row j is row index[j] of `in`; not with `back`
+  Tensor sends;                    // [P, P + 1] int32, equal on all ranks, ascending from 0 in each row
+  std::int64_t pair_room = 0;      // maximum rows from one rank to another; more are not sent
+  std::int64_t expected_rows = 0;  // to other ranks, for forecasts
   bool back = false;
-  Tensor room = {};  // [exchange_room_bytes(op)] uint8, written; of NCCL where ranks share no memory
+  Tensor room = {};  // [exchange_room_bytes(op)] uint8, written; for NCCL without shared memory
   std::string label = {};
 };
-// 0 for a group of one rank.
+// Bytes of `room`; 0 for a group of one rank.
 std::int64_t exchange_room_bytes(const ExchangeRows& op);
-// Of a row of each of the tensors, in all.
+// Total bytes of one row of each tensor.
 std::int64_t row_bytes(const ExchangeRows& op);
 
-// Whether a shift is one of a series: those by 1, 2, ... P - 1, on one stream, whose inputs nobody writes before the
-// last has run. Ranks that read each other's memory then meet less often.
+// Position of a shift in a series of shifts by 1, 2, ... P - 1 on one stream. No input of a series is written before
+// its last shift has run. Ranks that read each other's memory then synchronize less often.
 enum class ShiftSeries : std::uint8_t {
   kAlone,
-  kOneInput,    // all of them send the same
-  kManyInputs,  // each its own
+  kOneInput,    // all shifts send the same input
+  kManyInputs,  // each shift has its own input
 };
 
-// `in` goes to the rank `step` above this one, `out` comes from the rank `step` below, around the end.
+// Sends `in` to the rank `step` above, and receives `out` from the rank `step` below, modulo P.
 struct Shift {
   static constexpr const char* kName = "shift";
   Communicator& group;
@@ -112,7 +112,7 @@ struct Broadcast {
   std::string label = {};
 };
 
-// Occupies the stream until the peer's Receive was enqueued too and has run (small messages may leave earlier).
+// Occupies the stream until the peer's Receive has run; small messages may leave earlier.
 struct Send {
   static constexpr const char* kName = "send";
   Communicator& group;
@@ -129,10 +129,10 @@ struct Receive {
   std::string label = {};
 };
 
-// Collectives of groups whose ranks read each other's memory (memory_sharing.h): MemorySharing::share_memory() has
-// returned true for memory that holds `in`, at the same place on each rank. Other groups refuse them.
+// Collectives of groups whose ranks read each other's memory (memory_sharing.h). MemorySharing::share_memory() must
+// have returned true for memory that holds `in`, at equal offsets on each rank. Other groups reject them.
 
-// AllGather by copy engines, to an out that is elsewhere.
+// AllGather by copy engines; `out` is disjoint from `in`.
 struct SharedAllGather {
   static constexpr const char* kName = "all_gather";
   Communicator& group;
@@ -141,13 +141,13 @@ struct SharedAllGather {
   std::string label = {};
 };
 
-// ReduceScatter in the order of the ranks and in fp32: each rank copies the others' parts and sums them.
+// ReduceScatter in rank order and fp32: each rank copies the others' parts and sums them.
 struct SharedReduceScatter {
   static constexpr const char* kName = "reduce_scatter";
   Communicator& group;
   Tensor in;                // [P * n] fp32 | bf16, shared
   Tensor out;               // [n] of in's dtype, or fp32; written; may be in's own part
-  Tensor copies;            // [(P - 1) m] of in's dtype, m a multiple of 8: written, m elements of each part at a time
+  Tensor copies;            // [(P - 1) m] of in's dtype, m a multiple of 8: written, m elements of each part per round
   bool accumulate = false;  // adds to out
   std::string label = {};
 };
@@ -157,22 +157,22 @@ concept SharedCollective = std::same_as<Op, SharedAllGather> || std::same_as<Op,
 
 using Collective = std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, ExchangeRows, Shift, Broadcast, Send,
                                 Receive, SharedReduceScatter, SharedAllGather>;
-// By the variant's index.
+// Names by the variant's index.
 inline constexpr std::array<const char*, std::variant_size_v<Collective>> kCollectiveNames = {
     AllReduce::kName,      ReduceScatter::kName, AllGather::kName, AllToAll::kName, ExchangeRows::kName,
     Shift::kName,          Broadcast::kName,     Send::kName,      Receive::kName,  SharedReduceScatter::kName,
     SharedAllGather::kName};
 
-// The collective as communicators run it: tensors of one dim, but for AllToAll, which has its counts and the rows in
-// use alone, and ExchangeRows. Throws Error for arguments that are wrong in themselves.
+// Normalizes the collective for communicators: tensors of one dim, except for ExchangeRows and AllToAll, which gets its
+// counts and only the used rows. Invalid arguments are an Error.
 Collective checked(Collective collective);
-// Of a checked one: what this rank reads and writes.
+// Reads and writes of this rank, for a checked collective.
 Access access_of(const Collective& collective);
-// Likewise, for the flight recorder.
+// Flight recorder's entry for a checked collective.
 CollectiveCall call_of(const Collective& collective);
-// Nothing is exchanged or copied: one rank, in place.
+// True if nothing is exchanged or copied: one rank, in place.
 bool is_idle(const Collective& collective);
-// A group of one rank: copy(in, out) is all there is to do, but for ExchangeRows.
+// Executes a collective of one rank with copy(in, out); not for ExchangeRows.
 template <class Copy>
 void copy_alone(const Collective& collective, Copy copy) {
   std::visit(
@@ -183,10 +183,10 @@ void copy_alone(const Collective& collective, Copy copy) {
       },
       collective);
 }
-// A shift as the messages it consists of.
+// Shift as the messages that it consists of.
 AllToAll all_to_all_of(const Shift& shift);
 
-// What rank `rank` sends or gets, of the rows of an AllToAll.
+// Rows of an AllToAll that rank `rank` sends or receives.
 Tensor rows_of_rank(const Tensor& whole, const std::vector<std::int64_t>& rows, int rank);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// The way from a compute stream to a group's communication stream and back:
+// Path from a compute stream to a group's communication stream and back:
 //   lane.begin(compute);  // what follows on the lane runs after what is on the compute stream
 //   launch(lane.stream, AllGather{.group = lane.group, ...});
 //   lane.end();
@@ -15,11 +15,11 @@
 namespace megalith {
 
 struct CommLane {
-  // `group` serves `stream` alone, but for other lanes on it.
+  // `group` serves only `stream`, except for other lanes on it.
   CommLane(Communicator& of, Stream& on, const std::string& what)
       : group(of), stream(on), ready(what + " ready"), done(what + " done") {}
 
-  // One collective, from begin() to end().
+  // Encloses one collective.
   template <class Op>
   void start(Stream& compute, const Op& op) {
     begin(compute);
@@ -36,8 +36,8 @@ struct CommLane {
 
   Communicator& group;
   Stream& stream;
-  Event ready;  // recorded by each begin(); the wait refers to that record
-  Event done;   // by each end()
+  Event ready;  // recorded by each begin(); the wait refers to this record
+  Event done;   // recorded by each end()
 };
 
 }  // namespace megalith

@@ -14,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-// Clears the flag of a group that a worker uses, also when the call throws.
+// Clears the flag of a group in use by a worker, also if the call throws.
 class Use {
  public:
   Use(std::atomic<bool>& flag, const std::string& group) : flag_(flag) {
@@ -33,7 +33,7 @@ class Use {
   std::atomic<bool>& flag_;
 };
 
-// What the host knows of the payload. An ExchangeRows on a worker counts its own.
+// Payload that the host knows. An ExchangeRows on a worker counts its own.
 std::int64_t bytes_of(const Collective& collective, const Access& access, Stream& stream) {
   if (const auto* const rows = std::get_if<ExchangeRows>(&collective)) {
     return stream.cpu() != nullptr ? 0 : rows->expected_rows * row_bytes(*rows);
@@ -76,7 +76,7 @@ void Communicator::enqueue(Stream& stream, Collective given) {
       recorder_->announce(call);
       if (runs_on.device() != DeviceType::kCuda) return;
       recorder_->begin(call);
-      recorder_->end();  // enqueued: the GPU says when it runs
+      recorder_->end();  // enqueued; the GPU reports when it runs
     });
   }
   if (CpuStream* const cpu = stream.cpu()) {

@@ -1,11 +1,9 @@
-// The ranks of one group, and how they run the collectives of collective.h, each enqueued on a stream and asynchronous
-// to the host. A group serves one stream at a time: for a second stream that is not ordered by events make a
-// duplicate(). Sums are taken in rank order, in fp32 for fp32 and bf16 (rounded once) and in fp64 for fp64, so every
-// implementation gives the same bits on every rank; NCCL alone has an order of its own (nccl_communicator.h).
-// Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes with a GPU each), single_communicator.h
-// (one rank), plan_communicator.h (any size, on plan streams only); tests have one of ranks as threads.
-// Errors: exit code 9 for a call that is wrong in itself, 7 when a peer made another call, failed, was lost or did not
-// come in time.
+// Ranks of one group, and execution of the collectives of collective.h, enqueued on a stream and asynchronous to the
+// host. A group serves one stream at a time; for a second unordered stream use duplicate(). Sums are in rank order, in
+// fp32 for fp32 and bf16 (rounded once) and in fp64 for fp64. Therefore all implementations produce equal bits on every
+// rank, except NCCL (nccl_communicator.h). Implementations: mpi_runtime.h (processes), nccl_communicator.h (processes
+// with one GPU each), single_communicator.h (one rank), plan_communicator.h (any size, plan streams only); tests have
+// thread ranks. Errors: exit code 9 for an invalid call, 7 if a peer made another call, failed, was lost or timed out.
 #pragma once
 
 #include <atomic>
@@ -28,16 +26,16 @@ namespace megalith {
 
 class MemorySharing;  // memory_sharing.h
 
-// What a group did so far, for tests and reports: an ignored flag cannot claim to have communicated.
+// Counts of a group, for tests and reports of actual communication.
 struct CommunicatorStats {
-  std::int64_t collectives = 0;  // of more than one rank, sends and receives included; each replay counts again
-  std::int64_t bytes = 0;        // payload this rank put in
-  // Of ExchangeRows, `bytes` is what went to other ranks where the host runs the calls, else what was expected. How
-  // they went, by calls:
-  std::int64_t messages = 0;  // of as many rows as there were; of CPU ranks
-  std::int64_t pulled = 0;    // read by the GPUs of the targets
+  std::int64_t collectives = 0;  // with more than one rank, including sends and receives; each replay counts
+  std::int64_t bytes = 0;        // payload sent by this rank
+  // `bytes` of ExchangeRows: rows sent to other ranks if the host runs the calls, otherwise the expected rows. Numbers
+  // of calls by path:
+  std::int64_t messages = 0;  // exact numbers of rows, on CPU ranks
+  std::int64_t pulled = 0;    // read by the target's GPU
   std::int64_t padded = 0;    // in equal parts through NCCL
-  // On GPUs, by the communicator that NCCL has for graphs: rehearsed, and each call of each replay.
+  // Calls of NCCL's communicator for graphs: rehearsed calls, and each call of each replay.
   std::int64_t graph_calls = 0;
 };
 
@@ -49,45 +47,43 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::string& name() const { return name_; }  // of the mesh axis: "dp"
+  const std::string& name() const { return name_; }  // name of the mesh axis: "dp"
   CommunicatorStats stats() const;
   FlightRecorder& recorder() const { return *recorder_; }
 
-  // For launch().
+  // Called by launch().
   void enqueue(Stream& stream, Collective collective);
 
-  // Host control plane: blocking, small, for start-up, checkpoints and errors; separate from the streams' traffic.
+  // Host control plane for start-up, checkpoints and errors: blocking, small, separate from the streams' traffic.
   // Called by one thread per rank, in the same sequence on all ranks.
   virtual void host_barrier() = 0;
   virtual std::vector<std::string> host_all_gather(const std::string& mine) = 0;
-  virtual bool host_any(bool mine) = 0;  // true on every rank when it is true on one
-  // One value of each rank, by rank; T holds no pointers.
+  virtual bool host_any(bool mine) = 0;  // true on every rank if it is true on one
+  // Gathers one value per rank, in rank order; T holds no pointers.
   template <class T>
   requires(std::is_trivially_copyable_v<T>) std::vector<T> host_gather(const T& mine);
   std::string host_broadcast(const std::string& value, int root);
 
-  // A group of those ranks that pass the same color >= 0, ordered by key; collective over this group.
+  // Creates a group of the ranks with the same color >= 0, ordered by key. Collective over this group.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
-  // A group of `ranks` of this group (this rank among them, every rank in exactly one list); collective over this
-  // group.
+  // Creates a group of `ranks`, which include this rank; every rank is in exactly one list. Collective over this group.
   virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name);
-  // The same ranks once more, for use on another stream; collective over this group.
+  // Creates a group of the same ranks, for another stream. Collective over this group.
   std::unique_ptr<Communicator> duplicate(const std::string& name);
 
-  // Where captured calls go another way than eager ones: while `on`, eager calls go it too, and set it up, since in a
-  // capture the host should not wait for peers. Once for each kind of call is enough; all ranks alike. Whether it is
-  // so.
+  // While on, eager calls use and set up the path of captured calls, if that path differs, since a capture must not
+  // wait for peers. One call of each kind suffices, on all ranks equally. Returns whether the paths differ.
   virtual bool rehearse_captures(bool /*on*/) { return false; }
 
-  // Whether another group of this size gives the same addends the same bits.
+  // True if another group of this size sums the same addends to equal bits.
   virtual bool sums_in_rank_order() const { return true; }
 
-  // Null where the ranks cannot read each other's memory.
+  // Null if ranks cannot read each other's memory.
   virtual MemorySharing* memory_sharing() { return nullptr; }
 
-  // This rank failed: calls that wait, or come later, on any group of its world throw Error (exit code 7) with
-  // `message`. With ranks as threads that holds for all ranks; with processes for this one, whose main then ends the
-  // others by MpiRuntime::abort. From any thread.
+  // Marks this rank as failed. Waiting and later calls on any group of its world throw Error (exit code 7) with
+  // `message`. For thread ranks this affects all ranks. For processes it affects this one, whose main then ends the
+  // others by MpiRuntime::abort. Callable from any thread.
   virtual void abort(const std::string& message) = 0;
 
  protected:
@@ -95,23 +91,23 @@ class Communicator {
       : name_(std::move(name)), rank_(rank), size_(size), recorder_(std::make_shared<FlightRecorder>(name_)) {}
   const std::shared_ptr<FlightRecorder>& shared_recorder() const { return recorder_; }
 
-  // Runs a checked collective on a CPU stream's worker, blocking it until complete.
+  // Runs a checked collective on a CPU stream's worker; blocks it until the collective is complete.
   virtual void run(const Collective& collective) = 0;
-  // Enqueues it on a CUDA stream, which may capture. An error here, for groups that serve none.
+  // Enqueues the collective on a CUDA stream, which may be capturing. An error for groups without CUDA.
   virtual void run(Stream& stream, CudaStream& cuda, const Collective& collective);
-  // On a worker: what an ExchangeRows has sent to other ranks.
+  // Counts bytes that an ExchangeRows on a worker sent to other ranks.
   void count_sent(std::int64_t bytes);
-  // While run() enqueues on a CUDA stream: how an ExchangeRows goes, each time it runs.
+  // Counts the path of an ExchangeRows for each execution. Called while run() enqueues on a CUDA stream.
   void count_path(Stream& stream, std::int64_t CommunicatorStats::*path);
-  // It was announced on a plan stream, whose timeline ends with it. `bytes` as CommunicatorStats counts them.
+  // Called after the announcement on a plan stream, whose timeline ends with it. `bytes` is as in CommunicatorStats.
   virtual void on_plan(Stream& stream, const Collective& collective, std::int64_t bytes);
 
  private:
   std::string name_;
   int rank_;
   int size_;
-  CommunicatorStats stats_;                // of the host
-  std::atomic<std::int64_t> messages_{0};  // of the worker, as the bytes that it alone knows
+  CommunicatorStats stats_;                // by the host
+  std::atomic<std::int64_t> messages_{0};  // by the worker, as are the bytes that only it knows
   std::atomic<std::int64_t> sent_{0};
   std::shared_ptr<FlightRecorder> recorder_;
   std::atomic<bool> in_use_{false};  // by a stream's worker
@@ -132,14 +128,14 @@ constexpr bool is_one_of(const std::variant<Ops...>*) {
   return (std::is_same_v<Op, Ops> || ...);
 }
 
-// As launch() of core/ops/op.h.
+// Counterpart of launch() of core/ops/op.h.
 template <class Op>
 requires(is_one_of<Op>(static_cast<Collective*>(nullptr))) void launch(Stream& stream, const Op& op) {
   op.group.enqueue(stream, op);
 }
 
-// Declared after the streams of a rank: when an exception leaves the scope, the group is aborted before the streams'
-// destructors finish their queues, which would otherwise wait for peers that wait for this rank.
+// Guard, declared after the streams of a rank. If an exception leaves the scope, it aborts the group before the
+// streams' destructors finish their queues. These could otherwise wait for peers that wait for this rank.
 class AbortOnUnwind {
  public:
   explicit AbortOnUnwind(Communicator& group);

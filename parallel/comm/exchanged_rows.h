@@ -1,4 +1,4 @@
-// Where the rows of an ExchangeRows lie, for all communicators.
+// Positions of the rows of an ExchangeRows, for all communicators.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,21 @@
 
 namespace megalith {
 
-// What goes from one rank to another: `rows` rows, from row `from` of what the source holds (of its list, where it has
-// an index) to row `to` of the target's out.
+// Rows from one rank to another: `rows` rows, from row `from` of the source (of its index, if present) to row `to` of
+// the target's out.
 struct RowPiece {
   std::int64_t from = 0;
   std::int64_t to = 0;
   std::int64_t rows = 0;
 };
 
-// Also a kernel's argument. Wrong counts give fewer rows, never one outside of the tensors.
+// Also a kernel argument. Invalid counts give fewer rows, never rows outside of the tensors.
 struct RowCounts {
   const std::int32_t* sends;  // [ranks, ranks + 1]
   int ranks;
   bool back;
   std::int64_t pair_room;
-  std::int64_t listed;   // M: rows of a rank that are sent, and come back
+  std::int64_t listed;   // M: rows that a rank sends, and that return
   std::int64_t arrived;  // C
 
   MEGALITH_HOST_DEVICE std::int64_t begin(int source, int target) const {
@@ -34,7 +34,7 @@ struct RowCounts {
     const std::int64_t rows = begin(source, target + 1) - begin(source, target);
     return rows < 0 ? 0 : rows < pair_room ? rows : pair_room;
   }
-  // Of the way that is taken: back, the target is the rank where the rows came from.
+  // Piece in the direction of the exchange; with `back`, the target is the rank that the rows came from.
   MEGALITH_HOST_DEVICE RowPiece piece(int source, int target) const {
     const int home = back ? target : source, away = back ? source : target;
     std::int64_t arrival = 0;
@@ -50,27 +50,27 @@ struct RowCounts {
 
 RowCounts counts_of(const ExchangeRows& op);
 
-// On the CPU: row `row` of what is sent, of one of the tensors.
+// Address of sent row `row` of a tensor, on the CPU.
 inline const std::byte* sent_row(const ExchangeRows& op, const ExchangeRows::Rows& tensor, std::int64_t row) {
   const std::int64_t at = op.index ? op.index.as<const std::int32_t>()[row] : row;
   return tensor.in.as<const std::byte>() + at * tensor.in.size(1) * static_cast<std::int64_t>(size_of(tensor.in.dtype));
 }
 
-// ExchangeRows::room: a part for each other rank, ascending, of what is sent; then as many of what comes. A part holds
-// pair_room rows of each tensor, one tensor behind the other.
+// ExchangeRows::room: one part per other rank, ascending, for sent rows, then the same for received rows. A part holds
+// pair_room rows of each tensor, in tensor order.
 struct ExchangeParts {
   std::int64_t offsets[ExchangeRows::kMostTensors + 1] = {};  // of the tensors, in a part; multiples of 16
-  std::int64_t bytes = 0;                                     // of a part
+  std::int64_t bytes = 0;                                     // per part
 
   explicit ExchangeParts(const ExchangeRows& op);
-  // By rank; not the own.
+  // Parts by rank, except this one.
   std::byte* sent(const ExchangeRows& op, int rank) const;
   std::byte* received(const ExchangeRows& op, int rank) const;
 };
 
-// On the CPU: what this rank sends to others.
+// Bytes that this rank sends to others, on the CPU.
 std::int64_t sent_bytes(const ExchangeRows& op);
-// From `source`'s in to this rank's out, both on the CPU.
+// Copies rows from `source`'s in to this rank's out, both on the CPU.
 void copy_rows(const ExchangeRows& source, int rank, const ExchangeRows& target);
 
 }  // namespace megalith

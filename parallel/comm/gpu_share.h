@@ -1,4 +1,4 @@
-// Which ranks have which GPU.
+// Assignment of GPUs to ranks.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace megalith {
 
-// Why `rank` cannot have its GPU, if as many earlier ranks as may share one have it; else empty. `gpus`: by rank, named
-// alike where they are the same.
+// Reason why `rank` cannot use its GPU, if earlier ranks fill the GPU's limit; else empty. `gpus`: GPU name of each
+// rank; equal names are one GPU.
 std::string gpu_share_fault(const std::vector<std::string>& gpus, int rank, int ranks_per_gpu);
 
 }  // namespace megalith

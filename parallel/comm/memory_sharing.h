@@ -1,4 +1,4 @@
-// Groups whose ranks can read each other's memory: those of processes with a GPU each on one host.
+// Interface of groups whose ranks read each other's memory: processes of one host with one GPU each.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,11 @@ namespace megalith {
 class MemorySharing {
  public:
   virtual ~MemorySharing() = default;
-  // Lets the peers read [base, base + bytes) themselves: shifts within it, which are from equal offsets from then on,
-  // and SharedAllGather need no multiprocessor of the GPU, SharedReduceScatter some only while it adds, and rows
-  // (ExchangeRows) are read by a few. Returns whether it is so: not where ranks pass other bytes or
-  // another `layout`, a digest of what lies where, or a GPU does not reach another's memory; shifts then go as all
-  // other calls do. Collective, once a group; the memory is freed after unshare_memory, which is collective too and
-  // called when none of these is pending.
+  // Lets peers read [base, base + bytes) directly. Shifts within it, which then use equal offsets, and SharedAllGather
+  // require no multiprocessor. SharedReduceScatter requires some only while it adds, and ExchangeRows a few to read
+  // rows. Returns false if ranks pass different bytes or `layout` (a digest of offsets), or if a GPU cannot reach
+  // another's memory. Shifts then use the path of other calls. Collective, once per group. The memory is freed after
+  // unshare_memory, which is collective and requires that none of these calls is pending.
   virtual bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) = 0;
   virtual void unshare_memory() = 0;
 };

@@ -1,5 +1,5 @@
-// Work that all ranks of a group do and that may fail on some of them, such as reading files: the one way to agree on a
-// failure, so that all ranks end, or go on, in order.
+// Work that all ranks of a group do and that may fail on some, such as reading files. All agreement on failures uses
+// these functions, so that all ranks end, or continue, in order.
 #pragma once
 
 #include <functional>
@@ -18,26 +18,26 @@ struct RankFailure {
   std::string message;
 };
 
-// All ranks of the group throw it, with the message of the first that failed.
+// Thrown on all ranks of the group, with the message of the first rank that failed.
 class EveryRankFailed : public Error {
  public:
   explicit EveryRankFailed(const RankFailure& first) : Error(first.code, first.message), rank_(first.rank) {}
-  int rank() const { return rank_; }  // the first that failed
+  int rank() const { return rank_; }  // first rank that failed
 
  private:
   int rank_;
 };
 
-// Collective. Runs `work` and throws EveryRankFailed where it failed on any rank. Once a rank may have failed in it,
-// `work` must not wait for other ranks. Memory or threads that ran out are no failure of the work: they are thrown as
-// they are, for the program to end.
+// Collective. Runs `work` and throws EveryRankFailed if it failed on any rank. After a possible failure, `work` must
+// not wait for other ranks. Exhausted memory or threads are not failures of the work: they are thrown unchanged, to end
+// the program.
 void on_all_ranks(Communicator& group, const std::function<void()>& work);
 
-// The same for those who go on after a failure: the first, or all by rank; equal on all ranks.
+// Variants for callers that continue after a failure: the first failure, or all by rank; equal on all ranks.
 std::optional<RankFailure> failure_of_any(Communicator& group, const std::function<void()>& work);
 std::vector<RankFailure> failures_on_all_ranks(Communicator& group, const std::function<void()>& work);
 
-// "rank 1: no space; rank 3: no space" with the first few; the message alone in a group of one rank.
+// "rank 1: no space; rank 3: no space" with the first few; only the message in a group of one rank.
 std::string to_string(const std::vector<RankFailure>& failures, const Communicator& group);
 
 }  // namespace megalith

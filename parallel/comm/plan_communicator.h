@@ -1,5 +1,5 @@
-// Any rank of a group of any size, alone: for the plan backend, which records what a rank would do without peers. Only
-// plan streams may be used. On the host, peers are taken to say what this rank says.
+// A single rank of a group of any size, for the plan backend, which records a rank without peers. Only plan streams may
+// be used. Host calls assume that peers pass this rank's values.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@
 
 namespace megalith {
 
-// A call on a group of a plan: what the timeline does not know of it.
+// A planned call on a group, with facts that the timeline lacks.
 struct PlannedCall {
-  std::size_t entry = 0;                          // of the timeline
+  std::size_t entry = 0;                          // index in the timeline
   std::string_view kind;                          // a name of kCollectiveNames
-  std::size_t bytes = 0;                          // as CommunicatorStats counts them
+  std::size_t bytes = 0;                          // as in CommunicatorStats
   std::string group;                              // its name
-  std::shared_ptr<const std::vector<int>> ranks;  // of the world
-  bool back = false;                              // rows that go home
-  std::size_t padded = 0;                         // rows in equal parts: bytes with what fills these up; 0: none are
+  std::shared_ptr<const std::vector<int>> ranks;  // in the world
+  bool back = false;                              // returning rows
+  std::size_t padded = 0;                         // bytes of equal parts with padding; 0: not padded
 };
 
 class PlanCommunicator final : public Communicator {
@@ -34,21 +34,21 @@ class PlanCommunicator final : public Communicator {
   void host_barrier() override {}
   std::vector<std::string> host_all_gather(const std::string& mine) override;
   bool host_any(bool mine) override { return mine; }
-  // An error: nobody knows the colors of the other ranks. subgroup() works.
+  // An error, since the colors of other ranks are unknown. subgroup() works.
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks, const std::string& name) override;
-  void abort(const std::string&) override {}  // nobody waits
+  void abort(const std::string&) override {}  // no rank waits
 
-  // Of this group and of all that were made of it, as they were enqueued. Calls on groups of one rank are left out.
+  // Calls of this group and of all groups created from it, in order. Groups of one rank are left out.
   const std::vector<PlannedCall>& calls() const { return *calls_; }
   void clear_calls() { calls_->clear(); }
 
  protected:
-  void run(const Collective& collective) override;  // an error: plan streams run no tasks
+  void run(const Collective& collective) override;  // an error, since plan streams run no tasks
   void on_plan(Stream& stream, const Collective& collective, std::int64_t bytes) override;
 
  private:
-  std::shared_ptr<const std::vector<int>> ranks_;  // of the world, by rank of this group
+  std::shared_ptr<const std::vector<int>> ranks_;  // ranks in the world, by rank of this group
   std::shared_ptr<std::vector<PlannedCall>> calls_;
 };
 

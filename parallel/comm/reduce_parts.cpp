@@ -10,9 +10,9 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kBlock = 2048;  // accumulators stay in the first-level cache
+constexpr std::int64_t kBlock = 2048;  // accumulators fit into the L1 cache
 
-// Stored as T, accumulated as A by `combine(accumulator, next)`.
+// Elements are stored as T and accumulated as A by `combine(accumulator, next)`.
 template <class T, class A, class Load, class Combine, class Store>
 void reduce_blocks(std::span<const void* const> parts, void* out, std::int64_t n, Load load, Combine combine,
                    Store store) {
@@ -31,7 +31,7 @@ void reduce_blocks(std::span<const void* const> parts, void* out, std::int64_t n
   }
 }
 
-// A is what sums are taken in, M what maxima are compared in.
+// A: type of sums; M: type of comparisons for maxima.
 template <class T, class A, class M, class Load, class Store>
 void reduce(ReduceOp op, std::span<const void* const> parts, void* out, std::int64_t n, Load load, Store store) {
   if (op == ReduceOp::kSum) {
@@ -55,7 +55,7 @@ void reduce_parts(ReduceOp op, DType dtype, std::span<const void* const> parts, 
       reduce<bf16, float, float>(
           op, parts, out, n, [](bf16 x) { return to_float(x); }, [](float x) { return to_bf16(x); });
       return;
-    // Unsigned sums wrap around where signed ones would be undefined.
+    // Unsigned sums wrap around; signed overflow would be undefined.
     case DType::kInt32: reduce<std::int32_t, std::uint32_t, std::int32_t>(op, parts, out, n, same, same); return;
     case DType::kInt64: reduce<std::int64_t, std::uint64_t, std::int64_t>(op, parts, out, n, same, same); return;
     case DType::kUint8: break;

@@ -1,4 +1,4 @@
-// The arithmetic of reductions, one for all communicators, so that their results agree bit for bit.
+// Arithmetic of reductions, shared by all communicators for bitwise equal results.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether the ranks of a group made the same calls.
+// Check that the ranks of a group made the same calls.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace megalith {
 
-// Collective over the group, on the host. What is wrong if the ranks did not make the same calls so far, the same text
-// on every rank, with the first call that differs; else empty.
+// Collective over the group, on the host. Returns an error text with the first different call, equal on every rank;
+// empty if all calls agree.
 std::string difference_of_sequences(Communicator& group);
 
 }  // namespace megalith

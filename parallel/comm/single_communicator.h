@@ -1,4 +1,4 @@
-// The group of one rank: nothing is exchanged, results are copies.
+// Group of one rank: nothing is exchanged, and results are copies.
 #pragma once
 
 #include "parallel/comm/communicator.h"
@@ -13,7 +13,7 @@ class SingleCommunicator final : public Communicator {
   std::vector<std::string> host_all_gather(const std::string& mine) override { return {mine}; }
   bool host_any(bool mine) override { return mine; }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
-  void abort(const std::string&) override {}  // nobody waits
+  void abort(const std::string&) override {}  // no rank waits
 
  protected:
   void run(const Collective& collective) override;

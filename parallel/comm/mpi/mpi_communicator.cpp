@@ -13,12 +13,12 @@ namespace megalith {
 
 namespace {
 
-// Below it latency counts: every rank sends everything to every other.
+// Sizes up to which latency dominates: every rank sends everything to every other rank.
 constexpr std::size_t kSmallBytes = 4096;
 
 enum Tag : int { kTagReduce = 1, kTagGather, kTagAllToAll, kTagBroadcast, kTagPoint, kTagRows };
 
-// One MPI communicator and what is pending on it. Used by one thread at a time.
+// One MPI communicator and its pending requests. Used by one thread at a time.
 struct Plane {
   Plane(MPI_Comm owned, MpiProcess& process) : comm(owned), exchange(owned, process) {
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
@@ -70,7 +70,7 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  // Takes the two MPI communicators.
+  // Takes ownership of the two MPI communicators.
   MpiCommunicator(std::string name, MPI_Comm streams, MPI_Comm host, std::shared_ptr<MpiProcess> process)
       : Communicator(std::move(name), static_cast<int>(rank_of(streams)), size_of_comm(streams)),
         process_(std::move(process)),
@@ -100,7 +100,7 @@ class MpiCommunicator final : public Communicator {
     begin(kCollectiveNames[collective.index()]);
     std::visit(
         [this]<class Op>(const Op& op) {
-          if constexpr (!SharedCollective<Op>) exchange(op);  // which checked() refuses
+          if constexpr (!SharedCollective<Op>) exchange(op);  // checked() rejects shared collectives
         },
         collective);
   }
@@ -123,7 +123,7 @@ class MpiCommunicator final : public Communicator {
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(process_->options.chunk_bytes / size_of(dtype)));
   }
 
-  // Waits for what the host began. MPI may still write to `buffers` where that fails, and this process ends then: they
+  // Waits for requests of the host. If that fails, MPI may still write to `buffers` until this process ends, so they
   // are never freed.
   void wait_host(const std::shared_ptr<void>& buffers) {
     try {
@@ -135,14 +135,14 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Room for a copy of `like`, which is one of `size` equal parts at most.
+  // Staging memory for a copy of `like`, which is at most one of `size` equal parts.
   Tensor staging(int part, const Tensor& like) {
     Tensor result = like;
     result.data = staging_.data() + static_cast<std::size_t>(part) * like.bytes();
     return result;
   }
 
-  // to(r) goes to each other rank, from(r) comes from it.
+  // Exchanges with each other rank: sends to(r) and receives from(r).
   template <class To, class From>
   void swap_with_peers(Tag tag, To to, From from) {
     for (int r = 0; r < size(); ++r) {
@@ -154,7 +154,7 @@ class MpiCommunicator final : public Communicator {
     streams_.exchange.wait();
   }
 
-  // out = the sum over ranks of what each holds for this rank; part_for(r) is what this rank holds for r.
+  // out = sum over ranks of their parts for this rank; part_for(r) is this rank's part for rank r.
   template <class PartFor>
   void reduce_exchanged(ReduceOp op, PartFor part_for, const Tensor& out) {
     const std::size_t needed = static_cast<std::size_t>(size()) * out.bytes();
@@ -221,13 +221,13 @@ class MpiCommunicator final : public Communicator {
         [&](int r) { return rows_of_rank(op.out, op.out_rows, r); });
   }
 
-  // In rounds of as many rows a pair as the staging holds; the first has a message for each pair and tensor.
+  // Sends rows in rounds of the staging's capacity per pair; the first round has a message for each pair and tensor.
   void exchange(const ExchangeRows& op) {
     copy_rows(op, rank(), op);
     const std::int64_t most = std::max<std::int64_t>(
         1, chunk_elements(DType::kUint8) / std::max<std::int64_t>(1, (size() - 1) * row_bytes(op)));
     const RowCounts counts = counts_of(op);
-    std::int64_t rows = 0;  // of the largest pair of this rank
+    std::int64_t rows = 0;  // of this rank's largest pair
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) rows = std::max({rows, counts.piece(rank(), r).rows, counts.piece(r, rank()).rows});
     }
@@ -237,7 +237,7 @@ class MpiCommunicator final : public Communicator {
     count_sent(sent_bytes(op));
   }
 
-  // Rows first .. first + most - 1 of each pair.
+  // Exchanges rows first .. first + most - 1 of each pair.
   void exchange_round(const ExchangeRows& op, const RowCounts& counts, std::int64_t first, std::int64_t most) {
     const auto rows_of = [&](const RowPiece& piece) { return std::clamp<std::int64_t>(piece.rows - first, 0, most); };
     const auto for_pieces = [&](auto piece_of, auto post) {
@@ -269,11 +269,11 @@ class MpiCommunicator final : public Communicator {
     streams_.exchange.wait();
   }
 
-  // A binomial tree: in round k the 2^k ranks that have the buffer pass it on. Ranks are counted from the root.
+  // Binomial tree: in round k, the 2^k ranks with the buffer send it on. Ranks are counted from the root.
   void exchange(const Broadcast& op) {
     const int mine = (rank() - op.root + size()) % size();
     const auto rank_at = [&](int place) { return (place + op.root) % size(); };
-    int reach = 1;  // places below it have the buffer
+    int reach = 1;  // ranks below it have the buffer
     while (reach <= mine) reach *= 2;
     if (mine > 0) {
       receive(op.buffer, rank_at(mine - reach / 2), kTagBroadcast);
@@ -297,7 +297,7 @@ class MpiCommunicator final : public Communicator {
   Plane streams_;
   Plane host_;
   std::shared_ptr<FlightRecorder> host_recorder_;
-  std::vector<std::byte> staging_;  // grows to the largest call, at most a chunk
+  std::vector<std::byte> staging_;  // size of the largest call, at most a chunk
   std::vector<const void*> parts_;
 };
 
@@ -351,8 +351,8 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key, const s
   if (color < 0) {
     fail({.subject = "split of group " + this->name(), .expected = "a color >= 0", .got = fmt::format("{}", color)});
   }
-  host_barrier();          // the rest blocks inside MPI, so wait for late ranks here
-  begin_host("split", 0);  // ranks that do not come now the watcher alone can tell
+  host_barrier();          // waits for late ranks, since the rest blocks inside MPI
+  begin_host("split", 0);  // only the watcher detects ranks that are late from here on
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(host_.comm, color, key, &part), "MPI_Comm_split");
   MPI_Comm host = duplicated(part);

@@ -16,7 +16,7 @@ void fail_mpi(int code, const std::string& what) {
         .remedy = "see whether another rank ended or made another call"});
 }
 
-// An empty message is sent too: sender and receiver that disagree about the size must notice.
+// Empty messages are sent too, so that sender and receiver detect different sizes.
 template <class Post>
 void MpiExchange::for_pieces(std::size_t bytes, Post post) {
   std::size_t offset = 0;
@@ -52,7 +52,7 @@ void MpiExchange::wait() {
     wait_for_all();
   } catch (const Error& error) {
     process_.abort(error.what());
-    for (std::size_t i = 0; i < peers_.size(); ++i) {  // nothing should arrive in memory that unwinding frees
+    for (std::size_t i = 0; i < peers_.size(); ++i) {  // stops writes to memory that unwinding frees
       if (peers_[i].expected_bytes >= 0 && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
     }
     throw;

@@ -1,4 +1,4 @@
-// Non-blocking messages among processes, and the errors of MPI. Inside parallel/comm only.
+// Non-blocking messages between processes, and errors of MPI. Internal to parallel/comm.
 #pragma once
 
 #include <mpi.h>
@@ -16,27 +16,27 @@ inline void check_mpi(int code, const std::string& what) {
   if (code != MPI_SUCCESS) fail_mpi(code, what);
 }
 
-// Messages that are waited for together. After an error the pending ones are left alone: their buffers may still be
-// written. So an error aborts the whole process, as seen by its groups, and MpiRuntime ends it.
+// Messages that are waited for together. After an error, pending messages are not canceled: their buffers may still be
+// written. Therefore an error aborts the process for all its groups, and MpiRuntime ends it.
 class MpiExchange {
  public:
   MpiExchange(MPI_Comm comm, MpiProcess& process) : comm_(comm), process_(process) {}
 
-  // `call` says more of it: number, tensor, count.
+  // `call` describes the call: number, tensor, count.
   void begin(std::string what, std::string call) {
     what_ = std::move(what);
     call_ = std::move(call);
   }
   void send(const void* data, std::size_t bytes, int peer, int tag);
   void receive(void* data, std::size_t bytes, int peer, int tag);
-  // For a non-blocking collective: -1, -1.
+  // Adds a request; peer and bytes are -1 for a non-blocking collective.
   MPI_Request* add(int peer, int expected_bytes);
   void wait();
 
  private:
   struct Peer {
     int rank;
-    int expected_bytes;  // of a receive; -1: a send or a collective
+    int expected_bytes;  // for a receive; -1: a send or a collective
   };
 
   void wait_for_all();

@@ -1,4 +1,4 @@
-// What the MPI groups of one process share; inside parallel/comm only.
+// State that the MPI groups of one process share; internal to parallel/comm.
 #pragma once
 
 #include <sched.h>
@@ -24,7 +24,7 @@ class NcclWatcher;
 
 struct MpiProcess {
   MpiOptions options;
-  std::optional<ScratchFolder> shared_memory;  // of this rank, which MPI shares with those of the node
+  std::optional<ScratchFolder> shared_memory;  // of this rank; MPI shares it with the node's ranks
   int rank = 0;
   int size = 1;
   int local_rank = 0;
@@ -33,11 +33,11 @@ struct MpiProcess {
   std::atomic<bool> aborted{false};
   std::mutex mutex;
   std::string abort_message;                                    // guarded by mutex
-  std::vector<std::weak_ptr<FlightRecorder>> recorders;         // likewise: of all groups
-  std::vector<std::shared_ptr<FlightRecorder>> kept_recorders;  // likewise: for the dump, after an abort
-  std::vector<std::shared_ptr<void>> kept;                      // likewise: what MPI may still write to, after an abort
+  std::vector<std::weak_ptr<FlightRecorder>> recorders;         // guarded; of all groups
+  std::vector<std::shared_ptr<FlightRecorder>> kept_recorders;  // guarded; for the dump after an abort
+  std::vector<std::shared_ptr<void>> kept;  // guarded; memory that MPI may still write to after an abort
   std::weak_ptr<NcclWatcher> nccl_watcher;
-  std::chrono::milliseconds grace{0};  // beyond options.timeout, where a watcher reports before
+  std::chrono::milliseconds grace{0};  // extra time, if a watcher reports first
 
   void add(const std::shared_ptr<FlightRecorder>& recorder) {
     const std::lock_guard lock(mutex);
@@ -45,7 +45,7 @@ struct MpiProcess {
     recorders.push_back(recorder);
   }
 
-  // Of groups that communicated: one on GPUs has another beside it, for its host calls.
+  // Recorders of groups that communicated. A GPU group has a second recorder for its host calls.
   std::vector<std::shared_ptr<FlightRecorder>> live_recorders() {
     const std::lock_guard lock(mutex);
     std::vector<std::shared_ptr<FlightRecorder>> live;
@@ -70,17 +70,17 @@ struct MpiProcess {
   }
 };
 
-// MpiRuntime::abort, from any thread.
+// MpiRuntime::abort, callable from any thread.
 [[noreturn]] void end_all_ranks(MpiProcess& process, ExitCode code);
 
-// Time between two polls. Giving the core away answers fastest (some 20 us) while nobody else wants it. Once a yield
-// took long another thread does, and a yielding thread would come last in the queue each time; one that wakes from a
-// sleep is let in first. Measured with a compute thread per core: 20 all-reduces beside it end in half the time.
+// Pause between two polls. Yielding has the lowest latency (about 20 us) on an idle core. A slow yield shows that
+// another thread uses the core. A yielding thread then comes last in the queue, but a thread that wakes from a sleep
+// runs first. Measured with one compute thread per core: 20 concurrent all-reduces take half the time.
 class Backoff {
  public:
   explicit Backoff(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
-  // False when the time is over. Time for which the process was suspended does not count.
+  // Returns false after the timeout. Suspensions of the process do not count.
   bool pause() {
     const auto now = std::chrono::steady_clock::now();
     waited_ += std::min<std::chrono::steady_clock::duration>(now - last_, std::chrono::seconds(1));
@@ -104,7 +104,7 @@ class Backoff {
   bool contended_ = false;
 };
 
-// A group of all ranks; collective. MPI is initialised.
+// Creates a group of all ranks; collective. MPI is initialized.
 std::unique_ptr<Communicator> make_mpi_world(const std::shared_ptr<MpiProcess>& process,
                                              const std::string& name = "world");
 

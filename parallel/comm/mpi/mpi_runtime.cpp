@@ -25,7 +25,7 @@ namespace megalith {
 
 namespace {
 
-// Of Open MPI; 5 knows the older name too.
+// Name of Open MPI's shared-memory transport; version 5 also accepts the older name.
 #if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION >= 5
 #define MEGALITH_SHARED_MEMORY_BTL "sm"
 #else
@@ -36,8 +36,8 @@ constexpr const char* kRanksPerGpu = "MEGALITH_RANKS_PER_GPU";
 
 const char* of_environment(const char* name) { return std::getenv(name); }
 
-// A rank that is killed leaves its file in /dev/shm where its mpirun is killed too: in a folder of ours the next start
-// finds it.
+// If a rank and its mpirun are killed, the rank's file in /dev/shm stays. A folder of this program lets the next start
+// find it.
 void share_memory_in_own_folder(MpiProcess& process) {
   constexpr const char* kFolder = "OMPI_MCA_btl_" MEGALITH_SHARED_MEMORY_BTL "_backing_directory";
   if (std::getenv(kFolder) != nullptr || launch_of(LaunchSigns::kCertain).ranks == 1) return;
@@ -63,22 +63,22 @@ int ranks_per_gpu() {
 
 void set_mpi_environment() {
   const auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
-  // Open MPI asks hwloc for the machine's devices, and hwloc an X server for its screens: where there is no name server
-  // each rank waits 5 s for that.
+  // Open MPI asks hwloc for devices, and hwloc asks an X server. Without a name server, each rank waits 5 s for the
+  // answer.
   set("HWLOC_COMPONENTS", "-gl");
-  // As many queues to a GPU as CUDA has: one that waits for a peer (nccl_peer_memory.h) holds up what shares it.
+  // Maximum number of GPU queues in CUDA. A queue that waits for a peer (nccl_peer_memory.h) blocks the streams that
+  // share it.
   set("CUDA_DEVICE_MAX_CONNECTIONS", "32");
-  // PMIx has mpirun and the ranks of a node share memory under a lock, and a rank that is killed while it holds it
-  // leaves mpirun waiting for ever. Messages in its place need none.
+  // By default, PMIx shares memory between mpirun and the ranks of a node under a lock. A rank killed with the lock
+  // leaves mpirun waiting forever. Messages require no lock.
   set("PMIX_MCA_gds", "hash");
-  // A process without mpirun starts a daemon for spawning others, which listens on every interface.
+  // Without mpirun, a process would start a daemon for spawning, which listens on every interface.
   set("OMPI_MCA_ess_singleton_isolated", "1");
-  // It would also have one folder with all such processes of the user, which the last to end removes while the next one
-  // starts, whose MPI_Init then ends it. Under mpirun each run has its own.
+  // Such processes of a user would also share one folder. The last to end removes it, which breaks the MPI_Init of the
+  // next one. Under mpirun each run has a separate folder.
   if (std::getenv("PMIX_RANK") == nullptr) set("OMPI_MCA_orte_create_session_dirs", "0");
   if (!on_one_node(of_environment)) return;
-  // Open MPI's TCP listens on every interface, also where no rank is elsewhere, and a few bytes from anyone end the
-  // run.
+  // Open MPI's TCP listens on every interface, even for ranks on one host, and a few bytes from anyone end the run.
   set("OMPI_MCA_pml", "ob1");
   set("OMPI_MCA_btl", "self," MEGALITH_SHARED_MEMORY_BTL);
 }
@@ -95,7 +95,7 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
   set_mpi_environment();
   share_memory_in_own_folder(*process_);
   int provided = MPI_THREAD_SINGLE;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process if it cannot
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process on failure
   if (provided < MPI_THREAD_MULTIPLE) {
     fail({.code = ExitCode::kCommunication,
           .subject = "MPI",
@@ -120,7 +120,7 @@ MpiRuntime::~MpiRuntime() {
   MPI_Finalize();
 }
 
-// MPI_Finalize waits for them too, but says nothing of one that does not come.
+// MPI_Finalize waits for the ranks too, but does not report a missing rank.
 void MpiRuntime::wait_for_all() {
   try {
     ends_->host_barrier();
@@ -150,7 +150,7 @@ void MpiRuntime::watch(const WatchOptions& options) {
   require(!watcher_, "MpiRuntime::watch was called twice");
   ends_ = make_mpi_world(process_, "end of the run");
   watcher_ = std::make_unique<MpiWatcher>(process_, options);
-  process_->grace = std::chrono::seconds(8);  // the watcher knows more, so it speaks first
+  process_->grace = std::chrono::seconds(8);  // the watcher's report has more detail, so it comes first
 }
 
 std::unique_ptr<Communicator> MpiRuntime::world() { return make_mpi_world(process_); }
@@ -166,7 +166,7 @@ void MpiRuntime::abort(ExitCode code) {
 }
 
 void MpiRuntime::abort_together(ExitCode code) {
-  if (process_->rank != 0) std::this_thread::sleep_for(std::chrono::seconds(10));  // rank 0 is faster
+  if (process_->rank != 0) std::this_thread::sleep_for(std::chrono::seconds(10));  // rank 0 aborts earlier
   abort(code);
 }
 
@@ -175,9 +175,9 @@ void end_all_ranks(MpiProcess& process, ExitCode code) {
   record_exit_code(static_cast<int>(code));
   {
     const std::lock_guard lock(process.mutex);
-    if (process.shared_memory) process.shared_memory->remove();  // who has it mapped keeps it
+    if (process.shared_memory) process.shared_memory->remove();  // existing mappings stay valid
   }
-  if (process.size == 1) {  // no peers to end; an abort would add lines of MPI's own to the error's
+  if (process.size == 1) {  // no peers to end; an abort would add lines of MPI to the error
     MPI_Finalize();
     std::_Exit(static_cast<int>(code));
   }

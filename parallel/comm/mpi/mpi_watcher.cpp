@@ -23,10 +23,10 @@ using Clock = CollectiveCall::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPeriod(50);
-constexpr milliseconds kAnswers(1000);     // time that ranks have to answer
-constexpr milliseconds kDumps(1500);       // and to write their calls
-constexpr milliseconds kAlmost(500);       // ranks come to a call at different times
-constexpr milliseconds kLeaderTime(5000);  // for the rank that should report, before another does
+constexpr milliseconds kAnswers(1000);     // time for ranks to answer
+constexpr milliseconds kDumps(1500);       // time for ranks to write their calls
+constexpr milliseconds kAlmost(500);       // ranks reach a call at different times
+constexpr milliseconds kLeaderTime(5000);  // time for the leading rank to report, before another rank does
 enum WatchTag : int { kQuery = 1, kReply, kDumped };
 
 double ms_since(Clock::time_point time) {
@@ -36,11 +36,11 @@ double ms_since(Clock::time_point time) {
 void write_dump(const std::string& folder, int rank, const std::string& content) {
   const FaultScope scope("comm_dump");
   try {
-    make_directories(folder);  // nothing is synced: that may take seconds, while ranks wait
+    make_directories(folder);  // without syncs, which may take seconds while ranks wait
     const Directory directory = Directory::open(folder);
     const std::string name = fmt::format("comm_rank_{:04}.json", rank), temporary = name + ".tmp";
     if (directory.contains(temporary)) directory.remove_file(temporary);
-    File file = directory.create_file(temporary);  // whatever has the name, a link too, is replaced and not written to
+    File file = directory.create_file(temporary);  // replaces a file or link of this name, without writing to it
     file.write(content);
     file.close();
     directory.rename(temporary, name);
@@ -51,7 +51,7 @@ void write_dump(const std::string& folder, int rank, const std::string& content)
 
 }  // namespace
 
-// Small messages among the watchers. Those sent stay in memory: a rank that is stopped never takes its own.
+// Small messages between watchers. Sent messages stay in memory, since a stopped rank never receives them.
 struct MpiWatcher::Messages {
   MPI_Comm comm = MPI_COMM_NULL;
   std::deque<std::string> sent;
@@ -229,7 +229,7 @@ void MpiWatcher::report(HangReport& report) {
   end_all_ranks(*process_, ExitCode::kCommunication);
 }
 
-// A file system that hangs must not keep the others from being told, so a thread of its own writes.
+// Writes in a separate thread, so that a hanging file system does not delay reports to other ranks.
 void MpiWatcher::dump(const std::string& reason) {
   if (written_) return;
   written_ = std::make_shared<std::atomic<bool>>(options_.dump_folder.empty());
@@ -244,7 +244,7 @@ void MpiWatcher::dump(const std::string& reason) {
   };
   try {
     std::thread(write).detach();
-  } catch (const std::system_error&) {  // no thread to be had
+  } catch (const std::system_error&) {  // no thread available
     write();
   }
 }

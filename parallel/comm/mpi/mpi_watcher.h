@@ -1,8 +1,7 @@
-// Notices that calls among processes hang, and says who waits for whom. Inside parallel/comm only; see
-// MpiRuntime::watch. A thread per rank looks at the flight recorders of the rank's groups. The first to find a late
-// call asks all ranks, by messages on a communicator of the watchers' own, where they are; a rank whose process is
-// stopped does not answer, one that computes for ever does. The lowest rank that is late itself reports. Who is asked
-// also writes its last calls to a file.
+// Detects hanging calls between processes, and reports which ranks wait for which. Internal to parallel/comm; see
+// MpiRuntime::watch. A thread per rank checks the flight recorders of the rank's groups. The first thread that finds a
+// late call asks all ranks for their state, on a dedicated communicator. A stopped process does not answer, but a
+// process that computes does. The lowest late rank reports. Each asked rank writes its last calls to a file.
 #pragma once
 
 #include <atomic>
@@ -32,22 +31,22 @@ class MpiWatcher {
   MpiWatcher(const MpiWatcher&) = delete;
   MpiWatcher& operator=(const MpiWatcher&) = delete;
 
-  // Has all ranks that still answer write their last calls, because communication failed here for `reason`; waits for
-  // at most three seconds. From any thread but the watcher's own.
+  // Makes all responsive ranks write their last calls after a communication failure for `reason`. Waits for at most
+  // three seconds. Callable from any thread except the watcher's.
   void dump_all(const std::string& reason);
 
  private:
   struct Messages;
   struct Answers {
     std::map<int, RankState> states;  // by rank
-    std::set<int> dumped;             // ranks that have written their calls, or could not
+    std::set<int> dumped;             // ranks that have written their calls, or failed to
   };
 
   void watch();
   bool pause(std::chrono::milliseconds time);                                              // false: the watcher ends
   bool pause_until(std::chrono::milliseconds at_most, const std::function<bool()>& done);  // likewise; serves meanwhile
-  void serve();                                                                            // messages that came in
-  void serve_request();                                                                    // dump_all's
+  void serve();          // false: the end; serves meanwhile
+  void serve_request();  // request of dump_all
   bool finds_late(HangReport& report);
   bool is_late(const CollectiveCall& call, std::chrono::milliseconds slack) const;
   RankState state();
@@ -59,13 +58,13 @@ class MpiWatcher {
   WatchOptions options_;
   std::unique_ptr<Messages> messages_;
   Answers answers_;
-  std::shared_ptr<std::atomic<bool>> written_;  // this rank's dump; null: not begun
-  std::vector<int> askers_;                     // not yet told that it is written
+  std::shared_ptr<std::atomic<bool>> written_;  // state of this rank's dump; null: not started
+  std::vector<int> askers_;                     // not yet notified that it is written
   AwakeTime awake_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stop_ = false;                   // guarded by mutex_, like the next two
-  std::optional<std::string> request_;  // dump_all's reason, until it is served
+  bool stop_ = false;                   // guarded by mutex_, as are the next two
+  std::optional<std::string> request_;  // reason of dump_all, until it is served
   std::thread thread_;
 };
 

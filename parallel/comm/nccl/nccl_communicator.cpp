@@ -26,7 +26,7 @@ namespace megalith {
 
 namespace {
 
-// Of the GPU: where less is free, what NCCL fails with is taken for a lack of it.
+// If less GPU memory is free, an NCCL failure is reported as lack of memory.
 constexpr std::size_t kScarce = std::size_t{256} << 20;
 
 ncclDataType_t nccl_type(DType dtype) {
@@ -64,7 +64,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   bool rehearse_captures(bool on) override { return rehearses_ = on && watched_ != nullptr && mixing_is_off_; }
 
  protected:
-  void run(const Collective&) override;  // an error: a CPU stream
+  void run(const Collective&) override;  // an error: CPU streams are not supported
   void run(Stream& stream, CudaStream& cuda, const Collective& collective) override;
 
  private:
@@ -82,7 +82,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
         "cuStreamWriteValue64");
   }
 
-  // A captured mark is the same at each replay: what lies between it and the call's number goes ahead.
+  // A captured mark is equal at each replay; `base`, its difference to the call's number, is written ahead.
   void count_from(Stream& stream, std::uint64_t id) {
     const std::uint64_t base = recorder().calls() - id;  // enqueue() has begun this run there
     if (base == std::exchange(base_, base)) return;
@@ -124,7 +124,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
     void* data;
     std::size_t count;
   };
-  // to(r) goes to each other rank, from(r) comes from it.
+  // Exchanges with each other rank: sends to(r) and receives from(r).
   template <class To, class From>
   void swap_with_peers(CudaStream& stream, const char* call, To to, From from) const {
     check(ncclGroupStart(), "ncclGroupStart");
@@ -137,7 +137,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
         result = ncclRecv(received.data, received.count, ncclUint8, r, comm(), stream.handle());
       }
     }
-    const ncclResult_t ended = ncclGroupEnd();  // also after an error
+    const ncclResult_t ended = ncclGroupEnd();  // required after an error too
     check(result, call);
     check(ended, call);
   }
@@ -196,15 +196,15 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   std::unique_ptr<Communicator> host_;
   std::shared_ptr<MpiProcess> process_;
   std::shared_ptr<NcclWatcher> watcher_;
-  std::shared_ptr<WatchedGroup> watched_;  // null in a group of one rank, like the rest
+  std::shared_ptr<WatchedGroup> watched_;  // null for a group of one rank, as are the next members
   std::unique_ptr<PeerMemory> peer_memory_;
-  ncclComm* comm_ = nullptr;  // of the call under way
+  ncclComm* comm_ = nullptr;  // of the current call
   bool rehearses_ = false;
-  const bool mixing_is_off_ = nccl_mixing_is_off();  // of NCCL's graph mixing: it reads the variable once too
+  const bool mixing_is_off_ = nccl_mixing_is_off();  // NCCL's graph mixing; NCCL reads the variable once too
   WriteValue write_value_ = nullptr;
   PullMeeting::State* pulls_ = nullptr;
-  std::uint64_t ids_ = 0;   // of calls that were enqueued or captured
-  std::uint64_t base_ = 0;  // what the streams have written last, or will
+  std::uint64_t ids_ = 0;   // of enqueued or captured calls
+  std::uint64_t base_ = 0;  // last value that the streams wrote or will write
 };
 
 NcclCommunicator::NcclCommunicator(const std::string& name, std::unique_ptr<Communicator> host,
@@ -245,7 +245,7 @@ void NcclCommunicator::start() {
 ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   ncclUniqueId id{};
   if (rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  id = host_->host_gather(id).front();  // also waits for late ranks, which NCCL would do without a limit
+  id = host_->host_gather(id).front();  // also waits for late ranks, for which NCCL would wait without a limit
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   const NcclHostCall call(*process_, *watched_, NcclWatcher::kStart);
@@ -265,12 +265,12 @@ ncclComm* NcclCommunicator::make_comm(bool for_graphs) {
   return made;
 }
 
-// Where one communicator may serve calls in graphs and others NCCL adds event nodes to captured calls ("graph mixing"),
-// which keep the GPU waiting. Where that is switched off, as train does, graphs have a communicator of their own, and
-// the streams alone order replays and eager calls. That is enough for two communicators: calls of a group come one
-// after another on one stream, or on streams that events order, so kernels of the two never run at once, and on all
-// ranks in the same order. For one it is not: an eager call's work of NCCL's host threads begins when it is enqueued,
-// ahead of that of a replay before it.
+// If one communicator serves graph calls and eager calls, NCCL adds event nodes to captured calls ("graph mixing"),
+// which delay the GPU. If mixing is off, as in train, graphs have a separate communicator, and only streams order
+// replays and eager calls. This is sufficient for two communicators. Calls of a group run one at a time, on one stream
+// or on streams ordered by events. So kernels of the two never run concurrently, and all ranks have the same order. It
+// is insufficient for one communicator: NCCL's host threads start an eager call's work when it is enqueued, ahead of an
+// earlier replay.
 ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
   if (!mixing_is_off_ || (!stream.capturing() && !rehearses_)) return watched_->comm;
   if (watched_->graph_comm == nullptr && rehearses_) watched_->graph_comm = make_comm(true);
@@ -281,11 +281,11 @@ ncclComm* NcclCommunicator::comm_for(const Stream& stream) {
         .remedy = "set NCCL_GRAPH_MIXING_SUPPORT=1"});
 }
 
-// The peers' kernels have ended, or the group is aborted: NCCL may wait for its peers on this machine here.
+// The peers' kernels have ended, or the group is aborted. NCCL may wait for its peers on this host here.
 NcclCommunicator::~NcclCommunicator() {
   if (watched_ == nullptr) return;
   if (std::uncaught_exceptions() > 0) process_->abort(fmt::format("rank {} of group {} failed", rank(), name()));
-  if (process_->aborted) {  // the process ends soon: the GPU may still write to the buffers
+  if (process_->aborted) {  // the process ends soon, and the GPU may still write to the buffers
     watcher_->wait_until_released(*watched_);
     watcher_->remove(watched_);
     static_cast<void>(peer_memory_.release());
@@ -371,14 +371,14 @@ void NcclCommunicator::unshare_memory() {
     watched_->peer_memory = nullptr;
   }
   peer_memory_.reset();
-  host_->host_barrier();  // no peer has it mapped any more
+  host_->host_barrier();  // no peer maps it from here on
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> gpu_world(const MpiRuntime& mpi) {
   const std::shared_ptr<MpiProcess>& process = mpi.process_;
-  // NCCL refuses two ranks of one host on one GPU; of two hosts it cannot tell.
+  // NCCL rejects two ranks of one host on one GPU; separate host ids avoid the check.
   if (process->ranks_per_gpu > 1) setenv("NCCL_HOSTID", fmt::format("rank{}", process->rank).c_str(), 1);
   std::unique_ptr<Communicator> host = make_mpi_world(process);
   std::shared_ptr<NcclWatcher> watcher;

@@ -20,14 +20,14 @@
 
 namespace megalith {
 
-// What a rank tells the others about its memory.
+// Description of a rank's memory for its peers.
 struct PeerOffer {
   char host[256] = "";
-  char flags[64] = "";  // a SharedMemory's ticket
+  char flags[64] = "";  // ticket of a SharedMemory
   std::uint64_t bytes = 0;
   std::uint64_t layout = 0;
-  cudaIpcMemHandle_t allocation{};  // that holds the memory
-  std::uint64_t offset = 0;         // of the memory in it
+  cudaIpcMemHandle_t allocation{};  // contains the memory
+  std::uint64_t offset = 0;         // of the memory in the allocation
   bool valid = false;
 };
 
@@ -36,10 +36,10 @@ namespace {
 using AddressRange = CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr);
 using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
 
-// Words that a stream writes and waits for, one behind the other.
+// Batch of words that a stream writes and waits for, in order.
 class FrontEnd {
  public:
-  // Whoever sees it may take it for all that ran on this stream before.
+  // A peer that sees the word may assume that this stream's earlier work is complete.
   void set(std::uint64_t& word) { write(word, 1); }
   void wait_and_clear(std::uint64_t& word) {
     ops_.emplace_back().waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
@@ -96,7 +96,7 @@ class PeerMemory::Beside {
   Beside(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;
 
-  // For what comes behind all that `stream` has enqueued.
+  // Returns the second stream, ordered after all work that `stream` has enqueued.
   CudaStream& behind(CudaStream& stream) {
     MEGALITH_CUDA_CHECK(cudaEventRecord(begun_, stream.handle()));
     MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream_.handle(), begun_, 0));
@@ -116,7 +116,7 @@ class PeerMemory::Beside {
 PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes)
     : rank_(rank), base_(base), bytes_(bytes), peers_(static_cast<std::size_t>(ranks)) {}
 
-// Made at its first use: groups that never copy here take none of the GPU's queues.
+// Created at first use, so groups that never copy here use no GPU queue.
 PeerMemory::Beside& PeerMemory::beside() {
   if (beside_ == nullptr) {
     const AllowUnderCapture allow;
@@ -143,7 +143,7 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
 
 void PeerMemory::prepare_pulls(PullMeeting::State* state) {
   const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
-  if (std::ssize(peers_) > kMostPullRanks) return;  // of which a pull tells
+  if (std::ssize(peers_) > kMostPullRanks) return;  // maximum of a pull
   load_pull_kernels();
   MEGALITH_CUDA_CHECK(cudaMemset(state, 0, sizeof(*state)));
   MEGALITH_CUDA_CHECK(cudaDeviceSynchronize());
@@ -164,9 +164,9 @@ bool PeerMemory::can_share(Communicator& host, std::span<const int> ranks) {
     flags = SharedMemory::create(memory.peers_.size() * sizeof(Flags));
     const std::vector<PeerOffer> offers = host.host_gather(offer_of(some, 256, 0, flags));
     for (const int r : ranks) all_mapped = all_mapped && memory.map(r, 0, offers[static_cast<std::size_t>(r)]);
-    host.host_barrier();  // all have opened what they open
+    host.host_barrier();  // all ranks have opened their mappings
   }
-  host.host_barrier();  // no peer has it mapped any more
+  host.host_barrier();  // no peer maps it from here on
   MEGALITH_CUDA_CHECK(cudaFree(some));
   return all_mapped;
 }
@@ -272,8 +272,7 @@ void PeerMemory::all_gather(CudaStream& stream, const SharedAllGather& op) {
   beside.wait(stream, 0);
 }
 
-// In rounds of as many elements of each peer as half of the copies hold, two at least: while one is summed, the next is
-// copied.
+// Runs in rounds of up to half of `copies`, at least two rounds: one half is summed while the next is copied.
 void PeerMemory::reduce_scatter(CudaStream& stream, const SharedReduceScatter& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto self = static_cast<std::size_t>(rank_);
@@ -285,7 +284,7 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const SharedReduceScatter& o
   Flags* const mine = peers_[self].flags;
   Beside& beside = this->beside();
   FrontEnd words;
-  const auto of_peers = [&](const auto& f) {  // in another order on each rank, so that not all read one
+  const auto of_peers = [&](const auto& f) {  // a different order on each rank spreads the reads
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
   };
   const auto meet = [&](std::uint64_t Flags::*word) {

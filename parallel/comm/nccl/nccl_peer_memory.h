@@ -1,8 +1,7 @@
-// GPU memory of the ranks of one host, mapped into each of them by CUDA's inter-process handles. A shift between two
-// such buffers is a copy that a copy engine of the receiving GPU makes, between words in host memory that the streams'
-// front ends write and wait for: it takes no multiprocessor from the products it runs beside, nor waits for one, and is
-// legal under capture. Rows whose numbers only the device knows are read by a kernel, which meets those of the others.
-// Needs no CUDA header.
+// GPU memory of the ranks of one host, mapped into each rank by CUDA's inter-process handles. A copy engine of the
+// receiving GPU executes a shift between two such buffers. Streams' front ends write and wait for words in host memory
+// around it. So a shift uses no multiprocessor, does not wait for one, and is legal under capture. Kernels read rows
+// whose counts only the device knows, and synchronize with the peers' kernels. No CUDA header is required.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +22,9 @@ struct PeerOffer;
 
 class PeerMemory {
  public:
-  // Collective over `host`, of which only the host's calls are used. Null on every rank if one of them cannot map the
-  // others' memory: another host, no path between two GPUs, or another size or layout than elsewhere.
-  // `state` is of this GPU's memory, for the pulls, and outlives it.
+  // Collective over `host`, of which only host calls are used. Null on every rank if one cannot map the others'
+  // memory, due to another host, no path between two GPUs, or a different size or layout. `state`, for the pulls, is in
+  // this GPU's memory and outlives the result.
   static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
                                            PullMeeting::State* state);
   // As can_share_memory() of nccl_communicator.h.
@@ -35,38 +34,38 @@ class PeerMemory {
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   bool holds(const Tensor& tensor) const;
-  // in, which this memory holds at the same place on all ranks, goes to the rank `step` above; out is anywhere on this
-  // GPU. One stream at a time.
+  // Sends `in` to the rank `step` above. This memory holds `in` at the same offset on all ranks; `out` is anywhere on
+  // this GPU. One stream at a time.
   void shift(CudaStream& stream, const Shift& shift);
-  // Likewise of `in`. This rank's own part is copied beside the others.
+  // The same rules apply to `in`. This rank's own part is copied concurrently with the others.
   void all_gather(CudaStream& stream, const SharedAllGather& op);
-  // Likewise of `in`. While copy engines bring the parts, no multiprocessor is taken; the sums are a kernel, which runs
-  // beside the next copies.
+  // The same rules apply to `in`. Copy engines fetch the parts without multiprocessors. A kernel sums them,
+  // concurrently with the next copies.
   void reduce_scatter(CudaStream& stream, const SharedReduceScatter& op);
-  // Likewise of `in` and `index` of all ranks: the rows that are for this one, by a kernel behind one that meets.
-  // Throws where they lie elsewhere:
+  // The same rules apply to `in` and `index` of all ranks. A kernel reads this rank's rows, after a kernel that
+  // synchronizes with the peers. check_holds() throws for tensors elsewhere.
   void check_holds(const ExchangeRows& op) const;
   void exchange_rows(CudaStream& stream, const ExchangeRows& op);
-  // Ends the waits of this moment; called again and again by the watcher of a run that failed, until its streams are
-  // empty. From any thread.
+  // Ends the current waits. After a failure, the watcher calls it repeatedly until the streams are idle. Callable from
+  // any thread.
   void release();
 
  private:
-  // What a rank's stream waits for, of each peer: not 0 once that peer's message is there; once it has this rank's. And
-  // what its pulls wait for.
+  // Words per peer that a rank's stream waits for. ready: the peer's message is available; taken: the peer has received
+  // this rank's message. `rows` is for pulls.
   struct Flags {
     std::uint64_t ready;
     std::uint64_t taken;
     PullMeeting::Words rows;
   };
   struct Peer {
-    std::byte* base = nullptr;  // of its memory, as mapped here
-    void* mapped = nullptr;     // the allocation that holds it
-    SharedMemory shared;        // that holds its flags; of this rank too
-    Flags* flags = nullptr;     // once the GPU may write there: by rank
+    std::byte* base = nullptr;  // of the peer's memory, as mapped here
+    void* mapped = nullptr;     // allocation that contains it
+    SharedMemory shared;        // holds the flags; also for this rank
+    Flags* flags = nullptr;     // by rank, once the GPU may write there
   };
 
-  // A second stream within a call.
+  // Second stream within a call.
   class Beside;
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);

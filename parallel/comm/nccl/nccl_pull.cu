@@ -14,18 +14,18 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kInFlight = 8;  // loads of a thread: a warp reads 4 KiB at once, a block 64 KiB
+constexpr int kInFlight = 8;  // loads per thread: a warp reads 4 KiB at once, a block 64 KiB
 constexpr int kMostRanks = 512;
-constexpr int kHalf = 16;  // of a warp's lanes
+constexpr int kHalf = 16;  // half of a warp's lanes
 constexpr int kRingWarps = 12;
-constexpr int kRingBytes = 17 * 1024;  // of a warp
+constexpr int kRingBytes = 17 * 1024;  // per warp
 constexpr int kSharedBytes = kRingWarps * kRingBytes;
-constexpr int kPartBytes = 4096;  // at most
+constexpr int kPartBytes = 4096;  // maximum
 constexpr int kMostSlots = 32;
-constexpr int kStoring = 2;  // slots of a warp whose stores may be under way
+constexpr int kStoring = 2;  // slots per warp with stores in flight
 constexpr int kLaneWarps = 4;
-constexpr int kLaneBytes = 32;  // of a row that one lane moves, at most
-static_assert(kMostPullRanks <= kThreads && kMostPullRanks <= kRingWarps * 32);  // who meets
+constexpr int kLaneBytes = 32;  // maximum bytes of a row that one lane moves
+static_assert(kMostPullRanks <= kThreads && kMostPullRanks <= kRingWarps * 32);  // threads that synchronize with peers
 static_assert(1 + 31 / kHalf < kMostTensors);
 
 template <class Unit>
@@ -57,7 +57,7 @@ __device__ void move_row(const RowTensor& x, const std::byte* from, std::byte* t
   }
 }
 
-// One row of all tensors. Each half of the warp has a narrow one under way while all move the first.
+// Moves one row of all tensors. Each half-warp has a narrow row in flight while all lanes move the first tensor's row.
 template <Way kWay>
 __device__ void move_tensors(const RowMoves& moves, const Ends& ends, std::int64_t from_row, std::int64_t to_row,
                              int lane) {
@@ -80,7 +80,7 @@ __device__ void move_tensors(const RowMoves& moves, const Ends& ends, std::int64
   }
 }
 
-// Through registers, any rows. A warp has a row's loads under way at once. One pass.
+// Moves any rows through registers, in one pass. A warp has all loads of a row in flight at once.
 template <Way kWay>
 __global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid_constant__ RowMoves moves) {
   __shared__ RowPiece pieces[kMostRanks];
@@ -92,13 +92,13 @@ __global__ void __launch_bounds__(kThreads, 1) exchange_rows_kernel(const __grid
   if constexpr (kWay == Way::kPull) take_rows(moves.meeting, moves.rank, moves.counts.ranks);
 }
 
-// Slots in shared memory, of one warp: each holds a part of a row of the first tensor, the last part with the row of
-// others behind it. What is left of the tensors moves beside it, by warps whose lanes have a row each.
+// Ring of a warp's slots in shared memory. A slot holds a part of a row of the first tensor; the last part is followed
+// by the rows of other tensors. Separate warps move the remaining tensors, with one row per lane.
 struct Ring {
   int tensors;
   int slots;
   int slot_bytes;
-  int parts;  // of a row
+  int parts;  // per row
   unsigned part_bytes;
 };
 
@@ -131,9 +131,9 @@ __device__ void pull_by_lanes(const RowMoves& moves, int first_tensor, const Row
   });
 }
 
-// Rows in units of 16 bytes through shared memory, by bulk copies of Hopper. One lane of a warp starts them: its slots
-// have loads under way, but for kStoring that are stored or free. That keeps one and a half times as many bytes in
-// flight as registers do, and no warp waits for its own stores.
+// Moves rows in units of 16 bytes through shared memory, by Hopper's bulk copies. One lane of a warp starts them. All
+// slots have loads in flight, except kStoring that are stored or free. This keeps 1.5 times as many bytes in flight as
+// registers do, and no warp waits for its own stores.
 __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowPiece* pieces, int warp) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte memory[];
@@ -150,7 +150,7 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
     cuda::fence_mbarrier_init();
   }
 
-  // f(tensor, byte of its row, bytes, byte of the slot) of what a part holds.
+  // Calls f(tensor, byte in its row, bytes, byte in the slot) for each piece of a part.
   const auto for_part = [&](int part, auto f) {
     const unsigned begin = static_cast<unsigned>(part) * ring.part_bytes;
     const unsigned left = static_cast<unsigned>(moves.of[0].row_bytes) - begin;
@@ -162,8 +162,8 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
       at += static_cast<unsigned>(moves.of[t].row_bytes);
     }
   };
-  int loading = 0, next = 0, oldest = 0;  // loads under way; the slots of the next one and of the oldest
-  unsigned parity = 0;                    // of the oldest
+  int loading = 0, next = 0, oldest = 0;  // loads in flight; slots of the next and the oldest load
+  unsigned parity = 0;                    // of the oldest slot
   std::int64_t to_row = 0;                // of slot `lane`
   int to_part = 0;
   const auto store_oldest = [&] {
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
 bool fits(int unit, std::int64_t number) { return number % unit == 0; }
 bool fits(int unit, const void* address) { return reinterpret_cast<std::uintptr_t>(address) % unit == 0; }
 
-// Of all but the way's own: bases and parts.
+// Moves without bases and parts.
 RowMoves moves_of(const ExchangeRows& op) {
   const Tensor& first = op.rows.front().in;
   const ExchangeParts parts(op);
@@ -248,7 +248,7 @@ RowMoves moves_of(const ExchangeRows& op) {
   return moves;
 }
 
-// How each tensor's rows can be moved.
+// Finds the unit in which each tensor's rows can be moved.
 template <Way kWay>
 void find_units(RowMoves& moves) {
   for (int t = 0; t < moves.tensors; ++t) {
@@ -277,7 +277,7 @@ void launch(CudaStream& stream, const RowMoves& moves, unsigned most_blocks) {
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
-// Whether it was compiled for Hopper or newer, and this GPU has the shared memory.
+// True if compiled for Hopper or newer, and this GPU has the shared memory.
 bool has_bulk_copies() {
   static const bool has = [] {
     cudaFuncAttributes kernel{};
@@ -290,7 +290,7 @@ bool has_bulk_copies() {
   return has;
 }
 
-// No slots: the rows do not suit, or this GPU has no such copies.
+// Returns no slots if the rows are unsuitable, or if this GPU has no bulk copies.
 Ring ring_of(const RowMoves& moves) {
   const RowTensor *const first = moves.of, *const end = first + moves.tensors;
   const auto is_short = [](const RowTensor& x) { return x.row_bytes <= kLaneBytes; };
@@ -299,7 +299,7 @@ Ring ring_of(const RowMoves& moves) {
   const auto fits_lanes = [](const RowTensor& x) { return x.unit >= 4; };
   if (!has_bulk_copies() || first->row_bytes < 256) return {};
   if (!std::all_of(first, shorts, fits_ring) || !std::all_of(shorts, end, fits_lanes)) return {};
-  std::int64_t behind = 0;  // the first
+  std::int64_t behind = 0;  // row bytes after the first tensor
   for (const RowTensor* x = first + 1; x < shorts; ++x) behind += x->row_bytes;
   const std::int64_t parts = (first->row_bytes + kPartBytes - 1) / kPartBytes;
   const std::int64_t part_bytes = (first->units + parts - 1) / parts * 16, slot_bytes = part_bytes + behind;

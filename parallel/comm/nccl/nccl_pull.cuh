@@ -1,5 +1,5 @@
-// How the kernels of a pull meet those of the other GPUs (PullMeeting), and the walk of their warps over the rows that
-// ranks exchange: which rows each of them moves, from where, and to where.
+// Synchronization of a pull's kernels with those of the other GPUs (PullMeeting), and distribution of exchanged rows
+// over warps, with source and destination of each row.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,13 @@
 
 namespace megalith {
 
-// Tells each other rank that `word` of its round has come, and waits for theirs; by kMostPullRanks threads at least of
-// one block. Once a failed run has released this rank it tells none any more, so that those that wait for it go no
-// round further than it did.
+// Writes `word` for this round to each other rank, and waits for theirs. Called by at least kMostPullRanks threads of
+// one block. After a failed run has released this rank, it writes no more, so waiting ranks go no further.
 __device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeeting::Words::*word, std::uint64_t round,
                             int rank, int ranks) {
   const int peer = static_cast<int>(threadIdx.x);
   if (peer >= ranks || peer == rank || meeting.state->released != 0) return;
-  // What this GPU did before is seen by whoever acquires the value.
+  // The release store makes this GPU's earlier work visible to the acquiring rank.
   asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(&(meeting.there[peer]->*word)), "l"(round) : "memory");
   std::uint64_t told = 0;
   while (true) {
@@ -28,14 +27,13 @@ __device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeetin
   if (told == PullMeeting::kReleased) meeting.state->released = 1;
 }
 
-// Of one block, ahead of the pull: none of the multiprocessors that this takes waits for other ranks.
+// One block, ahead of the pull. So only one multiprocessor waits for other ranks.
 __global__ void __launch_bounds__(kMostPullRanks)
     offer_rows_kernel(const __grid_constant__ PullMeeting meeting, int rank, int ranks) {
   meet(meeting, &PullMeeting::Words::offered, meeting.state->ended + 1, rank, ranks);
 }
 
-// By all threads of the pull, behind their last access to rows. The last block of all ends once every rank has its
-// rows.
+// Called by all threads of the pull after their last access to rows. The last block ends when every rank has its rows.
 __device__ inline void take_rows(const PullMeeting& meeting, int rank, int ranks) {
   PullMeeting::State* const state = meeting.state;
   if (state == nullptr) return;
@@ -64,35 +62,35 @@ enum class Way { kPull, kPack, kUnpack };
 struct RowTensor {
   const std::byte* in;
   std::byte* out;
-  std::byte* parts;  // of the room: to pack to, or to unpack
+  std::byte* parts;  // packed parts in `room`
   std::int64_t row_bytes;
   int unit;     // bytes that a thread moves at a time: 16, 4, 2 or 1
-  int units;    // of a row
-  bool narrow;  // half a warp moves a row at once; of the first tensor not used
+  int units;    // per row
+  bool narrow;  // a half-warp moves a row at once; unused for the first tensor
 };
 
 struct RowMoves {
   RowCounts counts;
   const std::int32_t* index;  // null: none
-  std::int64_t in_rows;       // that index may name
+  std::int64_t in_rows;       // limit of index values
   int rank;
   int tensors;
-  RowTensor of[kMostTensors];  // the one with the longest rows first
+  RowTensor of[kMostTensors];  // sorted by row bytes, descending
   std::int64_t part_bytes;
-  std::int64_t shift[kMostPullRanks];  // kPull: from this rank's memory to that of each
+  std::int64_t shift[kMostPullRanks];  // kPull: offset from this rank's memory to each rank's
   PullMeeting meeting;                 // kPull
 };
 
-// Past the L1, which has no use for what is read once.
+// Bypasses L1, since data are read once.
 template <class Unit>
 __device__ Unit load(const std::byte* from, int at) {
   return __ldcg(reinterpret_cast<const Unit*>(from) + at);
 }
 
-// Where rows of one pair of ranks begin: what to add to the addresses of RowTensor.
+// Starts of the rows of one pair of ranks, as offsets to the addresses of RowTensor.
 struct Ends {
-  std::int64_t from;  // to in, or to parts
-  std::int64_t to;    // to parts
+  std::int64_t from;  // added to in, or to parts
+  std::int64_t to;    // added to parts
   bool to_parts;
 };
 
@@ -104,7 +102,7 @@ __device__ Ends ends_of(const RowMoves& moves, int peer) {
   return {part, 0, false};
 }
 
-// The pieces of all peers, which the block's threads look up together.
+// Finds the pieces of all peers, with all threads of the block.
 template <Way kWay>
 __device__ void find_pieces(const RowMoves& moves, RowPiece* pieces) {
   const int ranks = moves.counts.ranks, me = moves.rank;
@@ -115,7 +113,7 @@ __device__ void find_pieces(const RowMoves& moves, RowPiece* pieces) {
   __syncthreads();
 }
 
-// One of the warps that rows are dealt out to.
+// One of the warps that process rows.
 struct Worker {
   int lane, warp, warps;
 };
@@ -125,9 +123,9 @@ __device__ inline Worker worker_of(int warp, int warps_of_block) {
           .warps = static_cast<int>(gridDim.x) * warps_of_block};
 }
 
-// batch(ends, from, to) for up to 32 rows of the worker at a time, one a lane; `from` is -1 where there is none. The
-// rows of each pair of ranks are dealt out to all workers. A block goes through the ranks from another one on than its
-// neighbours, so that at any time all ranks are read, by some blocks each.
+// Calls batch(ends, from, to) for up to 32 rows of the worker at a time, one per lane; `from` is -1 for no row. Rows of
+// each pair of ranks are distributed over all workers. Blocks start at different ranks, so all ranks are read at any
+// time.
 template <Way kWay, class Batch>
 __device__ void for_batches(const RowMoves& moves, const RowPiece* pieces, const Worker& worker, Batch batch) {
   const int ranks = moves.counts.ranks, warps = worker.warps;
@@ -138,7 +136,7 @@ __device__ void for_batches(const RowMoves& moves, const RowPiece* pieces, const
     const auto* const index = reinterpret_cast<const std::int32_t*>(reinterpret_cast<const std::byte*>(moves.index) +
                                                                     (kWay == Way::kPull ? ends.from : 0));
     const bool indexed = kWay != Way::kUnpack && moves.index != nullptr;
-    // Of each rank another warp comes first, so that none gets the last row of all.
+    // The first warp differs by rank, which balances the remainders.
     const int turn = (worker.warp + peer * (warps / ranks + 1)) % warps;
     for (std::int64_t first = turn; first < piece.rows; first += std::int64_t{32} * warps) {
       const std::int64_t row = first + std::int64_t{worker.lane} * warps;
@@ -152,7 +150,7 @@ __device__ void for_batches(const RowMoves& moves, const RowPiece* pieces, const
   }
 }
 
-// move(ends, from, to) for each row of the worker, by all lanes. 32 indices are read ahead of their rows.
+// Calls move(ends, from, to) for each row of the worker, with all lanes. 32 indices are read ahead of their rows.
 template <Way kWay, class Move>
 __device__ void for_rows(const RowMoves& moves, const RowPiece* pieces, const Worker& worker, Move move) {
   for_batches<kWay>(moves, pieces, worker, [&](const Ends& ends, std::int64_t from, std::int64_t to) {

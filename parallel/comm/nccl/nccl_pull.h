@@ -1,6 +1,6 @@
-// The rows of an ExchangeRows as kernels move them. Each kernel finds in `sends` what it has to move: nothing is known
-// to the host. Copies, so the same bits in any order; wrong counts or indices move fewer rows and write nothing else.
-// Tensors of any row size; where all rows and addresses are multiples of 16 bytes, Hopper's bulk copies pull them.
+// Kernels that move the rows of an ExchangeRows. Each kernel reads its work from `sends`; the host does not know it.
+// Copies produce equal bits in any order. Invalid counts or indices move fewer rows and never write elsewhere. Rows
+// have any size; if all rows and addresses are multiples of 16 bytes, Hopper's bulk copies pull them.
 #pragma once
 
 #include <cstddef>
@@ -13,39 +13,39 @@
 namespace megalith {
 
 inline constexpr int kMostPullRanks = 64;
-inline constexpr unsigned kPullBlocks = 16;  // at most, of a multiprocessor each
+inline constexpr unsigned kPullBlocks = 16;  // maximum; each occupies a multiprocessor
 
-// Where the GPUs of a group meet before and behind a pull: its kernels write and read the words themselves, which takes
-// 2 to 7 us less than the streams' front ends do. Rounds count a group's pulls, from 1.
+// Synchronization of a group's GPUs before and after a pull. The pull's kernels write and read the words, which is 2 to
+// 7 us faster than the streams' front ends. Rounds count a group's pulls, from 1.
 struct PullMeeting {
-  static constexpr std::uint64_t kReleased = ~std::uint64_t{0};  // set in words here once the run failed
-  // What one rank has told another, in memory of the host that both GPUs reach: the last round whose rows it has ready,
-  // and the last one of which it has its own.
+  static constexpr std::uint64_t kReleased = ~std::uint64_t{0};  // written to words after a failure of the run
+  // Words from one rank to another, in host memory that both GPUs access: the last round whose rows are ready, and the
+  // last round whose rows were received.
   struct Words {
     std::uint64_t offered;
     std::uint64_t taken;
   };
-  struct State {            // in this GPU's memory, 0 at first
-    std::uint64_t ended;    // rounds
-    unsigned blocks_ended;  // of this round
-    unsigned released;      // not 0 once kReleased was read
+  struct State {            // in this GPU's memory, initially 0
+    std::uint64_t ended;    // completed rounds
+    unsigned blocks_ended;  // in this round
+    unsigned released;      // not 0 after kReleased was read
   };
-  State* state = nullptr;          // null: none meet
-  Words* here[kMostPullRanks]{};   // by the rank that writes them
-  Words* there[kMostPullRanks]{};  // this rank's, by the rank that reads them
+  State* state = nullptr;          // null: no synchronization
+  Words* here[kMostPullRanks]{};   // words from each rank
+  Words* there[kMostPullRanks]{};  // words of this rank for each rank
 };
 
-// CUDA loads a kernel at its first launch, which may wait for all that runs: one that waits for a rank that waits for
-// this one. So they are loaded before.
+// Loads the kernels in advance. CUDA loads a kernel at its first launch. This may wait for all running work, which may
+// itself wait for a peer that waits for this rank.
 void load_pull_kernels();
 
-// This rank's rows, out of the memory of those who hold them: where each rank's memory begins as this GPU sees it, by
-// rank, this one too. `in` and `index` are this rank's; they lie equally far behind each base.
+// Pulls this rank's rows from the memory of their holders. `bases`: start of each rank's memory as mapped on this GPU,
+// by rank, including this one. `in` and `index` belong to this rank; they have equal offsets in each memory.
 void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
                const PullMeeting& meeting);
 
-// The same through op.room: fills the parts for the other ranks and moves the rows that stay; once the others' parts
-// are there, moves their rows to out.
+// Exchange through op.room. pack_rows fills the parts for other ranks and moves rows that stay. unpack_rows moves
+// received rows to out.
 void pack_rows(CudaStream& stream, const ExchangeRows& op);
 void unpack_rows(CudaStream& stream, const ExchangeRows& op);
 

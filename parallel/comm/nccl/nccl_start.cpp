@@ -1,4 +1,4 @@
-// What NCCL is told and asked before the first communicator.
+// Checks and settings of NCCL before the first communicator.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
                          ranks_per_gpu);
 }
 
-// As NCCL reads it: 0x0 and words that are no number are 0 too.
+// As NCCL parses it: 0x0 and text without a number are 0 too.
 bool nccl_mixing_is_off() {
   const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
   if (value == nullptr || *value == '\0') return false;

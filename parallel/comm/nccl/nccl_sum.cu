@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// What a thread moves at a time.
+// Elements that a thread moves at a time.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
@@ -23,7 +23,7 @@ __device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ void narrow(float x, float& out) { out = x; }
 __device__ void narrow(float x, __nv_bfloat16& out) { out = __float2bfloat16_rn(x); }
 
-// `Out`: T, or float of __nv_bfloat16.
+// `Out`: T, or float for __nv_bfloat16.
 template <class T, class Out, int kCount, bool kAdds>
 __global__ void __launch_bounds__(kThreads)
     sum_parts_kernel(const T* own, const T* others, std::int64_t pitch, int rank, int ranks, Out* out, std::int64_t n) {
@@ -56,7 +56,7 @@ void launch_sum(CudaStream& stream, const PartSum& sum) {
   const std::int64_t n = sum.own.numel(), packs = (n + kCount - 1) / kCount;
   const auto blocks =
       static_cast<unsigned>(std::min<std::int64_t>((packs + kThreads - 1) / kThreads, 4 * stream.multiprocessors()));
-  // The form that adds first runs in the midst of a step, where to load it might wait for what waits for this rank.
+  // Loads the accumulating kernel now: loading it within a step might wait for a peer that waits for this rank.
   static const cudaError_t loaded = [] {
     cudaFuncAttributes attributes{};
     return cudaFuncGetAttributes(&attributes, sum_parts_kernel<T, Out, kCount, true>);

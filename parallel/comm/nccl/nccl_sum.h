@@ -1,4 +1,4 @@
-// Sums of the ranks' parts, as each rank makes them from copies of the others'.
+// Sums of the ranks' parts, which each rank computes from copies of the others' parts.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace megalith {
 
 struct PartSum {
   Tensor own;          // [n] fp32 | bf16
-  Tensor others;       // those of the other ranks, ascending, each from a multiple of `pitch` elements on
+  Tensor others;       // parts of other ranks, ascending, `pitch` elements apart
   std::int64_t pitch;  // >= n, a multiple of 8
-  int rank, ranks;     // own's place among them
+  int rank, ranks;     // position of own among the ranks
   Tensor out;          // [n] as own, or fp32; may be own
   bool accumulate;     // adds to out
 };
 
-// out = part 0 + part 1 + ..., in fp32, rounded once; or out + that, rounded once more. Any alignment of own and out.
+// out = part 0 + part 1 + ..., in fp32, rounded once; or out plus that sum, rounded again. own, out: any alignment.
 void sum_parts(CudaStream& stream, const PartSum& sum);
 
 }  // namespace megalith

@@ -23,9 +23,9 @@ using Clock = WatchedGroup::Clock;
 
 constexpr std::uint64_t kSeen = std::uint64_t{1} << 63;  // set in a mark by the watcher; a new call overwrites it
 constexpr milliseconds kPeriod(50);
-// From the abort of the groups to the end of the process, by which the host has thrown, unwound and reported.
+// Time from the abort of the groups to the end of the process, for the host to throw, unwind and report.
 constexpr seconds kGrace(20);
-// A stream that is released meets the next wait of the same step.
+// A released stream may reach the next wait of the same step.
 constexpr std::chrono::microseconds kReleasePeriod(100);
 
 std::string name_of_kind(int kind) {
@@ -33,13 +33,13 @@ std::string name_of_kind(int kind) {
   return kind >= 0 ? kCollectiveNames.at(static_cast<std::size_t>(kind)) : "a call";
 }
 
-// The next host wait for any stream throws the message, so that the results of aborted kernels are never used.
+// Makes the next host wait on any stream throw the message, so that results of aborted kernels are never used.
 void fail_next_wait(const std::string& message) {
   CudaFault* const fault = cuda_fault();
   unsigned free = 0;
   if (!std::atomic_ref(fault->claimed).compare_exchange_strong(free, 1)) return;  // a kernel's own fault says more
   fault->values[0] =
-      static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(new std::string(message)));  // for the process's rest
+      static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(new std::string(message)));  // never freed
   fault->raise = [](const std::int64_t* values) {
     throw Error(ExitCode::kCommunication, *reinterpret_cast<const std::string*>(static_cast<std::intptr_t>(values[0])));
   };
@@ -109,11 +109,11 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   const Clock::time_point since{Clock::duration(group.since.load())};
   if (host_call >= 0 && awake_.since(since) > timeout && host_call == group.host_call) return late(host_call);
 
-  // The exchange fails if the GPU writes meanwhile: then the stream has left that call.
+  // The exchange fails if the GPU writes meanwhile; then the stream has left the call.
   const std::atomic_ref place(group.progress->mark);
   std::uint64_t mark = place.load();
   const std::uint64_t base = std::atomic_ref(group.progress->base).load();
-  const bool known = mark != 0 && mark == place.load();  // and base is its
+  const bool known = mark != 0 && mark == place.load();  // `base` belongs to `mark`
   const int kind = static_cast<int>(mark & 15) - 1;
   const bool inside = kind >= 0;
   bool seen = inside && (mark & kSeen) != 0;
@@ -136,7 +136,7 @@ std::string NcclWatcher::fault_of(WatchedGroup& group) const {
   return "";
 }
 
-// Kernels of all groups are told to return before any is waited for: freeing one group's memory waits for the GPU.
+// Signals kernels of all groups to return before it waits for any, since freeing a group's memory waits for the GPU.
 void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
   const auto groups = groups_;
   lock.unlock();
@@ -144,7 +144,7 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
   std::vector<ncclComm_t> comms;
   std::vector<PeerMemory*> shared;
   for (const auto& group : groups) {
-    // A host that is inside NCCL, waiting for a peer to connect, cannot be woken.
+    // A host inside NCCL that waits for a peer to connect cannot be interrupted.
     if (!held.emplace_back(group->calls, std::defer_lock).try_lock_for(seconds(2))) end_process();
     for (ncclComm* const comm : {group->comm.load(), group->graph_comm.load()})
       if (comm != nullptr) comms.push_back(comm);
@@ -152,7 +152,7 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
   }
   auto told = std::make_shared<std::promise<void>>();
   std::future<void> all_told = told->get_future();
-  // The end of an abort waits for graphs that captured the group's calls, so for the host: in a thread of its own.
+  // The end of an abort waits for graphs with the group's calls, and so for the host; it runs in a separate thread.
   std::thread([comms, told] {
     static_cast<void>(ncclGroupStart());
     for (ncclComm_t comm : comms) static_cast<void>(ncclCommAbort(comm));

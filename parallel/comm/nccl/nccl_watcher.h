@@ -1,10 +1,9 @@
-// Notices that NCCL calls fail or hang, also those inside replayed graphs, and ends them. Streams mark in host memory
-// which call they are in: the marks are writes by the GPU's front end, which take no multiprocessor and can be
-// captured. A thread reads the marks, tells the groups' flight recorders, by which MpiWatcher reports late calls, and
-// reads NCCL's asynchronous errors. When a call takes longer than the timeout and no MpiWatcher ends the run, or the
-// process was aborted, it aborts all groups, so that kernels that wait for peers return and the host wakes up and
-// throws. If the process does not end then, because a library call does not return, it prints the message and ends all
-// ranks itself. Needs no CUDA header.
+// Watcher that detects failed or hanging NCCL calls, also inside replayed graphs, and ends them. Streams mark their
+// current call in host memory. The GPU's front end writes the marks, which uses no multiprocessor and can be captured.
+// A thread reads the marks and NCCL's asynchronous errors, and updates the groups' flight recorders, by which
+// MpiWatcher reports late calls. After a timeout without an MpiWatcher, or after an abort of the process, the thread
+// aborts all groups. Waiting kernels then return, and the host throws. If a library call prevents the process from
+// ending, the thread prints the message and ends all ranks. No CUDA header is required.
 #pragma once
 
 #include <atomic>
@@ -32,29 +31,29 @@ struct WatchedGroup {
   using Clock = std::chrono::steady_clock;
 
   std::string name;
-  std::string peers;  // their ranks in the world: "1, 3"
+  std::string peers;  // the peers' ranks in the world: "1, 3"
   std::atomic<ncclComm*> comm{nullptr};
-  std::atomic<ncclComm*> graph_comm{nullptr};  // of calls in graphs; null: none was rehearsed
-  PeerMemory* peer_memory = nullptr;           // guarded by calls; null: none is shared
+  std::atomic<ncclComm*> graph_comm{nullptr};  // for graph calls; null: not rehearsed
+  PeerMemory* peer_memory = nullptr;           // guarded by calls; null: not shared
   std::shared_ptr<FlightRecorder> recorder;
-  // Pinned; written by the streams. The call's number at the recorder is its id in `mark`, by which a captured call is
-  // the same at each replay, plus `base`.
+  // Pinned; written by the streams. A call's number in the recorder is its id in `mark`, which is equal at each replay
+  // of a captured call, plus `base`.
   struct Progress {
-    std::uint64_t mark = 0;  // inside() the call that a stream is in, or behind() the last one; 0: neither
+    std::uint64_t mark = 0;  // inside() the stream's current call, or behind() the last one; 0: neither
     std::uint64_t base = 0;
   };
   Progress* progress = nullptr;
-  std::timed_mutex calls;              // held while the host is inside NCCL
-  std::atomic<int> host_call{-1};      // the kind of that call, Collective's index or kStart
-  std::atomic<std::int64_t> since{0};  // its start, in Clock's ticks
-  std::atomic<bool> released{false};   // they are being aborted and no longer the group's
+  std::timed_mutex calls;              // locked while the host is inside NCCL
+  std::atomic<int> host_call{-1};      // kind of that call: Collective's index or kStart
+  std::atomic<std::int64_t> since{0};  // start of that call, in Clock's ticks
+  std::atomic<bool> released{false};   // the communicators are being aborted
 
-  // Of the watcher's thread:
+  // Used by the watcher's thread:
   std::uint64_t seen = 0;
   Clock::time_point seen_at;
 };
 
-// While it lives the host is inside NCCL, as the watcher sees it. Throws if the process was aborted meanwhile.
+// Scope in which the host is inside NCCL. Throws if the process was aborted meanwhile.
 class NcclHostCall {
  public:
   NcclHostCall(MpiProcess& process, WatchedGroup& group, int kind);
@@ -76,27 +75,27 @@ class NcclWatcher {
 
   void add(const std::shared_ptr<WatchedGroup>& group);
   void remove(const std::shared_ptr<WatchedGroup>& group);
-  // After an abort of the process: until the kernels of this group have been told to return.
+  // Waits, after an abort of the process, until the kernels of this group were signaled to return.
   void wait_until_released(const WatchedGroup& group);
 
-  // What a mark is set to.
+  // Values of a mark.
   static std::uint64_t inside(std::uint64_t id, int kind) { return (id << 4) | static_cast<unsigned>(kind + 1); }
   static std::uint64_t behind(std::uint64_t id) { return id << 4; }
-  static constexpr int kStart = static_cast<int>(kCollectiveNames.size());  // of NCCL
-  static_assert(kStart < 15);                                               // four bits of a mark
+  static constexpr int kStart = static_cast<int>(kCollectiveNames.size());  // start of NCCL
+  static_assert(kStart < 15);                                               // a mark has four bits for the kind
 
  private:
   void watch();
-  std::string fault_of(WatchedGroup& group) const;  // empty if all is well
+  std::string fault_of(WatchedGroup& group) const;  // empty without a fault
   void release(std::unique_lock<std::mutex>& lock);
   [[noreturn]] void end_process();
 
   std::shared_ptr<MpiProcess> process_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stop_ = false;  // guarded by mutex_, like groups_
+  bool stop_ = false;  // guarded by mutex_, as is groups_
   std::vector<std::shared_ptr<WatchedGroup>> groups_;
-  AwakeTime awake_;  // of the watcher's thread
+  AwakeTime awake_;  // for the watcher's thread
   std::thread thread_;
 };
 
