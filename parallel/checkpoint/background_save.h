@@ -1,6 +1,6 @@
-// A save beside the run: one thread of the rank writes the shards and takes part in the commit, while the caller goes
-// on. It is save_checkpoint() on another thread, so that files, order of operations, fault sites and messages are the
-// same; each rank has one, and their threads talk to each other over a group that nobody else uses.
+// Background save. A thread of each rank writes the shards and takes part in the commit, while the caller continues. It
+// runs save_checkpoint(), so files, order of operations, fault sites and messages are the same. The threads communicate
+// over a dedicated group.
 #pragma once
 
 #include <condition_variable>
@@ -16,28 +16,28 @@ namespace megalith {
 
 class BackgroundSave {
  public:
-  BackgroundSave();   // starts the thread, so that a save cannot fail for lack of one
-  ~BackgroundSave();  // waits for a pending save; an error that nobody fetched is logged
+  BackgroundSave();   // starts the thread now, so that no save fails without one
+  ~BackgroundSave();  // waits for a pending save, and logs its error if nobody fetched it
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  // No save may be pending. Collective as save_checkpoint() is, among the threads: request.ranks belongs to them alone,
-  // and what the request refers to stays as it is until the result was taken. `data_ready` is called first, on the
-  // thread: it waits until the shards' data is there.
+  // Starts a save; none may be pending. Collective among the threads, as save_checkpoint(): only they use
+  // request.ranks. Data of the request must not change until the result is taken. The thread first calls `data_ready`,
+  // which waits until the shards' data are available.
   void begin(SaveRequest request, std::function<void()> data_ready);
-  bool pending() const { return result_.valid(); }  // begun, and its result not taken
-  // The pending save's result, or what it threw: nothing while it is under way; or after waiting for it.
+  bool pending() const { return result_.valid(); }  // started, and the result not taken
+  // Result or exception of the pending save: poll() returns nothing while it runs; wait() blocks.
   std::optional<SaveResult> poll();
   SaveResult wait();
 
  private:
   void work();
 
-  std::int64_t step_ = 0;  // of the last save begun
+  std::int64_t step_ = 0;  // of the last started save
   std::future<SaveResult> result_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::packaged_task<SaveResult()> next_;  // not yet begun
+  std::packaged_task<SaveResult()> next_;  // not yet started
   bool stop_ = false;
   std::thread thread_;
 };

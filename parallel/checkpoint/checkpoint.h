@@ -1,12 +1,12 @@
-// Saving and finding checkpoints. On disk:
-//   DIR/step_0000100/rank_0000_of_0002.safetensors   shards; every slice is written by exactly one rank
+// Saving and finding checkpoints. Files:
+//   DIR/step_0000100/rank_0000_of_0002.safetensors   shards; exactly one rank writes each slice
 //   DIR/step_0000100/state.json                      TrainState
 //   DIR/step_0000100/NAME                            small files, such as the tokenizer's
-//   DIR/step_0000100/manifest.json                   size and XXH3-128 of every file and every shard; format version
-//   DIR/LATEST                                       a hint for people and scripts; loading does not trust it
-//   DIR/step_0000200.abandoned-1                     of a branch that a run left; nothing loads or removes it
-// A checkpoint is written under a temporary name and appears by one rename after everything in it is durable, so a
-// directory named step_N is complete or was damaged later, which its hashes show.
+//   DIR/step_0000100/manifest.json                   size and XXH3-128 of every file and shard; format version
+//   DIR/LATEST                                       hint for people and scripts; loading does not trust it
+//   DIR/step_0000200.abandoned-1                     checkpoint of an abandoned branch; never loaded or removed
+// A checkpoint is written under a temporary name and appears by one rename after all of it is durable. So a directory
+// named step_N is complete, unless it was damaged later, which its hashes show.
 #pragma once
 
 #include <cstdint>
@@ -26,69 +26,69 @@
 
 namespace megalith {
 
-// A checkpoint among those of its folder.
+// A checkpoint of a folder.
 struct Kin {
   CheckpointId id;
   std::optional<Lineage> lineage;
-  std::string problem;  // why its manifest cannot be read; then the rest is not known
+  std::string problem;  // why its manifest is unreadable; other fields are then unknown
 
   std::string name() const { return checkpoint_name(id.step); }
   bool is(const CheckpointId& other) const { return problem.empty() && id == other; }
 };
 
-// What a run knows of its checkpoints. Kept by the trainer from loading on: saves go on from the parent, and what was
-// read once is not read again at each of them. Rank 0's counts.
+// A run's knowledge of its checkpoints, which the trainer keeps from loading on. Saves continue from the parent, and do
+// not read known manifests again. Only rank 0's history is used.
 struct CheckpointHistory {
   std::optional<CheckpointId> parent;  // loaded or saved last; none: the run began at step 0
-  FileId parent_folder;                // where that is
-  std::vector<CheckpointId> own;       // all that this process loaded or saved, the last one last
-  std::string directory;               // that the rest is about
+  FileId parent_folder;                // folder of the parent
+  std::vector<CheckpointId> own;       // all that this process loaded or saved, in order
+  std::string directory;               // folder that the fields below describe
   FileId folder;
-  Directory held;                    // that folder, so that no other one gets its number
-  std::set<std::string> verified;    // names that this process wrote or verified hash by hash
+  Directory held;                    // keeps the folder's number from being reused
+  std::set<std::string> verified;    // names that this process wrote, or verified by all hashes
   std::map<std::string, Kin> known;  // by name
 
-  // Forgets what it knows of any other folder.
+  // Forgets checkpoints of any other folder.
   void meet(const std::string& path, const FileId& id);
-  // Loaded or saved now.
+  // Adds a checkpoint that was loaded or saved now.
   void add(const CheckpointId& id);
-  // The parent of a checkpoint that is saved among `all`, a folder that may be another than that of the last: the
-  // newest of one's own that is there. None: nothing there leads to it.
+  // Sets the parent of a checkpoint saved among `all`, whose folder may differ from the last save's. The parent is the
+  // newest of `own` that exists there; none if there is no such checkpoint.
   void find_parent(const std::vector<Kin>& all);
 };
 
-// A file that a checkpoint keeps as it is: see kMaxSmallFiles.
+// A file that a checkpoint stores unchanged; limits: kMaxSmallFiles.
 struct SmallFile {
   std::string name;
   std::string bytes;
 };
 
 struct SaveRequest {
-  std::string directory;      // created if missing
-  TrainState state;           // rank 0's is stored; its step names the checkpoint on all ranks
-  std::vector<Shard> shards;  // those that this rank writes (see assign_writers); data must stay valid meanwhile
-  const std::vector<SmallFile>* files = nullptr;  // optional; rank 0's are written and must stay valid meanwhile
-  int keep_last = 0;                              // verified checkpoints that stay after pruning; 0 keeps all
-  // With it the checkpoint says where it comes from, and those that do not lead to it are moved aside.
+  std::string directory;                          // created if missing
+  TrainState state;                               // rank 0's is stored; the step defines the checkpoint's name
+  std::vector<Shard> shards;                      // written by this rank (see assign_writers); data must stay valid
+  const std::vector<SmallFile>* files = nullptr;  // optional; rank 0's are written; must stay valid
+  int keep_last = 0;                              // number of verified checkpoints to keep; 0 keeps all
+  // If set, the checkpoint records its parent, and checkpoints of other branches are moved aside.
   CheckpointHistory* history = nullptr;
-  Communicator* ranks = nullptr;                    // all that write the checkpoint; null: this one alone
+  Communicator* ranks = nullptr;                    // all ranks that write; null: this one
   const FileObserver* observer = nullptr;           // sees each file operation first; for tests and logs
-  std::function<void(const Directory&)> hold = {};  // rank 0, before it writes: throws where the folder is another's
+  std::function<void(const Directory&)> hold = {};  // rank 0, ahead of writing: throws if another run holds it
 };
 
 struct SaveResult {
   bool saved = false;
   std::int64_t step = 0;   // of the request
-  std::string message;     // why it failed; or, when saved, what went wrong after the commit; the same on all ranks
-  std::string path;        // of the checkpoint, when saved
+  std::string message;     // error; if saved, errors after the commit; equal on all ranks
+  std::string path;        // of the saved checkpoint
   std::int64_t bytes = 0;  // of tensor data over all ranks
   double seconds = 0.0;
 };
 
-// Collective. Never throws for what goes wrong with files or the shards of any rank: all ranks then return the same
-// `saved == false`, the temporary directory is removed and older checkpoints are untouched. Memory that runs out is
-// thrown as std::bad_alloc on the rank where it did, which must end all ranks; the next save removes what is left.
-// Together the ranks' shards must cover each named tensor exactly once.
+// Collective. Does not throw for errors of files or shards on any rank. All ranks then return equal results with `saved
+// == false`. The temporary directory is removed, and older checkpoints are unchanged. Exhausted memory is thrown as
+// std::bad_alloc on its rank and must end all ranks; the next save removes the leftovers. The ranks' shards together
+// must cover each tensor exactly once.
 SaveResult save_checkpoint(const SaveRequest& request);
 
 // An open, verified checkpoint. Reads are local to a rank and may differ between ranks.
@@ -98,19 +98,19 @@ class LoadedCheckpoint {
 
   const std::string& path() const { return folder_.path(); }
   const TrainState& state() const { return state_; }
-  int saved_world() const { return manifest_.world(); }  // ranks that wrote it
-  std::vector<TensorSpec> tensors() const;               // by name
+  int saved_world() const { return manifest_.world(); }  // number of ranks that wrote it
+  std::vector<TensorSpec> tensors() const;               // sorted by name
   bool has(const std::string& name) const { return manifest_.tensors.contains(name); }
-  std::vector<std::string> small_files() const;  // names, in order
+  std::vector<std::string> small_files() const;  // sorted names
   std::string read_small_file(const std::string& name) const;
 
-  // The model's tensors against the checkpoint's. Fails (kFormat) with the names that are missing, that are extra or
-  // whose dtype or shape differs. Extra counts only among the kinds that occur in `wanted`, so that a run that does not
-  // load the optimizer leaves its kinds out.
+  // Compares the model's tensors with the checkpoint's. Fails (kFormat) and lists missing, unexpected and mis-shaped
+  // tensors, or tensors of another dtype. Unexpected tensors count only for kinds in `wanted`, so a run without the
+  // optimizer ignores its kinds.
   void check_tensors(std::span<const TensorSpec> wanted) const;
 
-  // Fills `out` (slice.numel() elements of the tensor's dtype, row-major) from whichever files hold the slice; the run
-  // that saved may have been cut differently. Bytes are checked against their hash while they are copied: kFormat.
+  // Fills `out` (slice.numel() elements of the tensor's dtype, row-major) from the files that hold the slice, for any
+  // split of the saving run. Verifies hashes during the copy; a mismatch is kFormat.
   void read(const std::string& name, const Slice& slice, std::span<std::byte> out);
 
  private:
@@ -123,21 +123,21 @@ class LoadedCheckpoint {
   Directory folder_;
   Manifest manifest_;
   TrainState state_;
-  std::map<int, OpenFile> open_;  // by rank that wrote; a few at a time
+  std::map<int, OpenFile> open_;  // by writing rank; a few at a time
 };
 
 struct LoadRequest {
   std::string directory;
-  std::optional<std::int64_t> step;      // --ckpt-step: this one or none
-  CheckpointHistory* history = nullptr;  // optional; gets what was found
-  Communicator* ranks = nullptr;         // null: this one alone
+  std::optional<std::int64_t> step;      // --ckpt-step: only this step
+  CheckpointHistory* history = nullptr;  // optional; records the found checkpoints
+  Communicator* ranks = nullptr;         // null: this one
   const FileObserver* observer = nullptr;
 };
 
-// Collective. The newest checkpoint, on the branch that was saved to last, that verifies completely; each rank hashes
-// its share of the files. A damaged one is passed over with a warning that says why. Nothing when `directory` is
-// missing or holds no checkpoint at all and no step was asked for. Fails (kNoCheckpoint), on all ranks alike, when
-// there are some but none is valid, or not the wanted step.
+// Collective. Returns the newest completely verified checkpoint of the branch that was saved last; each rank hashes a
+// part of the files. Damaged checkpoints are skipped with a warning and the reason. Returns nothing if `directory` is
+// missing or has no checkpoint, and no step was requested. Fails (kNoCheckpoint) equally on all ranks if no checkpoint,
+// or not the requested step, is valid.
 std::optional<LoadedCheckpoint> find_checkpoint(const LoadRequest& request);
 
 }  // namespace megalith

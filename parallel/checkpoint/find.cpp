@@ -11,18 +11,18 @@
 namespace megalith {
 namespace {
 
-// What rank 0 has the others look at next.
+// Checkpoint that rank 0 makes the others verify next.
 struct Candidate {
-  std::string name;  // empty: there is no checkpoint at all
+  std::string name;  // empty: there is no checkpoint
   std::string manifest;
 };
 
-// Rank 0's list of checkpoints, newest first, and why those before the current one were passed over.
+// Rank 0's list of checkpoints, newest first, and why earlier entries were skipped.
 class Candidates {
  public:
   Candidates(const LoadRequest& request, CheckpointHistory& history) : request_(request), history_(history) {}
 
-  // Throws Error where none is left of those that there are.
+  // Throws Error if checkpoints exist but none is left.
   Candidate next() {
     if (!listed_) list();
     while (at_ < names_.size()) {
@@ -64,7 +64,7 @@ class Candidates {
     }
   }
 
-  // Those that cannot be read may be newer than the newest that can: they are tried first, to be told.
+  // Unreadable checkpoints may be newer than the newest readable one. They are tried first, so that they are reported.
   void choose(const std::vector<Kin>& all) {
     const Kin* head = saved_last(all);
     for (const Kin& kin : all) {
@@ -121,9 +121,9 @@ class Candidates {
   std::vector<std::string> names_;
   std::size_t at_ = 0;
   std::string tried_;
-  std::map<std::string, std::string> problems_;  // that listing met, by name
+  std::map<std::string, std::string> problems_;  // from listing; key: name
   std::string left_;                             // of other branches
-  std::string aside_;                            // of the wanted step
+  std::string aside_;                            // for the requested step
 };
 
 }  // namespace

@@ -43,7 +43,7 @@ bool is_verified(const Directory& root, const std::string& name, std::set<std::s
   return problem.empty();
 }
 
-// It disappears at once, under a temporary name.
+// Removes a checkpoint atomically, by a rename to a temporary name first.
 void remove_checkpoint(const Directory& root, const std::string& name) {
   std::string temporary = new_temporary_name(name);
   while (root.contains(temporary)) temporary = new_temporary_name(name);
@@ -77,7 +77,7 @@ void CheckpointHistory::find_parent(const std::vector<Kin>& all) {
 std::vector<std::string> checkpoint_names(const Directory& root) {
   std::vector<std::string> names;
   for (const DirectoryEntry& entry : root.list()) {
-    // Links count, so that the reason why they are refused is shown.
+    // Links are listed, so that the reason for their rejection is printed.
     if (entry.type != EntryType::kFile && step_of_name(entry.name)) names.push_back(entry.name);
   }
   std::sort(names.begin(), names.end(),
@@ -111,7 +111,7 @@ const Kin* find_kin(const std::vector<Kin>& all, const CheckpointId& id) {
 Branch branch_of(const std::vector<Kin>& all, const Kin& head) {
   Branch branch;
   const Kin* at = &head;
-  bool known = true;  // where the branch goes from here on
+  bool known = true;  // the rest of the branch is known
   for (const Kin& kin : all) {
     const std::optional<Lineage>& lineage = at->lineage;
     const std::int64_t step = kin.id.step;
@@ -124,7 +124,7 @@ Branch branch_of(const std::vector<Kin>& all, const Kin& head) {
       live = false;
     } else if (kin.is(*lineage->parent)) {
       at = &kin;
-    } else {  // its parent is not here, or cannot be read
+    } else {  // its parent is missing or unreadable
       known = false;
       live = step < lineage->parent->step || !kin.problem.empty();
     }
@@ -187,7 +187,7 @@ std::string remove_stale_temporaries(const Directory& root) {
 
 std::string prune_checkpoints(const Directory& root, const PruneRequest& request) {
   if (request.keep_last <= 0) return {};
-  std::set<std::string> folders;  // a link is the user's own
+  std::set<std::string> folders;  // links belong to the user
   for (const DirectoryEntry& entry : root.list()) {
     if (entry.type == EntryType::kDirectory) folders.insert(entry.name);
   }

@@ -17,14 +17,13 @@
 namespace megalith {
 namespace {
 
-// Copies what `runs` have of a chunk's block, which lies at `offset` in the chunk, and drops those that are done.
-// Returns the bytes.
+// Copies the parts of `runs` in a block at `offset` of the chunk, and drops completed runs. Returns the bytes copied.
 std::size_t copy_runs(std::span<const CommonRun>& runs, std::uint64_t item, std::uint64_t offset,
                       std::span<const std::byte> block, std::span<std::byte> out) {
   const std::uint64_t end = offset + block.size();
   std::size_t copied = 0;
   for (; !runs.empty(); runs = runs.subspan(1)) {
-    // In bytes: the run lies at [from, to) of the chunk.
+    // The run is at bytes [from, to) of the chunk.
     const std::uint64_t from = static_cast<std::uint64_t>(runs.front().a_offset) * item;
     const std::uint64_t to = from + static_cast<std::uint64_t>(runs.front().count) * item;
     const std::uint64_t low = std::max(from, offset), high = std::min(to, end);
@@ -127,7 +126,7 @@ void LoadedCheckpoint::read(const std::string& name, const Slice& slice, std::sp
     std::span<const CommonRun> left(runs);
     const OpenFile& from = file(chunk.file);
     Hasher hasher;
-    // The whole chunk is read even where a part is wanted: only so can its hash tell whether that part is right.
+    // The complete chunk is read even for a part, since the hash covers all of it.
     const std::uint64_t begin = from.data_start + chunk.begin;
     read_blocks(from.file, begin, begin + chunk.bytes, [&](std::uint64_t offset, std::span<const std::byte> block) {
       hasher.update(block);

@@ -131,7 +131,7 @@ ManifestTensor read_tensor(const json& value, const RankFiles& files, const std:
   return tensor;
 }
 
-// How many values the parser will count in the text.
+// Number of values that the parser counts in the text.
 std::size_t json_values(const Manifest& manifest) {
   std::size_t values = 8 + 4 * (manifest.rank_files.size() + 1);
   for (const auto& [name, tensor] : manifest.tensors)
@@ -139,7 +139,7 @@ std::size_t json_values(const Manifest& manifest) {
   return values;
 }
 
-// The text before the hash of itself, which must fit and is returned too.
+// Returns the text ahead of its own hash, after a check of the hash, which is returned too.
 std::string_view checked_body(std::string_view text, const std::string& subject, Hash128& hash) {
   const std::size_t tail = kTailStart.size() + kHexDigits + kTailEnd.size();
   if (text.size() > kMaxJsonBytes || text.size() < tail || !text.ends_with(kTailEnd) ||
@@ -192,7 +192,7 @@ std::string to_text(const Manifest& manifest) {
                       {"step", manifest.step}, {"world", manifest.world()},
                       {"files", files},        {"tensors", tensors_json(manifest)}};
   std::string text = value.dump();
-  text.pop_back();  // the closing brace comes after the hash
+  text.pop_back();  // the closing brace follows the hash
   if (manifest.lineage) text.append(kLineageStart).append(to_json(*manifest.lineage, manifest.step).dump());
   const std::string hash = to_hex(hash_of(text));
   text.append(kTailStart).append(hash).append(kTailEnd);
@@ -220,7 +220,7 @@ Manifest manifest_from_text(std::string_view text, const std::string& subject) {
   for (auto& [name, tensor] : value["tensors"].items()) {
     if (!is_tensor_name(name)) refuse_format(subject + ": tensors", "names of printable ASCII", printable(name));
     manifest.tensors[name] = read_tensor(tensor, manifest.rank_files, subject + ": " + printable(name));
-    tensor = nullptr;  // the larger half of the memory goes while the smaller one comes
+    tensor = nullptr;  // frees JSON memory while the manifest grows
   }
   if (object.has("lineage"))
     manifest.lineage = read_lineage(object.member("lineage"), manifest.step, subject + ": lineage");

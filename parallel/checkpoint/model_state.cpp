@@ -24,14 +24,14 @@ namespace {
 // One logical tensor of one kind on the device.
 struct Item {
   Shard shard;        // without data
-  Tensor tensor;      // contiguous; of numel 0 where all of the slice is padding
-  bool saved = true;  // by the ranks that hold what this one holds; others save the copies
-  // Who holds it too: all replicas, the ranks of the same shard in other instances, or nobody.
+  Tensor tensor;      // contiguous; numel 0 if the slice is only padding
+  bool saved = true;  // false: other ranks save the replicas
+  // Other holders: all replicas, the ranks of the same shard in other instances, or nobody.
   enum class Holders : std::uint8_t { kReplicas, kInstances, kNobody } holders = Holders::kReplicas;
   UnitKind kind = UnitKind::kDense;
 };
 
-// Rows of a part that are neighbours in the global tensor.
+// Rows of a part that are adjacent in the global tensor.
 Slice slice_of(const LogicalTensor& part, std::int64_t row, std::int64_t rows, std::int64_t columns) {
   Slice slice = Slice::whole(part.global_shape);
   slice.start[0] = part.global_row_of(row);
@@ -43,8 +43,8 @@ Slice slice_of(const LogicalTensor& part, std::int64_t row, std::int64_t rows, s
   return slice;
 }
 
-// `item`, cut to the elements `held` of its slice, row-major, which its tensor has: a range of the global tensor where
-// all columns are here, else boxes.
+// Splits `item` to the elements `held` of its slice, row-major, which its tensor contains. The result is a range of the
+// global tensor if all columns are here, otherwise boxes.
 void add_cut(const Item& item, const FlatShard::Range& held, std::vector<Item>& items) {
   if (held.size() == 0) return;
   const Slice& whole = item.shard.slice;
@@ -73,7 +73,7 @@ void add_cut(const Item& item, const FlatShard::Range& held, std::vector<Item>& 
   }
 }
 
-// What `flat` holds of a parameter: the elements of its unit from `first_held` on, all of them or this rank's shard.
+// Adds the part of a parameter in `flat`: elements of its unit from `first_held` on, either all or this rank's shard.
 void add_parameter(const ParameterUnit& unit, const Parameter& parameter, std::string_view kind, const Tensor& flat,
                    std::int64_t first_held, std::vector<Item>& items) {
   const bool sharded = flat.numel() < unit.numel;
@@ -94,7 +94,7 @@ void add_parameter(const ParameterUnit& unit, const Parameter& parameter, std::s
                          : sharded ? Item::Holders::kInstances
                                    : Item::Holders::kReplicas,
               .kind = unit.kind};
-    std::int64_t row = 0, rows = 0;  // one that is all padding is listed too
+    std::int64_t row = 0, rows = 0;  // parameters of only padding are listed too
     do {
       rows = part.neighbours(row);
       item.shard.slice = slice_of(part, row, rows, columns);
@@ -112,7 +112,7 @@ void add_parameter(const ParameterUnit& unit, const Parameter& parameter, std::s
   }
 }
 
-// Everything of this rank, in a fixed order. Without `optimizer` the weights alone.
+// All state of this rank, in a fixed order; only weights without `optimizer`.
 std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimizer* optimizer) {
   std::vector<Item> items;
   for (std::size_t u = 0; u < parameters.units().size(); ++u) {
@@ -148,8 +148,8 @@ std::vector<Item> items_of(const ParameterStore& parameters, const AdamWOptimize
 
 using Stored = std::map<std::string, DType>;
 
-// What a tensor of this run's `dtype` is stored as. Only the moments of a run with another --exp-avg-dtype or
-// --exp-avg-sq-dtype may differ from what this run wants.
+// Stored dtype of a tensor of this run's `dtype`. Only moments may differ, after a run with another --exp-avg-dtype or
+// --exp-avg-sq-dtype.
 DType stored_dtype(const std::string& name, DType dtype, const Stored& stored) {
   const std::string_view kind = kind_of(name);
   const auto found = stored.find(name);
@@ -158,7 +158,7 @@ DType stored_dtype(const std::string& name, DType dtype, const Stored& stored) {
   return found->second == DType::kFp32 || found->second == DType::kBf16 ? found->second : dtype;
 }
 
-// All tensors of the model, of the kinds and dtypes of `items`.
+// Specs of all tensors of the model, with the kinds and dtypes of `items`.
 std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::vector<Item>& items,
                                  const Stored& stored) {
   std::map<std::string_view, DType> kinds;
@@ -181,7 +181,7 @@ std::vector<TensorSpec> specs_of(const ParameterStore& parameters, const std::ve
   return specs;
 }
 
-// Reads a tensor stored as `dtype` into the item's, which rounds fp32 to bf16 to nearest even.
+// Reads a tensor stored as `dtype` into the item's tensor; fp32 is rounded to bf16 to nearest even.
 void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpoint& checkpoint) {
   std::vector<float> values(static_cast<std::size_t>(item.tensor.numel()));
   if (dtype == DType::kFp32) {
@@ -201,7 +201,7 @@ std::vector<WrittenShard> shards_to_write(const ParameterStore& parameters, cons
   std::vector<Item> items = items_of(parameters, &optimizer);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   std::vector<WrittenShard> mine;
-  // The ranks of a group share the writing of what they hold in copies; null: this rank alone.
+  // Ranks of a group split the writing of their replicated state; null: only this rank.
   const auto add = [&mine](std::span<Item> copies, const Communicator* group) {
     std::vector<Shard> shards;
     for (const Item& item : copies) shards.push_back(item.shard);
@@ -248,7 +248,7 @@ SaveResult save_shards(const std::vector<WrittenShard>& mine, Stream& stream, Sa
     }
   } catch (...) {
     try {
-      stream.synchronize();  // copies into memory that goes
+      stream.synchronize();  // the copies' target memory is freed next
     } catch (const std::exception&) {
     }
     throw;

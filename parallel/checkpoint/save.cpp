@@ -26,8 +26,7 @@ void write_durably(const Directory& directory, const std::string& name, const st
   file.close();
 }
 
-// One collective save; the methods are its steps in order. Those named "everyone" run on each rank, the others on rank
-// 0.
+// One collective save; methods are its steps, in order. Methods with "everyone" run on each rank, the others on rank 0.
 class Saver {
  public:
   explicit Saver(const SaveRequest& request)
@@ -35,7 +34,7 @@ class Saver {
   SaveResult run();
 
  private:
-  struct Failed {  // on all ranks
+  struct Failed {  // thrown on all ranks
     std::string problem;
   };
 
@@ -64,17 +63,17 @@ class Saver {
   const SaveRequest& request_;
   SingleCommunicator alone_{"checkpoint"};
   Communicator& ranks_;
-  std::vector<const Shard*> shards_;  // that hold bytes, or stand for an empty tensor
+  std::vector<const Shard*> shards_;  // shards with bytes, or of an empty tensor
   std::vector<SafetensorsWriter::Entry> entries_;
-  Manifest part_;                    // this rank's, hashed once it is written
+  Manifest part_;                    // of this rank; hashed after writing
   std::string name_, temporary_;     // of the checkpoint
   Manifest manifest_;                // rank 0
   std::optional<Directory> root_;    // rank 0
-  std::optional<Directory> folder_;  // rank 0: the temporary one, locked
+  std::optional<Directory> folder_;  // rank 0: the temporary directory, locked
   bool renamed_ = false;
-  CheckpointHistory own_;  // where the caller keeps none
+  CheckpointHistory own_;  // if the caller has no history
   CheckpointHistory& history_ = request_.history == nullptr ? own_ : *request_.history;
-  std::string troubles_;  // rank 0: what went wrong beside the save
+  std::string troubles_;  // rank 0: errors that do not fail the save
 };
 
 void Saver::all_ranks_or_none(const std::function<void()>& work) {
@@ -112,7 +111,7 @@ void Saver::merge(const std::vector<std::string>& parts) {
 }
 
 std::uint64_t Saver::bytes_on_disk() const {
-  constexpr std::uint64_t kPerFile = 8192, kPerChunk = 256;  // slack for blocks of the file system; manifest text
+  constexpr std::uint64_t kPerFile = 8192, kPerChunk = 256;  // file-system blocks; manifest text
   std::uint64_t bytes = to_json(request_.state).size() + kPerFile;
   for (const SmallFile& file : small_files()) bytes += file.bytes.size() + kPerFile;
   for (const ManifestFile& file : manifest_.rank_files) bytes += file.bytes + kPerFile;
@@ -120,7 +119,7 @@ std::uint64_t Saver::bytes_on_disk() const {
   return bytes;
 }
 
-// The folder may not be what it was at the last save: what is gone from it is told once.
+// Compares the folder with the last save, and reports missing checkpoints once.
 void Saver::meet_folder() {
   root_ = Directory::create(request_.directory, request_.observer);
   if (request_.hold) request_.hold(*root_);
@@ -139,7 +138,7 @@ void Saver::meet_folder() {
   history_.meet(request_.directory, root_->identity());
 }
 
-// Older checkpoints of this branch go first where --keep-last allows it, since a disk that is full stays so otherwise.
+// Prunes older checkpoints of this branch first if --keep-last allows, since a full disk stays full otherwise.
 void Saver::prune_ahead() {
   const FaultScope scope("save.prune");
   std::vector<std::string> names;
@@ -173,7 +172,7 @@ void Saver::make_room(std::uint64_t bytes) {
         .show_place = false});
 }
 
-// Makes the temporary directory, in a folder with room for the checkpoint, once all ranks together write a whole model.
+// Creates the temporary directory, after checks that the ranks write a complete model and that disk space suffices.
 void Saver::prepare(const std::vector<std::string>& parts) {
   manifest_.step = request_.state.step;
   merge(parts);
@@ -195,7 +194,7 @@ void Saver::prepare(const std::vector<std::string>& parts) {
       last = std::max(last, kin.lineage ? kin.lineage->serial : 0);
       unknown += kin.problem.empty() ? 0 : 1;
     }
-    // At the last number there is, the later step counts as saved later.
+    // At the maximum serial, the later step counts as saved later.
     manifest_.lineage = {.serial = std::min(last + unknown + 1, kMaxSerial), .parent = history_.parent};
   }
   const FaultScope scope("save.temporary");
@@ -264,8 +263,8 @@ void Saver::commit(const std::vector<std::string>& parts) {
 
 void Saver::take_name() {
   const FaultScope scope("save.commit");
-  if (root_->contains(name_)) {  // an earlier run got this far, and this one went on from an older checkpoint
-    // First the name that the old one will have, so that a temporary name never stands for a checkpoint that counts.
+  if (root_->contains(name_)) {  // an earlier run saved this step, and this run resumed from an older checkpoint
+    // Renames to the old checkpoint's future name first, so that a temporary name never holds a valid checkpoint.
     const std::string aside = name_aside(*root_, name_);
     root_->rename(temporary_, aside);
     temporary_ = aside;
@@ -277,7 +276,7 @@ void Saver::take_name() {
   renamed_ = true;
 }
 
-// The checkpoint is safe by now; what fails here is only reported.
+// The checkpoint is already safe; errors here are only reported.
 std::string Saver::after_commit() {
   folder_.reset();
   add_problem(troubles_, attempt([&] { write_latest(); }));
@@ -285,11 +284,11 @@ std::string Saver::after_commit() {
   return troubles_;
 }
 
-// Moves aside what does not lead to this checkpoint, and removes what is beyond --keep-last of what does.
+// Moves checkpoints of other branches aside, and prunes this branch by --keep-last.
 void Saver::sort_out() {
   history_.verified.insert(name_);
   Branch branch;
-  if (request_.history == nullptr) {  // nobody says where this one comes from
+  if (request_.history == nullptr) {  // the origin of this checkpoint is unknown
     const FaultScope scope("save.prune");
     branch.live = checkpoint_names(*root_);
   } else {
@@ -334,7 +333,7 @@ SaveResult Saver::failed(std::string problem) {
     });
     if (!left.empty()) problem += "; and the temporary directory stays: " + left;
   }
-  add_problem(problem, troubles_);  // rank 0 alone has any
+  add_problem(problem, troubles_);  // only rank 0 has any
   return {.saved = false, .step = request_.state.step, .message = ranks_.host_broadcast(problem, 0)};
 }
 

@@ -14,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-constexpr const char* kName = "run.lock";  // empty, and never removed: another may be about to lock it
+constexpr const char* kName = "run.lock";  // empty, and never removed: another process may be about to lock it
 constexpr std::chrono::seconds kPatience(5);
 constexpr std::chrono::milliseconds kPeriod(50);
 
@@ -30,7 +30,7 @@ SaveLock::SaveLock(const std::string& folder) {
 
 void SaveLock::hold(const Directory& folder) {
   if (file_.is_open() && folder.identity_of(kName) == file_.identity()) return;
-  file_ = File();  // of what is no longer there
+  file_ = File();  // lock of a removed file
   take(folder, false);
   log_warning(fmt::format("--save {}: it, or {} in it, was removed or moved while the run held it; locked again",
                           folder.path(), kName));

@@ -1,4 +1,4 @@
-// Two runs that save into one folder would overwrite and prune each other's checkpoints: the second is refused.
+// Lock of a --save folder. It rejects a second run, which would overwrite and prune this run's checkpoints.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace megalith {
 
-// Holds the folder until this object or its process ends, however that happens, so a run that was killed keeps nobody
-// out; its processes may need a moment to end, for which the next one waits. One rank of a run holds it. Error kFileIo
-// where another run does, and a warning where the file system knows no locks.
+// Holds the folder until this object or its process ends for any reason. So killed runs block nobody; the next run
+// waits a short time for their processes to end. One rank of a run holds it. Error kFileIo if another run holds it; a
+// warning if the file system has no locks.
 class SaveLock {
  public:
-  explicit SaveLock(const std::string& folder);  // exists
+  explicit SaveLock(const std::string& folder);  // must exist
 
-  // Before a save into what is now under the folder's name: where that is another folder, or another lock is in it,
-  // this one is held from now on, with a warning.
+  // Called before a save. If the folder's name now refers to another folder, or the lock file was replaced, locks the
+  // new one with a warning.
   void hold(const Directory& folder);
 
  private:

@@ -37,7 +37,7 @@ struct Expected {
   const ManifestChunk* chunk;
 };
 
-// The chunks of one file in the order of their bytes.
+// Chunks of one file, sorted by position.
 std::vector<Expected> chunks_of_file(const Manifest& manifest, int file) {
   std::vector<Expected> chunks;
   for (const auto& [name, tensor] : manifest.tensors) {
@@ -52,7 +52,7 @@ std::vector<Expected> chunks_of_file(const Manifest& manifest, int file) {
 }
 
 void check_table(const File& file, SafetensorsHeader& header, const std::vector<Expected>& chunks) {
-  // Empty tensors share one position; the name orders them on both sides.
+  // Empty tensors share one position, so both sides are also sorted by name.
   std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });

@@ -1,4 +1,4 @@
-// Is a checkpoint directory what its manifest says?
+// Verification of a checkpoint directory against its manifest.
 #pragma once
 
 #include "core/base/files/file.h"
@@ -6,21 +6,21 @@
 
 namespace megalith {
 
-// Each of these fails with kFormat or kFileIo, naming the file.
+// These functions fail with kFormat or kFileIo, and the error contains the file.
 
-Manifest read_manifest(const Directory& checkpoint, std::string* text = nullptr);  // `text`: gets the file's
+Manifest read_manifest(const Directory& checkpoint, std::string* text = nullptr);  // `text`: receives the file's text
 
-// Reads the rank files `first`, `first + stride`, ... and compares sizes, all hashes and each file's own table of
-// tensors; where `first` is 0 also the small files.
+// Reads the rank files `first`, `first + stride`, ... and checks sizes, all hashes, and each file's table of tensors.
+// If `first` is 0, also checks the small files.
 void verify_files(const Directory& checkpoint, const Manifest& manifest, int first, int stride);
 
-// The bytes of a small file, checked against its hash.
+// Returns the bytes of a small file after a check of its hash.
 std::string read_small_file(const Directory& checkpoint, const Manifest& manifest, const std::string& name);
 
-// Compares sizes only, of all files.
+// Checks only sizes, of all files.
 void verify_sizes(const Directory& checkpoint, const Manifest& manifest);
 
-// Text of state.json, checked against its hash.
+// Returns the text of state.json after a check of its hash.
 std::string read_state_text(const Directory& checkpoint, const Manifest& manifest);
 
 }  // namespace megalith

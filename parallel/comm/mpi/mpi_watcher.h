@@ -44,7 +44,7 @@ class MpiWatcher {
 
   void watch();
   bool pause(std::chrono::milliseconds time);                                              // false: the watcher ends
-  bool pause_until(std::chrono::milliseconds at_most, const std::function<bool()>& done);  // likewise; serves meanwhile
+  bool pause_until(std::chrono::milliseconds at_most, const std::function<bool()>& done);  // as pause; serves meanwhile
   void serve();          // false: the end; serves meanwhile
   void serve_request();  // request of dump_all
   bool finds_late(HangReport& report);

@@ -10,7 +10,7 @@ namespace megalith {
 
 struct PartSum {
   Tensor own;          // [n] fp32 | bf16
-  Tensor others;       // parts of other ranks, ascending, `pitch` elements apart
+  Tensor others;       // parts of other ranks, ascending, with a stride of `pitch`
   std::int64_t pitch;  // >= n, a multiple of 8
   int rank, ranks;     // position of own among the ranks
   Tensor out;          // [n] as own, or fp32; may be own
