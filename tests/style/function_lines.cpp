@@ -6,37 +6,14 @@
 #include <string_view>
 #include <utility>
 
+#include "tests/style/prose.h"
+
 namespace megalith::style {
 namespace {
-
-bool of_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 template <std::size_t N>
 bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
   return std::ranges::find(words, word) != words.end();
-}
-
-// The end of the literal or comment that begins at `at`; `at` itself where none begins.
-std::size_t end_of_literal(const std::string& text, std::size_t at) {
-  const auto after = [&](std::string_view closing, std::size_t from) {
-    const std::size_t found = text.find(closing, from);
-    return found == std::string::npos ? text.size() : found + closing.size();
-  };
-  const char c = text[at];
-  if (text.compare(at, 2, "//") == 0) return std::min(text.find('\n', at), text.size());
-  if (text.compare(at, 2, "/*") == 0) return after("*/", at + 2);
-  if (c == '"' && at > 0 && text[at - 1] == 'R') {
-    const std::size_t open = text.find('(', at);
-    if (open != std::string::npos) {
-      std::string closing = text.substr(at, open - at) + '"';
-      closing[0] = ')';
-      return after(closing, open);
-    }
-  }
-  if (c != '"' && (c != '\'' || (at > 0 && of_word(text[at - 1])))) return at;  // 1'000 is a number
-  std::size_t end = at + 1;
-  while (end < text.size() && text[end] != c) end += text[end] == '\\' ? 2 : 1;
-  return std::min(end + 1, text.size());
 }
 
 // The text with spaces for comments, literals and preprocessor lines. Its lines are where they were.
@@ -74,8 +51,8 @@ std::vector<Token> tokens_of(std::string_view text) {
   int line = 1;
   for (std::size_t i = 0; i < text.size();) {
     std::size_t end = i + 1;
-    if (of_word(text[i])) {
-      while (end < text.size() && of_word(text[end])) ++end;
+    if (is_word_char(text[i])) {
+      while (end < text.size() && is_word_char(text[end])) ++end;
     } else if (text.substr(i, 2) == "::") {
       ++end;
     }

@@ -1,28 +1,25 @@
-// docs/flags.md is made from the table of flags; frozen_flags.txt is written by hand, so that a new flag is a decision.
+// docs/flags.md, an index, and docs/flags/, a page for each section, are made from the table of flags; frozen_flags.txt
+// is written by hand, so that a new flag is a decision.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
+#include <filesystem>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "apps/flags/flags_table.h"
+#include "core/base/error.h"
+#include "tests/unit/apps/generated_page.h"
 
-namespace megalith {
+namespace megalith::test {
 namespace {
 
-constexpr const char* kPage = MEGALITH_SOURCE_DIR "/docs/flags.md";
 constexpr const char* kFrozen = MEGALITH_SOURCE_DIR "/tests/unit/apps/frozen_flags.txt";
 constexpr const char* kUpdate = "MEGALITH_UPDATE_DOCS=1 unit_apps --gtest_filter='FlagsPage.*'";
-
-std::string text_of_file(const char* path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 std::string cell(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
@@ -67,27 +64,74 @@ std::string row(const Flag& flag) {
                      others(flag.traits.excludes, "Not with"), cell(example));
 }
 
-std::string page() {
+std::string shown_name(const Flag& flag) {
+  return flag.traits.positional ? fmt::format("`{}`", flag.unit) : fmt::format("`--{}`", flag.name);
+}
+
+// The first lines of --help: "Usage: ..." and what the program does.
+std::string program_row(App app) {
+  const std::string help = help_text(app);
+  std::string usage, purpose;
+  std::istringstream lines(help.substr(0, help.find("\n\n")));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("Usage: ")) usage = line.substr(7);
+    if (!line.starts_with("Usage: ") && !line.starts_with(' ')) purpose += " " + line;
+  }
+  return wrapped(split_words(purpose), fmt::format("- `{}`: ", usage), "  ", "");
+}
+
+std::string exit_code_rows() {
+  std::istringstream lines(exit_codes_text());
+  std::string rows, line;
+  std::getline(lines, line);  // the title
+  while (std::getline(lines, line)) {
+    const std::size_t end = line.find("  ", 2);
+    rows += fmt::format("| {} | {} |\n", line.substr(2, end - 2), line.substr(line.find_first_not_of(' ', end)));
+  }
+  return rows;
+}
+
+// Pages by their names under docs/.
+std::map<std::string, std::string> pages() {
   Options options;
   Requests requests;
-  std::string text = fmt::format(
-      "# Flags\n\nMade from the table of flags (`apps/flags/flags_*.cpp`) by `{}`. `PROGRAM --help` prints the same.\n",
-      kUpdate);
-  std::string_view group;
+  std::map<std::string, std::string> pages;
+  std::vector<std::pair<std::string, std::vector<std::string>>> sections;
   for (const Flag& flag : make_table(options, requests)) {
-    if (title_of(flag.group) != group)
-      text += fmt::format("\n## {}\n\n| flag | default; range | programs | effect |\n|---|---|---|---|\n",
-                          title_of(flag.group));
-    group = title_of(flag.group);
-    text += row(flag);
+    const std::string title(title_of(flag.group));
+    std::string& page = pages[fmt::format("flags/{}.md", title)];
+    if (page.empty()) {
+      page = fmt::format(
+          "# Flags: {}\n\nLook up default, range and effect of the flags in this section. All sections: "
+          "[flags.md](../flags.md).\n\n"
+          "| flag | default; range | programs | effect |\n|---|---|---|---|\n",
+          title);
+      sections.emplace_back(title, std::vector<std::string>());
+    }
+    page += row(flag);
+    sections.back().second.push_back(shown_name(flag));
   }
-  return text;
+  std::string index = fmt::format(
+      "# Flags\n\nFind a flag here, and its default, range and effect on the page of its section. The pages are made\n"
+      "from the [table of flags](../apps/flags/flags_table.h), which `PROGRAM --help` prints too, by\n`{}`.\n\n"
+      "## Programs\n\n",
+      kUpdate);
+  for (const App app : kApps) index += program_row(app);
+  for (const auto& [title, flags] : sections)
+    index += fmt::format("\n## {}\n\n{}", title,
+                         wrapped(flags, fmt::format("On [flags/{0}.md](flags/{0}.md): ", title), "", ","));
+  index += fmt::format("\n## Exit codes\n\n| code | meaning |\n|---|---|\n{}", exit_code_rows());
+  pages["flags.md"] = index;
+  return pages;
 }
 
 TEST(FlagsPage, HasEveryRowOfTheTable) {
-  const std::string now = page();
-  if (std::getenv("MEGALITH_UPDATE_DOCS") != nullptr) std::ofstream(kPage) << now;
-  EXPECT_TRUE(text_of_file(kPage) == now) << "docs/flags.md is not what the table of flags says: run " << kUpdate;
+  const auto now = pages();
+  for (const auto& [page, text] : now) expect_generated(page, text, kUpdate);
+  for (const auto& entry : std::filesystem::directory_iterator(MEGALITH_SOURCE_DIR "/docs/flags")) {
+    const std::string page = "flags/" + entry.path().filename().string();
+    EXPECT_TRUE(now.contains(page)) << "docs/" << page << ": no section has this page. Remove it";
+  }
 }
 
 TEST(FrozenFlags, ANewFlagIsADecision) {
@@ -114,4 +158,4 @@ TEST(FrozenFlags, ANewFlagIsADecision) {
 }
 
 }  // namespace
-}  // namespace megalith
+}  // namespace megalith::test
