@@ -7,13 +7,9 @@ namespace megalith {
 
 namespace {
 
-struct Names {
-  std::string_view note;
-  std::string_view names;  // between blanks; one that ends in a dash stands for all that begin with it
-};
-
-// Of Megatron-LM from 2020 to August 2026, and of its preprocess_data; those of deeper trees by their first word.
-constexpr Names kNames[] = {
+// Flags of Megatron-LM from 2020 to August 2026 and of its preprocess_data. Those of deeper trees are listed by their
+// first word.
+constexpr MegatronNote kNotes[] = {
     {"attention is always one fused kernel whose softmax is fp32: leave it out",
      "use-flash-attn attention-backend attention-softmax-in-fp32 flash-attention-version"},
     {"there is one implementation, fused where that is faster: leave it out",
@@ -30,7 +26,7 @@ constexpr Names kNames[] = {
     {"bf16 and fp32 need no loss scale: leave it out",
      "loss-scale initial-loss-scale min-loss-scale loss-scale-window hysteresis"},
     {"it follows from --device: leave it out", "distributed-backend pipeline-model-parallel-comm-backend"},
-    {"mpirun tells ranks apart: leave it out", "local-rank lazy-mpu-init disable-gloo-process-groups"},
+    {"mpirun gives each process its rank: leave it out", "local-rank lazy-mpu-init disable-gloo-process-groups"},
     {"use --position-embedding-type", "use-rotary-position-embeddings no-position-embedding"},
     {"use --norm-epsilon", "layernorm-epsilon"},
     {"use --num-layers", "encoder-num-layers decoder-num-layers"},
@@ -180,10 +176,12 @@ bool contains(std::string_view names, std::string_view name) {
 
 }  // namespace
 
+std::span<const MegatronNote> megatron_notes() { return kNotes; }
+
 std::optional<std::string_view> note_on_megatron_flag(std::string_view name) {
   std::string dashed(name);
   std::replace(dashed.begin(), dashed.end(), '_', '-');
-  for (const Names& entry : kNames) {
+  for (const MegatronNote& entry : kNotes) {
     if (contains(entry.names, dashed)) return entry.note;
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +32,12 @@ UnknownFlag unknown_key(const std::string& key, const std::string& place, const 
 // For the name of a flag of Megatron-LM, without dashes in front: what stands in its place or why it is not needed,
 // or an empty text where what it does is not built. nullopt: no such flag. Dashes and underscores are the same.
 std::optional<std::string_view> note_on_megatron_flag(std::string_view name);
+
+// Note on some flags of Megatron-LM, as note_on_megatron_flag() gives it.
+struct MegatronNote {
+  std::string_view note;
+  std::string_view names;  // between blanks; one that ends in a dash stands for all that begin with it
+};
+std::span<const MegatronNote> megatron_notes();
 
 }  // namespace megalith
