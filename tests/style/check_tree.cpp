@@ -106,6 +106,7 @@ void check_pages_of(const fs::path& root, const Texts& texts, Breaches& breaches
     if (path.ends_with(".md")) pages.emplace(path, text);
   append(breaches,
          megalith::style::check_pages(pages, [&](const std::string& path) { return fs::exists(root / path); }));
+  append(breaches, megalith::style::check_nav(pages, read_text(root / "mkdocs.yml")));
 }
 
 void check_sources(const Texts& texts, Breaches& breaches) {
