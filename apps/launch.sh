@@ -34,8 +34,7 @@ children() {
 # Before mpirun has started what it hands signals to, it loses them: where the kernel lists children, waits for that.
 wait_for_children() {
   [ -r "/proc/$$/task/$$/children" ] || return 0
-  local tries
-  for tries in {1..500}; do
+  for _ in {1..500}; do
     [ -z "$(children)" ] && kill -0 "$mpirun" || return 0
     sleep 0.02
   done

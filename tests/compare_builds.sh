@@ -6,7 +6,7 @@
 #   tests/compare_builds.sh BEFORE AFTER     folders of programs, such as build/cpu-release/apps
 # Environment: DEVICE (cpu), RUNS, the names of those to run (all), FLAGS, more flags for each run.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 before=$(readlink -f "${1:?the programs before}") after=$(readlink -f "${2:?the programs after}")
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 scratch=$(mktemp -d)

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What the scripts beside it share: mpirun as root, and a folder $work that goes with them.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash
 work=$(mktemp -d)

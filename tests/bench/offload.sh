@@ -51,7 +51,7 @@ printf '%-16s %-12s %10s %8s %8s %8s\n' case way 'ms a step' ratio GiB losses
 for name in "${@:-llama1b}"; do
   for case in $name; do
     IFS='|' read -r ranks flags ways <<<"${cases[$case]}"
-    base= first=
+    base='' first=''
     while read -r -d ';' way more; do
       [[ $way =~ ${ONLY:-} ]] || continue
       rm -f "$work/metrics"
