@@ -136,7 +136,7 @@ TEST_F(Prepare, NumberOfSamplesDecidesTheEpochs) {
 }
 
 TEST_F(Prepare, VersionAndHelp) {
-  EXPECT_THAT(run({"--version"}).out, StartsWith("megalith prepare 0.1.0"));
+  EXPECT_THAT(run({"--version"}).out, StartsWith("megalith prepare 0.2.0"));
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, AllOf(HasSubstr("--output-prefix"), HasSubstr("inspect")));
