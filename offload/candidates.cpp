@@ -207,8 +207,10 @@ class Finder {
     const bool straight = comes_straight_back(candidate, touches);
     const auto [at, is_new] = found_.try_emplace(std::tuple(slot.chunk, slot.segment, slot.verb, slot.ordinal));
     Found& found = at->second;
-    if (is_new) found = {.candidate = std::move(candidate), .first_forward = touches.last_forward};
-    if (!is_new) check_alike(found.candidate, candidate);
+    if (is_new)
+      found = {.candidate = std::move(candidate), .first_forward = touches.last_forward};
+    else
+      check_alike(found.candidate, candidate);
     ++found.microbatches;
     found.straight_back += straight ? 1 : 0;
   }
