@@ -1,5 +1,5 @@
-// Yours: flags, layers and hooks for train, plan, generate and convert. apps/config/own.h says what each function does.
-// This file adds nothing; tests/own/own.cpp adds a layer with its flag and a hook.
+// Custom flags, layers and hooks of train, plan, generate and convert; apps/config/own.h describes each function. This
+// file adds nothing; tests/own/own.cpp adds a layer with its flag and a hook.
 #include "apps/config/own.h"
 
 namespace megalith {

@@ -10,11 +10,11 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // of HostArena
+constexpr std::size_t kAlignment = 256;  // alignment of HostArena
 
 Instruments instruments_of(const Stream& stream) {
   Instruments instruments = stream.instruments();
-  instruments.observer = nullptr;  // a checkpoint may hold what a step's check would refuse
+  instruments.observer = nullptr;  // a checkpoint may hold values that a step's check would reject
   return instruments;
 }
 
@@ -36,14 +36,14 @@ AsyncSave::AsyncSave(Rank& rank, Step& step, Communicator& writers)
   for (WrittenShard& each : shards_) {
     const std::size_t bytes = each.tensor.bytes();
     host_.push_back(staging_.allocate_as<std::byte>(bytes));
-    if (!staging_.pinned()) std::memset(host_.back(), 0, bytes);  // the system gives pages only when they are touched
+    if (!staging_.pinned()) std::memset(host_.back(), 0, bytes);  // the system maps pages at first touch
     each.shard.data = {host_.back(), bytes};
   }
 }
 
 void AsyncSave::begin(SaveRequest request) {
   require(!pending(), "AsyncSave::begin: a save is pending");
-  if (copied_.recorded()) {  // what the thread of the save before did, for the hazard checker
+  if (copied_.recorded()) {  // for the hazard checker: work of the previous save's thread
     stream_.synchronize_host(copied_);
     Access read("write the checkpoint");
     for (const WrittenShard& each : shards_) read.add(each.shard.data.data(), each.shard.data.size(), false);
@@ -62,7 +62,7 @@ void AsyncSave::begin(SaveRequest request) {
   request.ranks = &writers_;
   writer_.begin(std::move(request), [this] {
     if (stream_.device() == DeviceType::kCuda) use_cuda_device();
-    copied_.wait_on_host();  // not by the stream, whose instruments are the run's thread's
+    copied_.wait_on_host();  // not on the stream, whose instruments belong to the run's thread
   });
 }
 

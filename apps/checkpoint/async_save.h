@@ -1,5 +1,5 @@
-// --async-save: the step waits for nothing but a copy of the rank's shards into host memory that was taken before the
-// first step, and the update after it for that copy; a thread writes and commits the copy beside the following steps.
+// --async-save: the step waits only for a copy of the rank's shards into host memory, which is allocated ahead of the
+// first step. A thread writes and commits the copy concurrently with the following steps.
 #pragma once
 
 #include <optional>
@@ -17,33 +17,33 @@ std::size_t staging_bytes(const std::vector<WrittenShard>& shards);
 
 class AsyncSave {
  public:
-  // `writers`: a group of all ranks whose host calls nobody else makes. The shards' addresses stay until the end of
-  // the run. Exit code 6 when the host memory is refused.
+  // `writers`: group of all ranks that no other code uses for host calls. The addresses of the shards stay valid until
+  // the end of the run. Exit code 6 if the host memory cannot be allocated.
   AsyncSave(Rank& rank, Step& step, Communicator& writers);
 
-  // Begins to save what the enqueued steps leave; no save may be pending. Does not wait for the copy. `request` has no
-  // shards. Collective among the writers.
+  // Begins to save the state after the enqueued steps, without waiting for the copy; no save may be pending. `request`
+  // has no shards. Collective among the writers.
   void begin(SaveRequest request);
-  // As BackgroundSave's; a pending save is waited for at the end.
+  // State of BackgroundSave; the end waits for a pending save.
   bool pending() const { return writer_.pending(); }
   std::optional<SaveResult> poll() { return writer_.poll(); }
   SaveResult wait() { return writer_.wait(); }
 
-  double copy_seconds() const { return seconds_between(copy_begun_, copied_); }  // of the last save's, on the device
+  double copy_seconds() const { return seconds_between(copy_begun_, copied_); }  // of the last save, on the device
   std::size_t bytes() const { return staging_.bytes(); }
 
  private:
   Rank& rank_;
   Step& step_of_run_;
   Communicator& writers_;
-  std::vector<WrittenShard> shards_;  // their data is in `staging_`
+  std::vector<WrittenShard> shards_;  // with data in `staging_`
   HostArena staging_;
-  std::vector<std::byte*> host_;  // in it, by shard
+  std::vector<std::byte*> host_;  // in `staging_`, by shard
   Stream stream_;
   Event updated_{"parameters updated"};
   Event copy_begun_{"checkpoint copy begins", true};
   Event copied_{"checkpoint copied", true};
-  BackgroundSave writer_;  // the last member: its thread reads the others
+  BackgroundSave writer_;  // last member, as its thread reads the others
 };
 
 }  // namespace megalith

@@ -32,7 +32,7 @@ std::string in_words(const std::vector<Difference>& differences) {
   return text;
 }
 
-// What a flag means in a configuration that has it; 0 groups are as many as the expert-parallel size.
+// Meaning of a flag in a configuration; 0 combine groups mean the expert-parallel size.
 std::string meant(const std::map<std::string, std::string>& config, const std::string& flag) {
   const std::string& value = config.at(flag);
   if (flag != "moe-combine-groups" || value != "0") return value;
@@ -64,7 +64,7 @@ std::vector<bool> layers_with_experts(const Options& options) {
 }
 
 void find(const Options& options, Communicator& world, FoundCheckpoint& found) {
-  // A search that fails does so on all ranks.
+  // A failed search fails on all ranks.
   on_all_ranks(world, [&] { found.checkpoint = find_wanted(options.checkpoint, &world, &found.history); });
   found.searched = true;
 }

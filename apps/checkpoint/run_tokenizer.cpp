@@ -58,7 +58,7 @@ std::vector<std::string> copied_file_flags(const LoadedCheckpoint& checkpoint) {
   std::vector<std::string> flags;
   for (const std::string_view type : tokenizer_types()) {
     for (const TokenizerFileField& file : tokenizer_files(type)) {
-      if (has(copies, file.name)) flags.emplace_back(file.flag.substr(2));  // without dashes
+      if (has(copies, file.name)) flags.emplace_back(file.flag.substr(2));  // without leading dashes
     }
   }
   return flags;

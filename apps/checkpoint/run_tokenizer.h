@@ -1,4 +1,4 @@
-// The tokenizer that the flags name, out of its files or the copies of them that a checkpoint keeps.
+// Tokenizer of the flags, from its files or from the copies in a checkpoint.
 #pragma once
 
 #include <string>
@@ -12,23 +12,23 @@ namespace megalith {
 
 struct RunTokenizer {
   Tokenizer tokenizer;
-  std::vector<SmallFile> files;  // what it was made of, for checkpoints and exports
-  std::string note;              // for a warning: which file is not where the flags say
+  std::vector<SmallFile> files;  // its sources, for checkpoints and exports
+  std::string note;              // for a warning: the file that is not at its path
 };
 
-// A file that the flags do not name, or that is not where they say, is the copy of the checkpoint, if that has one.
-// Whether it is the checkpoint's tokenizer is for the caller to compare, by identity.
+// Tokenizer of the run. A file that is not given, or not at its path, comes from the checkpoint if that has a copy. The
+// caller compares the tokenizer's identity with the checkpoint's.
 RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* checkpoint = nullptr);
 inline Tokenizer tokenizer_of(const Options& options) { return run_tokenizer(options).tokenizer; }
 
-// Where the options keep the file of "--vocab-file", "--merge-file" or "--tokenizer-model".
+// Field of the file of "--vocab-file", "--merge-file" or "--tokenizer-model".
 std::string& tokenizer_path(DataOptions& data, std::string_view flag);
-// "tokenizer-model", ...: the flags whose files the checkpoint has copies of.
+// Flags whose files the checkpoint has copies of: "tokenizer-model", ...
 std::vector<std::string> copied_file_flags(const LoadedCheckpoint& checkpoint);
-// Empties these fields, so that the copies are taken wherever the files were.
+// Clears these fields, so that the copies are used wherever the files were.
 void take_copied_files(DataOptions& data, const LoadedCheckpoint& checkpoint);
 
-// Adds files of the checkpoint whose names are not among `files`.
+// Adds those files of the checkpoint whose names are not in `files`.
 void add_small_files(const LoadedCheckpoint& checkpoint, std::vector<SmallFile>& files);
 
 }  // namespace megalith

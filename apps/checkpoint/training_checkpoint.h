@@ -1,4 +1,4 @@
-// The checkpoints of a run: which it loads, and a rank's state as its shards (model_state.h).
+// Checkpoints of a run: the checkpoint to load, and a rank's state as its shards (model_state.h).
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@
 
 namespace megalith {
 
-// The checkpoint of --load and --ckpt-step, as find_checkpoint finds it. `ranks` as in LoadRequest.
+// Checkpoint of --load and --ckpt-step, as find_checkpoint finds it. `ranks`: see LoadRequest.
 std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, Communicator* ranks,
                                             CheckpointHistory* history = nullptr);
-// The same on one rank, where there must be one.
+// Checkpoint of --load and --ckpt-step on one rank; a missing checkpoint is an error.
 LoadedCheckpoint load_wanted(const CheckpointOptions& wanted);
 [[noreturn]] void refuse_no_checkpoint(const std::string& folder, const std::string& remedy);  // kNoCheckpoint
 

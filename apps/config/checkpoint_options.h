@@ -1,4 +1,4 @@
-// What a run saves and loads.
+// Options of saving and loading.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ struct CheckpointOptions {
   std::string save;
   std::string load;
   std::int64_t save_interval = 0;     // steps; 0: only at the end
-  bool async_save = false;            // write in the background from a copy in host memory
+  bool async_save = false;            // a background thread writes a copy in host memory
   std::int64_t keep_last = 0;         // newest verified checkpoints kept when pruning; 0: all
-  std::int64_t max_failed_saves = 3;  // in a row, which end the run; 0: none do
+  std::int64_t max_failed_saves = 3;  // consecutive failures that end the run; 0: never
   std::int64_t ckpt_step = 0;         // step to load; 0: the newest valid one
   bool finetune = false;              // weights only, step count starts at 0
   bool no_load_optim = false;
-  bool use_checkpoint_args = false;  // model and tokenizer as the checkpoint of `load` has them
+  bool use_checkpoint_args = false;  // model and tokenizer flags of the checkpoint of `load`
 };
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Data sets and their tokenizer.
+// Datasets and their tokenizer.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace megalith {
 
-enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // as tokenizer_types() has them
+enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // order of tokenizer_types()
 
 struct DataOptions {
-  std::vector<std::string> data_path;  // PREFIX, or WEIGHT PREFIX pairs as Megatron
+  std::vector<std::string> data_path;  // PREFIX, or WEIGHT PREFIX pairs as in Megatron-LM
   std::string split = "969,30,1";      // train, validation, test
   bool mock_data = false;
   TokenizerType tokenizer_type = TokenizerType::kByte;
-  std::string vocab_file;  // this and the next five: as TokenizerOptions of core/tokenizer/tokenizer.h
+  std::string vocab_file;  // this and the next five: see TokenizerOptions of core/tokenizer/tokenizer.h
   std::string merge_file;
   std::string tokenizer_model;
   std::string tiktoken_pattern;

@@ -1,5 +1,5 @@
-// Which of the ways of --moe-token-dispatcher-type rows of experts take. It is chosen before memory is planned: rows
-// that no peer reads where they lie need room on their way.
+// Choice of the dispatcher of --moe-token-dispatcher-type, ahead of the memory plan: rows that no peer reads in place
+// need buffers.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace megalith {
 
 struct Options;
 
-// Never kAuto.
+// Dispatcher of the run; never kAuto.
 MoeTokenDispatcher dispatcher_of(const Options& options);
-// "rows by alltoall (flex needs GPUs)"
+// Text such as "rows by alltoall (flex needs GPUs)".
 std::string said_dispatcher(const Options& options);
 
 }  // namespace megalith

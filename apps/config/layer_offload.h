@@ -1,4 +1,4 @@
-// What --offload-modules and its companions ask of each layer, and which kinds of slots a layer has at all.
+// Offload of each layer by --offload-modules and related flags, and the kinds of slots that a layer has.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace megalith {
 
-// By the flags alone. Segments of a user's own may keep other kinds too, which a recording then finds.
+// State of a kind according to the flags. Custom segments may keep further kinds, which a recording finds.
 enum class KindState {
   kAbsent,      // no slot of the layer has the kind
-  kRecomputed,  // it has, but nothing is kept of it
+  kRecomputed,  // the layer has the kind but keeps nothing of it
   kKept,
 };
 
-// Of each layer whether it has a segment of the user's own.
+// For each layer, true if it has a custom segment.
 std::vector<bool> layers_with_own(const Options& options);
 
 class LayerKinds {
@@ -40,7 +40,7 @@ class LayerKinds {
   StashPolicies policies_;
 };
 
-// Layers [first, last] of a kind.
+// Kind in the layers [first, last].
 struct OffloadModule {
   SlotKind kind = SlotKind::kOther;
   std::int64_t first = 0;
@@ -49,11 +49,11 @@ struct OffloadModule {
 inline constexpr std::string_view kAutoOffload = "auto";
 inline constexpr std::string_view kFusedGroupMlp = "fused_group_mlp";
 
-// Of one word of --offload-modules but auto, whose form was checked.
+// Modules of one valid word of --offload-modules other than auto.
 std::vector<OffloadModule> offload_modules_of(std::string_view word, std::int64_t num_layers);
 bool offloads_by_forecast(const Options& options);
 
-// With what is recomputed and what is offloaded; `parts` are those of a stage, or of all.
+// Policies of recomputed and offloaded slots; `parts`: the parts of one stage, or all parts.
 StashPolicies stash_policies(const Options& options, const std::vector<GptPart>& parts);
 OffloadRequest offload_request(const Options& options, const std::vector<GptPart>& parts);
 

@@ -10,16 +10,16 @@ namespace megalith {
 struct LoggingOptions {
   std::int64_t log_interval = 100;  // steps
   bool log_throughput = false;
-  double peak_tflops = 0;  // of a device, for the MFU; 0: by its name
+  double peak_tflops = 0;  // of a device, for MFU; 0: from its name
   std::string metrics_jsonl;
   std::string tensorboard_dir;
   std::int64_t tensorboard_log_interval = 1;  // steps
-  std::string trace;                          // file; its window of steps is the profiler's
+  std::string trace;                          // file; records the steps of the profiler
   bool profile = false;                       // CUDA only
-  std::int64_t profile_step_start = 10;       // steps [start, end) are recorded
+  std::int64_t profile_step_start = 10;       // records steps [start, end)
   std::int64_t profile_step_end = 12;
-  std::vector<std::string> profile_ranks;  // empty: rank 0 by the profiler, all by --trace
-  bool print_actions = false;              // in place of training or forecasting
+  std::vector<std::string> profile_ranks;  // empty: rank 0 with the profiler, all ranks with --trace
+  bool print_actions = false;              // instead of training or forecasting
 };
 
 }  // namespace megalith

@@ -4,12 +4,12 @@
 
 namespace megalith {
 
-// What a run finds on its machine, and plan in --rates; no flag sets it.
+// Facts that a run finds on its machine and plan finds in --rates; no flag sets them.
 struct MachineFacts {
-  bool gpus_apart = false;          // GPUs that share out experts do not all read each other's memory
-  std::size_t host_share = 0;       // bytes of its host's memory that a rank may take; 0: not known
-  bool host_is_device = false;      // what a step computes with is in that share too
-  bool ends_exceed_memory = false;  // a first plan found no room for whole embedding and head where that is open
+  bool gpus_apart = false;          // GPUs that share experts cannot all read each other's memory
+  std::size_t host_share = 0;       // bytes of host memory per rank; 0: unknown
+  bool host_is_device = false;      // host_share also holds the memory of the computation
+  bool ends_exceed_memory = false;  // first plan without memory for unsharded embedding and head, if auto
 };
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// Recomputation, chunks of the loss and CUDA graphs.
+// Options of recomputation, loss chunks and CUDA graphs.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace megalith {
 
-enum class CudaGraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };  // the last one is refused
+enum class CudaGraphImpl { kNone, kLocal, kTransformerEngine, kFullIteration };  // the last value is rejected
 
-// What of a step is kept, recomputed and captured.
+// Options of what a step keeps, recomputes and captures.
 struct MemoryOptions : RecomputeOptions {
-  std::int64_t loss_chunk_size = 0;  // tokens that the output layer and the loss take at a time; 0: all at once
+  std::int64_t loss_chunk_size = 0;  // tokens per chunk of output layer and loss; 0: all at once
   CudaGraphImpl cuda_graph_impl = CudaGraphImpl::kNone;
   std::vector<std::string> cuda_graph_modules;  // attn, mlp, layer; resolved: not empty
-  std::int64_t cuda_graph_warmup_steps = 1;     // before anything is captured
+  std::int64_t cuda_graph_warmup_steps = 1;     // eager steps ahead of the first capture
 };
 
 }  // namespace megalith

@@ -1,6 +1,6 @@
-// Everything a user can set, by section. apps/flags/flags.cpp fills it from defaults, --config files and the command
-// line; every field is named after its flag. A section's fields are in the header named after it: a file includes
-// those of the sections that it reads, and a new field rebuilds no other.
+// Options of a user, by section. apps/flags/flags.cpp sets them from defaults, --config files and the command line;
+// each field is named after its flag. The header of a section has its fields: a file includes only the sections that it
+// reads, so that a new field rebuilds no other file.
 #pragma once
 
 #include <algorithm>
@@ -36,42 +36,42 @@ struct ReportOptions;
 struct TrainingOptions;
 struct Options;
 
-// What a flag's value that differs from the one in the loaded checkpoint means.
+// Meaning of a flag's value that differs from the value in the loaded checkpoint.
 enum class OnLoad {
-  kFree,       // nothing
-  kNoted,      // the run does not continue exactly: reported
-  kComputes,   // the same tensors compute something else: refused, with --finetune reported
-  kTensors,    // other tensors: refused
-  kPositions,  // kTensors where positions are learned, else kFree
-  kTokenizer,  // its identity is compared in place of its flags
+  kFree,       // no consequence
+  kNoted,      // reported: the run does not continue exactly
+  kComputes,   // rejected, with --finetune reported: the same tensors compute something else
+  kTensors,    // rejected: other tensors
+  kPositions,  // kTensors for learned positions, else kFree
+  kTokenizer,  // the tokenizer's identity is compared instead of its flags
 };
 
-// One line of the effective configuration. `value` is valid both as TOML and as JSON.
+// Line of the effective configuration. `value` is valid TOML and JSON.
 struct ConfigEntry {
-  std::string group;  // TOML table that --print-config puts it in
-  std::string name;   // flag without dashes in front
+  std::string group;  // TOML table in --print-config
+  std::string name;   // without leading dashes
   std::string value;
   std::string origin;      // "default", "derived", FILE:LINE, "checkpoint" or "command line"
-  bool given = false;      // another value than the default; of some (FlagTraits::at_default) any that a user gave
+  bool given = false;      // not the default; with FlagTraits::at_default any value that a user gave
   bool suggested = false;  // plan --suggest chooses it
   OnLoad on_load = OnLoad::kFree;
 };
 
-// A flag of a user's own (apps/own.cpp). The texts are literals.
+// Custom flag (apps/own.cpp). The texts are literals.
 struct OwnFlag {
-  std::string_view name;  // without dashes in front
-  std::string_view unit;  // of the value, as --help shows it; empty for a toggle
+  std::string_view name;  // without leading dashes
+  std::string_view unit;  // unit of the value in --help; empty for a toggle
   std::string_view help;
-  std::variant<bool, std::int64_t, double, std::string> value;  // the default; in Options that of the run
+  std::variant<bool, std::int64_t, double, std::string> value;  // default; in Options the value of the run
   double low = 0, high = 1e12;                                  // bounds of a number
   OnLoad on_load = OnLoad::kTensors;
 };
 
 struct OwnOptions {
   std::vector<OwnFlag> flags;
-  // Refuses what does not fit together; null: nothing is refused.
+  // Rejects values that do not fit together; null: rejects nothing.
   std::function<void(const Options&)> check = nullptr;
-  // Whether a layer has a segment of the user's own, whose kinds of slots only a recording knows; null: none has.
+  // True if a layer has a custom segment, whose kinds of slots only a recording knows; null: no layer has one.
   std::function<bool(const Options&, std::int64_t layer)> has_segment = nullptr;
 };
 
@@ -91,14 +91,14 @@ struct Options {
     const auto entry = std::ranges::find(effective, flag, &ConfigEntry::name);
     return entry != effective.end() && entry->given;
   }
-  // The value of a flag of one's own, of the type that its declaration has; else an error with exit code 9.
+  // Value of a custom flag, of the type in its declaration; another type is an error with exit code 9.
   template <class Value>
   const Value& own_value(std::string_view flag) const {
     const Value* const value = std::get_if<Value>(&own_flag(flag).value);
     require(value != nullptr, "a flag of one's own is read as the type of its default");
     return *value;
   }
-  // Of the model, for files that need no more of it.
+  // Properties of the model, for files that need nothing else of it.
   const MoeConfig& moe() const;
   std::int64_t num_layers() const;
   DType params_dtype() const;
@@ -112,7 +112,7 @@ struct Options {
   std::unique_ptr<Sections> sections_;
 
  public:
-  // This object's own; a copy has copies.
+  // Sections that this object owns; a copy owns copies.
   ModelConfig& model;
   TrainingOptions& train;
   OptimizerOptions& optimizer;
@@ -135,8 +135,8 @@ struct Options {
   std::vector<ConfigEntry> effective;  // every flag of the program, in the order of --help
 };
 
-// Whether --fsdp-embedding-and-head leaves open what becomes of these. It does not where bits must not depend on what
-// memory is free.
+// True if --fsdp-embedding-and-head leaves the sharding of embedding and head open. It is closed if bits must not
+// depend on free memory.
 bool may_shard_ends(const Options& options);
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// What a user adds to train, plan, generate and convert without an edit elsewhere: apps/own.cpp defines these
-// functions, and is the one file to change. CONTRIBUTING.md has the steps; tests/own is an example that runs.
+// Custom code of a user in train, plan, generate and convert. apps/own.cpp defines these functions and is the only file
+// to change. CONTRIBUTING.md describes the steps; tests/own is an example that runs.
 #pragma once
 
 #include <vector>
@@ -11,18 +11,18 @@ namespace megalith {
 
 struct Rank;
 
-// Flags of one's own, read by Options::own_value. train and plan take them on the command line and from --config, a
-// checkpoint keeps them, and generate and convert read them there. Empty: none.
+// Custom flags; Options::own_value reads them. train and plan accept them on the command line and in --config, and a
+// checkpoint stores them for generate and convert. Empty: none.
 std::vector<OwnFlag> own_flags();
 
-// Throws by refuse_usage where the flags do not fit together or the layout. The options are complete.
+// Calls refuse_usage if flags are incompatible with each other or with the layout. The options are complete.
 void check_own(const Options& options);
 
-// The segment behind the MLP or the experts of each layer, in all programs; null: no layer has one. What it reads of
-// the options it copies.
+// Factory of the segment after the MLP or the experts of each layer, in all programs; null: no segments. It copies what
+// it reads of the options.
 OwnSegmentFactory own_segments(const Options& options);
 
-// Adds hooks, before anything runs, to a rank of train and to those that plan records (rank.is_plan()).
+// Adds hooks to a rank of train, and to the ranks that plan records (rank.is_plan()), before anything runs.
 void add_own_hooks(Rank& rank);
 
 }  // namespace megalith

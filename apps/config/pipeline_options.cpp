@@ -10,7 +10,7 @@ namespace megalith {
 
 namespace {
 
-// How many chunks the flags give a stage; 0 where they say nothing.
+// Number of chunks per stage by the flags; 0 if no flag sets it.
 int chunks_of(const ParallelOptions& parallel, const LayerSplit& split) {
   if (parallel.num_virtual_stages_per_pipeline_rank != 0)
     return static_cast<int>(parallel.num_virtual_stages_per_pipeline_rank);

@@ -1,4 +1,4 @@
-// What the flags say of the pipeline: which layers each stage holds, and in which order the stages work.
+// Layers of each pipeline stage, and the order of its work, by the flags.
 #pragma once
 
 #include "parallel/mesh/mesh_sizes.h"
@@ -9,11 +9,11 @@ namespace megalith {
 struct Options;
 struct ParallelOptions;
 
-// Sizes that do not divide, and flags that contradict each other, are an error with exit code 2 that names flags and
-// fitting values.
+// Layout of the pipeline. Sizes that do not divide and contradicting flags have exit code 2; the error reports fitting
+// values.
 PipelineLayout pipeline_layout(const Options& options);
 
-// The mesh of a world of this many ranks; exit code 2 where its size does not divide.
+// Mesh of a world of `world` ranks; exit code 2 if its size does not divide.
 MeshSizes mesh_sizes_of(const ParallelOptions& parallel, int world);
 
 }  // namespace megalith

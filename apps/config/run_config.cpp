@@ -30,7 +30,7 @@ void check_step_size(const Options& options) {
   limit("--micro-batch-size", options.train.micro_batch_size, kMaxMicrobatch);
 }
 
-// So that sums of bytes of a plan stay within 64 bits, also with hundreds of buffers a layer: no machine has so much.
+// Rejects sizes beyond any machine's memory, so that sums of bytes of hundreds of buffers stay within 64 bits.
 void check_memory_sums(const ModelConfig& model, std::int64_t tokens) {
   constexpr double kMostParameters = 0x1p52, kMostActivations = 0x1p54;
   const std::int64_t width =
@@ -70,10 +70,10 @@ std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t dat
        .remedy = fmt::format("use {}{}", below > 0 ? std::to_string(below) + " or " : "", below + per_microbatch)});
 }
 
-// What shards take of a mesh.
+// Checks that the instances divide the mesh.
 void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
   const std::int64_t instances = parallel.num_distributed_optimizer_instances, ranks = mesh.dp * mesh.cp;
-  const std::int64_t copies = mesh.ep * mesh.etp > 1 ? mesh.edp : ranks;  // of experts
+  const std::int64_t copies = mesh.ep * mesh.etp > 1 ? mesh.edp : ranks;  // copies of experts
   if (ranks % instances == 0 && copies % instances == 0) return;
   std::vector<std::int64_t> fitting;
   for (std::int64_t count = 1; count <= std::min(ranks, instances); ++count)

@@ -1,5 +1,5 @@
-// What complete options come to in a world of so many ranks, derived once: who is where, which layers and in which
-// order, and the sizes of a step.
+// Derived configuration of complete options in a world of a given size: the mesh, layers and schedule, and the sizes of
+// a step.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct TrainingOptions;
 struct RunConfig {
   MeshSizes mesh;
   PipelineLayout pipeline;
-  std::int64_t microbatches = 0;  // M, per training step and rank; under --rampup-batch-size of the current stage
-  std::int64_t evaluation_microbatches = 0;  // likewise of an evaluation, which always takes --global-batch-size
+  std::int64_t microbatches = 0;  // M, per training step and rank; with --rampup-batch-size of the current stage
+  std::int64_t evaluation_microbatches = 0;  // per evaluation, which always uses --global-batch-size
   std::int64_t sequences = 0;                // B, per microbatch
   std::int64_t seq_length = 0;               // S, tokens of a sequence
 
@@ -29,10 +29,11 @@ struct RunConfig {
   Schedule evaluation_schedule() const { return schedule_of(pipeline, evaluation_microbatches); }
 };
 
-// Its training steps are those of the largest batch. Exit code 2, naming the flags and values that would do, where
-// sizes do not divide or no machine has memory for them.
+// Configuration whose training steps have the largest batch. Exit code 2 if sizes do not divide or exceed any machine's
+// memory; the error reports flags and fitting values.
 RunConfig run_config(const Options& options, int world);
-// Exit code 2 where the batch of a stage of --rampup-batch-size, or the largest one, suits neither mesh nor schedule.
+// Fails with exit code 2 if the batch of a stage of --rampup-batch-size, or the largest, suits neither mesh nor
+// schedule.
 void check_stages(const TrainingOptions& train, const RunConfig& config);
 
 }  // namespace megalith

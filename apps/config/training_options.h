@@ -1,4 +1,4 @@
-// Length of a run, its batches, learning rate, evaluation, end and checks.
+// Options of a run's length, batches, learning rate, evaluation, end and checks.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@
 namespace megalith {
 
 struct TrainingOptions : BatchSizes {
-  std::int64_t train_iters = 0;    // steps; with train_samples those of a run from its start, for the log alone
-  std::int64_t train_samples = 0;  // 0: --train-iters was given
+  std::int64_t train_iters = 0;    // steps; with train_samples only for the log
+  std::int64_t train_samples = 0;  // 0: --train-iters is given
   bool skip_train = false;         // evaluate once and end
 
-  LrSchedule schedule;  // --lr, --min-lr, --lr-*; resolved: for train lr_decay_iters or lr_decay_samples is not 0
+  LrSchedule schedule;  // --lr, --min-lr, --lr-*; after resolve() of train, lr_decay_iters or lr_decay_samples is not 0
 
   std::int64_t seed = 1234;
 
   std::int64_t eval_interval = 1000;  // steps; 0: never
   std::int64_t eval_iters = 100;      // global batches per evaluation
 
-  std::int64_t exit_interval = 0;    // end (exit code 75) after a step divisible by it; 0: off
+  std::int64_t exit_interval = 0;    // ends (exit code 75) after a multiple of these steps; 0: off
   double exit_duration_in_mins = 0;  // 0: off
-  std::string stop_file;             // its appearance ends the run (exit code 75); empty: none
+  std::string stop_file;             // file whose appearance ends the run (exit code 75); empty: none
 
-  std::int64_t max_skipped_steps = 10;          // steps with NaN or Inf; one more ends the run (exit code 8)
+  std::int64_t max_skipped_steps = 10;          // with NaN or Inf; one more ends the run (exit code 8)
   std::int64_t check_weight_hash_interval = 0;  // steps; 0: never
 
   bool check_hazards = false;
-  std::int64_t suppress_wait = -1;  // test aid: the ordinal of the event wait hidden from the hazard checker; -1: none
+  std::int64_t suppress_wait = -1;  // test aid: index of the event wait that the hazard checker ignores; -1: none
 
   bool evaluates() const { return eval_iters > 0 && (eval_interval > 0 || skip_train); }
 };

@@ -37,8 +37,8 @@ std::string summary(const std::string& path, const ModelConfig& model, const std
                      name_of(model.params_dtype), rest);
 }
 
-// The tokenizer that a converted checkpoint belongs to: the one that the flags name, else tokenizer.json beside the
-// weights, else none: text is ids, the last of which ends documents.
+// Tokenizer of a converted checkpoint: the tokenizer of the flags, else tokenizer.json next to the weights, else none,
+// where text is ids and the last id ends documents.
 RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const std::string& folder = command_line.checkpoint.load;
   const std::string beside = folder + "/tokenizer.json";
@@ -65,8 +65,8 @@ RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   }
 }
 
-// What the checkpoint keeps of the tokenizer: the files it was read from, and those beside the weights that belong to
-// them, which the way back gives again. Ids of bytes are of no such tokenizer.
+// Tokenizer files for the checkpoint: those that were read and related files next to the weights, for the way back. A
+// tokenizer of bytes has none.
 std::vector<SmallFile> tokenizer_files_of(const Options& options, const Options& native, std::vector<SmallFile> files) {
   if (native.data.tokenizer_type == TokenizerType::kByte) return files;
   for (auto& [name, text] : read_hf_tokenizer(options.checkpoint.load, kMaxSmallFileBytes)) {
@@ -76,7 +76,7 @@ std::vector<SmallFile> tokenizer_files_of(const Options& options, const Options&
   return files;
 }
 
-// FOLDER/model.toml: the flags of the model, with the checkpoint's copies of the tokenizer's files, for train --config.
+// Writes FOLDER/model.toml for train --config: the flags of the model, and the checkpoint's copies of tokenizer files.
 void write_model_flags(const std::string& folder, const std::string& checkpoint, Options native) {
   const std::span<const std::string_view> types = tokenizer_types();
   for (const TokenizerFileField& file : tokenizer_files(types[static_cast<std::size_t>(native.data.tokenizer_type)])) {
@@ -99,7 +99,7 @@ Slice slice_of(const HfPart& part) {
   return slice;
 }
 
-// Shards of all tensors by name, as views of the mapped files where their bytes are those of ours, else of `own`.
+// Shards of all tensors by name: views of the mapped files if bytes and dtype match, else views of `own`.
 std::vector<Shard> shards_of(const HfFolder& folder, const std::vector<HfTensor>& tensors, DType dtype,
                              std::vector<std::vector<std::byte>>& own) {
   const std::size_t item = size_of(dtype);
@@ -185,7 +185,7 @@ std::string hf_to_native(const Options& options) {
   return summary(result.path, model, fmt::format(", tokenizer {}", state.tokenizer));
 }
 
-// Of a checkpoint: its model, with the ids of its tokenizer.
+// Options of a checkpoint's model, with the ids of its tokenizer.
 Options saved_options(const LoadedCheckpoint& checkpoint) {
   Options saved = options_from_config(App::kPlan, checkpoint.state().config, own_options());
   take_copied_files(saved.data, checkpoint);
@@ -196,8 +196,8 @@ Options saved_options(const LoadedCheckpoint& checkpoint) {
   return saved;
 }
 
-// What the folder says of the tokenizer: its files, and the ids that begin and end documents. A checkpoint from before
-// it kept copies has them where they were, if they are still the same.
+// Tokenizer of the output folder: its files, and the ids that begin and end documents. For an old checkpoint without
+// copies the files come from their original paths, if they are unchanged.
 struct TokenizerOutput {
   std::map<std::string, std::string> texts;
   HfTokenIds ids;
@@ -249,7 +249,7 @@ std::string native_to_hf(const Options& options) {
   }
   checkpoint.check_tensors(specs);
   const std::size_t item = size_of(output.dtype);
-  std::string held;  // the tensor of ours that was read last: the next part may be of it too
+  std::string held;  // tensor that was read last; the next part may belong to it
   std::vector<std::byte> ours;
   output.fill = [&](const HfTensor& tensor, std::span<std::byte> theirs) {
     for (std::size_t i = 0; i < tensor.parts.size(); ++i) {

@@ -1,5 +1,5 @@
 // convert: weights between a folder of Hugging Face transformers and a checkpoint of train. Weights and tables are
-// copied bit by bit; rows that pad the vocabulary are left out on the way to transformers and zeros on the way back.
+// copied bit by bit. Rows that pad the vocabulary are dropped for transformers, and are zeros in a checkpoint.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace megalith {
 
-// As options.convert, options.checkpoint and, for a native checkpoint, the tokenizer flags say. Returns a line for the
-// user: what was written. Errors: kFormat for what is wrong in the folder that is read, naming file, key and tensors;
-// kNoCheckpoint; kUsage where the formats cannot say the model or --save is not empty; kFileIo.
+// Converts by options.convert, options.checkpoint and, for a native checkpoint, the tokenizer flags. Returns a line for
+// the user about the output. Errors: kFormat with file, key and tensors of the input; kNoCheckpoint; kUsage if a format
+// cannot express the model or --save is not empty; kFileIo.
 std::string convert(const Options& options);
 
 }  // namespace megalith

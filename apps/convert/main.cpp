@@ -1,4 +1,4 @@
-// convert --from hf|native: weights of transformers to a checkpoint of train, or the other way.
+// convert --from hf|native: converts weights of transformers to a checkpoint of train, or back.
 #include <cstdio>
 
 #include "apps/convert/converter.h"

@@ -1,5 +1,5 @@
-// Where ranks share out experts: how many rows of others a rank expects, and has room for, and the work and traffic of
-// those that are expected.
+// Rows of expert-parallel ranks: the expected rows of other ranks, the capacity for them, and the work and traffic of
+// the expected rows.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ namespace megalith {
 
 struct ExpertRows {
   RoutedSizes sizes;
-  MeanRows mean;    // of a microbatch in a layer, with all experts chosen alike; arrived: of allgather all tokens
-  ExpertRoom room;  // likewise
-  double sent = 0;  // tokens, with choices of experts of other ranks, once for each of these; of allgather all
+  MeanRows mean;    // per microbatch and layer under uniform routing; arrived: with allgather all tokens
+  ExpertRoom room;  // per microbatch and layer
+  double sent = 0;  // tokens to other ranks, counted once per rank; with allgather all tokens
 };
-// Nothing where each rank has all experts.
+// Rows of experts; nullopt if each rank has all experts.
 std::optional<ExpertRows> expert_rows(const Options& options, const RunConfig& config);
 
-// Ops take what they are given memory for; here of bounded rows those that are expected.
+// Access whose bounded rows are the expected rows; ops process the rows that they have memory for.
 Access with_expected_rows(Access access, const ExpertRows& rows);
 Timeline with_expected_rows(const Timeline& timeline, const ExpertRows& rows);
 

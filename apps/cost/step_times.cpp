@@ -13,13 +13,13 @@ namespace megalith {
 
 namespace {
 
-// The action that an entry of the timeline belongs to; nothing before the first, and in the step before.
+// Index of the action of an entry of the timeline; nullopt ahead of the first action and in the previous step.
 std::optional<std::size_t> action_at(const StepRecording& recording, std::size_t entry) {
   const auto next = std::ranges::upper_bound(recording.entries, entry) - recording.entries.begin();
   return next == 0 ? std::nullopt : std::optional(static_cast<std::size_t>(next) - 1);
 }
 
-// Which verb of its chunk an action works for; nothing where it is not a microbatch's.
+// Verb of the chunk that an action works for; nullopt if the action belongs to no microbatch.
 std::optional<ActionKind> verb_of(const Action& action) {
   switch (action.kind) {
     case ActionKind::kLoad: return ActionKind::kForward;
@@ -35,37 +35,37 @@ std::optional<ActionKind> verb_of(const Action& action) {
   }
 }
 
-// Which verb the compute stream's time in a unit's action counts to: the one that waits for the unit.
+// Verb that gets the compute stream's time in a unit's action: the verb that waits for the unit.
 std::optional<ActionKind> verb_of_unit(const std::vector<Action>& actions, std::size_t index) {
   if (actions[index].kind == ActionKind::kBindGradients) return ActionKind::kBackwardWeight;
-  if (actions[index].kind != ActionKind::kWaitUnshard) return std::nullopt;  // nothing there waits
+  if (actions[index].kind != ActionKind::kWaitUnshard) return std::nullopt;  // no verb waits there
   for (std::size_t i = index; i < actions.size(); ++i) {
     if (actions[i].segment >= 0) return verb_of(actions[i]);
   }
   return std::nullopt;
 }
 
-// The verb that stands behind what the compute stream waits for in a slot's action.
+// Index of the verb after a slot's action, for which the compute stream waits.
 std::size_t verb_behind(const std::vector<Action>& actions, std::size_t index) {
   while (index < actions.size() && actions[index].segment < 0) ++index;
   return index;
 }
 
-// Of gradients or weights: dp, dp_cp, dp_inner, "dp units", edp and so on.
+// True for calls on gradients or weights: dp, dp_cp, dp_inner, "dp units", edp and so on.
 bool is_of_replicas(const PlannedCall& call) {
   const bool of_replicas = call.group.starts_with(name_of(Axis::kDp)) || call.group.starts_with(name_of(Axis::kEdp));
   return of_replicas && !call.group.ends_with(" loss") && !call.group.ends_with(" norm");
 }
 
-// Rows of experts, but not sums of their gradients.
+// True for calls on rows of experts, but not for sums of their gradients.
 bool is_of_rows(const PlannedCall& call) { return call.group == "dispatch"; }
 
 bool is_message(const PlannedCall& call) { return call.kind == "send" || call.kind == "receive"; }
 
-// Of what copy engines can carry.
+// True for actions whose communication copy engines can carry.
 bool is_of_unit_copy(ActionKind kind) { return kind == ActionKind::kUnshard || kind == ActionKind::kReduceShard; }
 
-// By a copy engine, or by a kernel that knows how many rows are used.
+// True for copies by a copy engine, or by a kernel that knows the number of used rows.
 bool is_slots_copy(const Access& op) { return op.is_copy() || op.name() == CopyRows::kName; }
 
 using CallOfEntry = std::unordered_map<std::size_t, const PlannedCall*>;
@@ -115,7 +115,7 @@ class Player {
     waited_ += times_.exposed_rows;
     if (!copies_units_) waited_ += times_.exposed_gathers + times_.exposed_reductions;
     collective_seconds_ += steps * rows_seconds_;
-    // Collectives concurrent with kernels take some of the memory's rate and of the multiprocessors.
+    // Collectives that overlap with kernels use memory bandwidth and multiprocessors.
     const double hidden = std::max(0.0, collective_seconds_ - waited_);
     times_.before_norm += (1 - costs_.rates().overlap) * hidden;
     return times_;
@@ -145,7 +145,7 @@ class Player {
     }
     const auto call = calls_.find(index);
     const bool sums = action && recording_.actions[*action].kind == ActionKind::kReduceShard;
-    if (sums && copies_units_ && call == calls_.end()) return;  // an addition that copies' sum does
+    if (sums && copies_units_ && call == calls_.end()) return;  // the copies' sum includes this addition
     if (action && is_of_slot(recording_.actions[*action].kind) && is_slots_copy(entry.access)) {
       const bool to_host = recording_.actions[*action].kind == ActionKind::kOffload;
       const double seconds = costs_.link_seconds(entry.access, to_host);
@@ -168,7 +168,7 @@ class Player {
     }
   }
 
-  // The compute stream waits for the lane; by how much less than from `from` to `to`.
+  // Lets the compute stream wait for the lane from `from` to `to`. Returns the time by which the wait is shorter.
   double catch_up(std::size_t lane, double from, double to) {
     const double gained = host_link_.catch_up(lane, from, to) + network_.catch_up(lane, from, to);
     lanes_[lane] -= gained;
@@ -181,7 +181,7 @@ class Player {
     double& clock = lanes_[lane];
     const bool within = costs_.is_within_host(call);
     const double times = action ? static_cast<double>(recording_.stands_for[*action]) : 0;
-    // Of the step before, whose actions are not known, what is ahead of this one.
+    // Actions of the previous step are unknown.
     const bool is_unit = action ? is_of_unit_copy(recording_.actions[*action].kind) : call.group.ends_with(" units");
     CostModel::UnitSeconds seconds;
     if (is_unit) {
@@ -200,7 +200,7 @@ class Player {
     }
   }
 
-  // Verbs follow, of this step or, where no wait for weights does, of the next.
+  // True if verbs follow in this step or, without a wait for weights, in the next step.
   bool is_beside(std::size_t index) const {
     const auto follows = [&](const auto& is) {
       return std::any_of(recording_.actions.begin() + static_cast<std::ptrdiff_t>(index), recording_.actions.end(), is);
@@ -237,7 +237,7 @@ class Player {
       add_to_chunk(action, *verb, seconds);
       return;
     }
-    if (is_unit) return;  // a wait behind the last one, which the next step has
+    if (is_unit) return;  // wait after the last verb, which belongs to the next step
     if (is_wait) waited_ += seconds;
     (norm_begun_                                             ? times_.after_norm
      : is_wait && action.kind == ActionKind::kWaitParameters ? times_.wait_parameters
@@ -247,21 +247,21 @@ class Player {
   const StepRecording& recording_;
   const CostModel& costs_;
   CallOfEntry calls_;
-  std::vector<int> graph_of_;       // of each action; -1: none
-  std::vector<double> lanes_;       // clock of each stream; 0 is the compute stream's
-  std::vector<bool> carries_rows_;  // of experts, likewise
-  std::vector<double> caught_up_;   // likewise: how much sooner its collectives ended while the compute stream waited
+  std::vector<int> graph_of_;       // by action; -1: none
+  std::vector<double> lanes_;       // clocks of the streams; 0 is the compute stream
+  std::vector<bool> carries_rows_;  // rows of experts, by stream
+  std::vector<double> caught_up_;   // by stream: time that its collectives gained while the compute stream waited
   struct Recorded {
-    double at = 0;  // without what its lane has caught up
+    double at = 0;  // without the time that its lane caught up
     std::size_t lane = 0;
   };
   std::unordered_map<std::uint64_t, Recorded> events_;
   bool norm_begun_ = false;
-  SharedLink host_link_{costs_.rates().left_beside_copies()}, network_{0};  // of weights and gradients
+  SharedLink host_link_{costs_.rates().left_beside_copies()}, network_{0};  // for weights and gradients
   bool copies_units_ = false;                                               // within the host
-  double rows_seconds_ = 0;                                                 // seconds of the exchanges of experts' rows
-  double collective_seconds_ = 0;  // with these, of the gradients' and weights' collectives but for copies
-  double waited_ = 0;              // of them that the compute stream waited for
+  double rows_seconds_ = 0;                                                 // exchanges of experts' rows
+  double collective_seconds_ = 0;  // these, and collectives of gradients and weights without copies
+  double waited_ = 0;              // part of collective_seconds_ for which the compute stream waited
   StepTimes times_;
 };
 
@@ -273,7 +273,7 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
   const CallOfEntry calls = calls_of(recording);
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
   StepWork work;
-  // Counts are whole numbers, and stay so: times the microbatches of the step, by those that were recorded.
+  // Counts stay integers: they are multiplied by the step's microbatches, then divided by the recorded microbatches.
   const auto add = [&](bool of_microbatch, double& to, double count) {
     to +=
         of_microbatch ? count * static_cast<double>(microbatches) : count * static_cast<double>(recording.microbatches);

@@ -1,5 +1,5 @@
-// Plays what a rank enqueues in a step (StepRecording) against a machine's rates: ops in the order of their stream,
-// streams by their events. Messages of the pipeline take no time here: the simulator adds them.
+// Replay of a rank's recorded step (StepRecording) against a machine's rates: ops in the order of their stream, streams
+// by their events. Pipeline messages take no time here; the simulator adds them.
 #pragma once
 
 #include <cstddef>
@@ -13,48 +13,48 @@
 
 namespace megalith {
 
-// What a rank puts into the groups of one axis in a step.
+// Communication of a rank in the groups of one axis in a step.
 struct AxisVolume {
   double calls = 0;
-  double bytes = 0;    // payload, as CommunicatorStats counts it
-  double sent = 0;     // bytes that leave the rank where a ring carries it
-  double seconds = 0;  // of the calls, one after the other; 0 without rates
+  double bytes = 0;    // payload, as in CommunicatorStats
+  double sent = 0;     // bytes that leave the rank in a ring
+  double seconds = 0;  // of the calls in sequence; 0 without rates
   friend bool operator==(const AxisVolume&, const AxisVolume&) = default;
 };
 
-// Of a step of `microbatches` microbatches, whatever number was recorded.
+// Work of a step of `microbatches` microbatches, for any number of recorded microbatches.
 struct StepWork {
-  double flops = 0;  // recompute included
+  double flops = 0;  // with recompute
   double ops = 0;
-  AxisVolume gathers, reductions;  // of sharded units, in the volumes too
+  AxisVolume gathers, reductions;  // of sharded units, also part of `volumes`
   struct Rows {
-    AxisVolume out, home;  // tokens that go to the ranks of their experts, and what comes back
+    AxisVolume out, home;  // tokens to the ranks of their experts, and results back
   };
-  Rows forward, backward;                     // of shared out experts, likewise; made again: backward's
+  Rows forward, backward;                     // of expert-parallel rows, part of `volumes`; recompute is backward
   std::map<std::string, AxisVolume> volumes;  // by the first word of the group's name: tp, dp, dp_inner, pp
 };
 StepWork work_of(const StepRecording& recording, std::int64_t microbatches, const CostModel* costs);
 
 struct StepTimes {
-  struct Chunk {  // seconds of one microbatch, tensor-parallel collectives included
+  struct Chunk {  // seconds per microbatch, with tensor-parallel collectives
     double forward = 0;
     double backward_data = 0;
     double backward_weight = 0;
   };
   std::vector<Chunk> chunks;
-  // Of the compute stream outside of these: waits for the weights of the step before, the rest until the norm is summed
-  // over all ranks, and from there on.
+  // Seconds of the compute stream outside of the chunks: waits for the weights of the previous step, other time up to
+  // the sum of the norm over all ranks, and time after it.
   double wait_parameters = 0;
   double before_norm = 0;
   double after_norm = 0;
-  // Of a step that the compute stream waits for units: for their weights, and for the slots of their gradients. Within
-  // the chunks' times.
+  // Seconds per step that the compute stream waits for weights of units and for slots of their gradients; part of the
+  // chunks' times.
   double exposed_gathers = 0;
   double exposed_reductions = 0;
-  double exposed_rows = 0;              // likewise for rows of shared out experts
-  OffloadStats offload{.timed = true};  // times of a step; its waits are within the chunks' times
-  std::vector<double> action_seconds;   // of the compute stream in each recorded action
-  std::size_t message_bytes = 0;        // of one message to another stage; 0: none is sent
+  double exposed_rows = 0;              // waits for expert-parallel rows, per step
+  OffloadStats offload{.timed = true};  // times per step; its waits are part of the chunks' times
+  std::vector<double> action_seconds;   // of the compute stream, by recorded action
+  std::size_t message_bytes = 0;        // per message to another stage; 0: no messages
 };
 StepTimes times_of(const StepRecording& recording, const CostModel& costs);
 

@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// For each stage the one to look at in its place.
+// For each stage, the stage that is recorded instead of it.
 std::vector<int> looked_at(const PipelineLayout& pipeline, bool one_of_alike) {
   using Shape = std::vector<std::tuple<std::int64_t, bool, bool>>;
   const int stages = pipeline.placement.num_stages;
@@ -37,7 +37,7 @@ const StageForecast& stage_of(const Forecast& forecast, int stage) {
                        [stage](const StageForecast& s) { return s.stage == stage; });
 }
 
-// Stages meet where the norm is summed, and end together.
+// Forecast of the step: stages synchronize at the sum of the norm, and end together.
 StepForecast step_of(const Options& options, const Rates& rates, const Forecast& forecast,
                      const std::vector<int>& looked) {
   StepForecast step;
@@ -65,7 +65,7 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
-// GPUs of several hosts do not read each other's memory.
+// Options for several hosts, whose GPUs do not read each other's memory.
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
   const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
   options.machine.gpus_apart |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;

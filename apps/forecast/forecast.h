@@ -1,5 +1,5 @@
-// What a run of given flags would take on each pipeline stage, without running it: memory, FLOPs, communication, and
-// with a machine's rates the time of a step. Ranks of a stage differ in nothing, so one of each stage is looked at.
+// Forecast of a run on each pipeline stage without running it: memory, FLOPs, communication, and with a machine's rates
+// the time of a step. All ranks of a stage are equal, so one rank per stage is recorded.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace megalith {
 
-// At once, each of which takes up to half a GiB; a constant, so that a search's answer is the same everywhere.
+// Concurrent forecasts, each with up to half a GiB; a constant, so that a search gives the same answer everywhere.
 inline constexpr std::size_t kForecastsTogether = 4;
 
 struct StageForecast {
@@ -32,35 +32,35 @@ struct StageForecast {
 struct StepForecast {
   double seconds = 0;
   double tokens_per_second = 0;
-  double tflops_per_rank = 0;   // of the model: causal attention, no recompute
+  double tflops_per_rank = 0;   // model FLOPs: causal attention, no recompute
   double pipeline_seconds = 0;  // from the first forward to the last backward
-  double bubble_share = 0;      // of all stages' time within pipeline_seconds
-  double host_seconds = 0;      // of the host that enqueues most
-  std::size_t most_memory = 0;  // bytes, of all stages
+  double bubble_share = 0;      // fraction of all stages' time within pipeline_seconds
+  double host_seconds = 0;      // of the busiest host
+  std::size_t most_memory = 0;  // bytes, over all stages
 };
 
 struct Forecast {
   RunConfig config;
-  MoeTokenDispatcher dispatcher = MoeTokenDispatcher::kAllToAll;  // of experts that ranks share out
-  std::vector<StageForecast> stages = {};                         // those looked at, ascending
-  std::optional<StepForecast> step = {};                          // with rates, where all stages fit
-  Simulation simulation = {};                                     // with rates; of the whole schedule
-  SimulationSpec durations = {};                                  // that it was given
+  MoeTokenDispatcher dispatcher = MoeTokenDispatcher::kAllToAll;  // of expert-parallel rows
+  std::vector<StageForecast> stages = {};                         // recorded stages, ascending
+  std::optional<StepForecast> step = {};                          // with rates, if all stages fit
+  Simulation simulation = {};                                     // of the whole schedule, with rates
+  SimulationSpec durations = {};                                  // input of the simulation
 };
 
 struct ForecastSpec {
   const Rates* rates = nullptr;
-  // Of stages whose parts are alike only the first, which keeps most activations where stages warm up with the more
-  // microbatches the earlier they are (not in a V).
+  // Of stages with equal parts, records only the first. It keeps most activations if earlier stages warm up with more
+  // microbatches (not in a V schedule).
   bool one_of_alike = false;
-  // Microbatches of all stages together; of longer schedules each stage is recorded in part (record_step).
+  // Microbatches of all stages together; longer schedules are recorded in part (record_step).
   std::int64_t most_recorded = 16'384;
-  std::size_t most_memory = 0;  // bytes; a stage that needs more is the last one looked at; 0: no limit
+  std::size_t most_memory = 0;  // bytes; the first larger stage ends the forecast; 0: no limit
 };
-// `options` is complete (complete_options).
+// Forecast of `options`, which are complete (complete_options).
 Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec);
 
-// The schedule's durations, by part of the model, given each stage's times.
+// Durations of the schedule by part of the model, from each stage's times.
 SimulationSpec durations_of(const PipelineLayout& pipeline, const std::vector<const StepTimes*>& stages,
                             const CostModel& costs, std::int64_t ranks_of_stage);
 

@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-using Counts = std::array<std::int64_t, 2>;  // of layers without experts, and with them
+using Counts = std::array<std::int64_t, 2>;  // layers without experts, and with experts
 
 struct Measured {
   double seconds = 0;

@@ -1,4 +1,4 @@
-// What a few layers of a model tell of a step of all of them, to leave layouts out without recording them whole.
+// Costs of a few layers of a model, as bounds that exclude layouts without a recording of all layers.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace megalith {
 
-// Lower bounds. Layers of a kind are alike, so each adds the same work; and what is alive at the fullest moment is the
-// largest of sums that grow with the layers, so it grows the more the more layers there are.
+// Lower bounds. Layers of a kind are equal, so each adds the same work. Peak memory is a maximum of sums that grow with
+// the layers, so it grows at least linearly.
 struct LayerCosts {
-  double seconds = 0;          // of a microbatch through the whole model, forward and backward, with no wait for units
-  double ends = 0;             // of that, of the embedding and the head
-  double bytes = 0;            // of the step's buffers, where one stage has all layers
-  double bytes_per_layer = 0;  // of them that a layer of the kind that keeps least keeps of a microbatch
+  double seconds = 0;          // per microbatch through all layers, forward and backward, without waits for units
+  double ends = 0;             // embedding and head, part of `seconds`
+  double bytes = 0;            // buffers of the step if one stage has all layers
+  double bytes_per_layer = 0;  // kept per microbatch by a layer of the kind that keeps least
 };
 
-// `options` are those of a layout of one stage, of any number of layers. Nothing is moved to the host.
+// Costs of `options`, a layout of one stage with any number of layers. Nothing is offloaded.
 LayerCosts costs_of_layers(const Options& options, int world, const Rates& rates);
 
 }  // namespace megalith

@@ -24,12 +24,12 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kMostTokens = 65'536;  // of a microbatch, more of which make no GEMM faster
+constexpr std::int64_t kMostTokens = 65'536;  // per microbatch; more tokens make no GEMM faster
 
-// Layouts kept beside those to be listed, should whole forecasts of some tell that they do not fit.
+// Spare layouts in addition to those listed, in case full forecasts show that some do not fit.
 constexpr std::size_t kSpare = 3;
 
-// Recomputation costs time, so less of it comes first.
+// Granularities by increasing recomputation, which costs time.
 constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
                                    RecomputeGranularity::kFull};
 
@@ -45,7 +45,7 @@ std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-// The flags that make these options of those that `effective` still describes.
+// Flags that turn the options of `effective` into these options.
 std::vector<std::string> flags_of(Options options) {
   const std::vector<ConfigEntry> before = options.effective;
   update_effective(options);
@@ -62,7 +62,7 @@ std::vector<std::string> flags_of(Options options) {
   return flags;
 }
 
-// Do the flags fit together, as those of a command line must?
+// True if the flags fit together, as a command line requires.
 bool is_legal(const Options& options, int world) {
   try {
     check_layout(options);
@@ -108,22 +108,22 @@ class Search {
  private:
   struct Candidate {
     SuggestedLayout layout;
-    double least_seconds = 0;  // that a step takes, whatever overlaps
+    double least_seconds = 0;  // lower bound of a step, with any overlap
   };
   struct Found {
     Suggestion listed;
     SuggestedLayout layout;
     RecomputeGranularity recompute = RecomputeGranularity::kNone;
-    bool whole = false;  // the forecast is of all microbatches
+    bool whole = false;  // forecast of all microbatches
   };
-  struct Outcome {  // of one layout
+  struct Outcome {  // result of one layout
     std::vector<Found> found;
-    std::vector<const char*> dropped;  // a reason each
+    std::vector<const char*> dropped;  // one reason per layout
     bool tried_overlap = false;
   };
 
-  // The ones first that may be the fastest. Those are dropped whose flags do not fit together, or that are too large
-  // without activations.
+  // Candidates by increasing lower bound of the time. Drops layouts whose flags do not fit together or whose state
+  // alone is too large.
   std::vector<Candidate> candidates() {
     std::vector<Candidate> all;
     const std::int64_t experts = options_.model.moe.num_experts;
@@ -141,7 +141,7 @@ class Search {
     return all;
   }
 
-  // With as little recomputation as may fit; infinity where nothing does. With what overlaps no more fits.
+  // Lower bound with the least recomputation that may fit; infinity if nothing fits. Overlap does not reduce memory.
   double least_seconds(SuggestedLayout layout) {
     for (const RecomputeGranularity recompute : kLessFirst) {
       if (!may_fit(layout, recompute)) continue;
@@ -155,7 +155,7 @@ class Search {
     return bounds_.memory(layout, recompute) <= static_cast<double>(spec_.most_memory);
   }
 
-  // Of these sizes.
+  // Adds all layouts of these parallel sizes.
   void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
     const bool asks_for_slots = options_.optimizer.megatron_fsdp_grad_comm_dtype != GradientDType::kAuto;
     for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
@@ -183,7 +183,8 @@ class Search {
     }
   }
 
-  // One, and where replicas are on several hosts one of each host, so that only sums of shares cross the network.
+  // Instance counts: one, and for replicas on several hosts one per host, so that only sums of shards cross the
+  // network.
   std::vector<std::int64_t> instances_of(const SuggestedLayout& layout) const {
     const std::int64_t ranks = world_ / layout.pp, of_host = spec_.rates->host_ranks;
     if (layout.sharding == ShardingStrategy::kNoShard || ranks <= of_host || ranks % of_host != 0) return {1};
@@ -204,15 +205,15 @@ class Search {
     }
   }
 
-  // Sharded weights are gathered, and sharded gradients reduced, in each microbatch: worth a look where shards of the
-  // optimizer's state leave less than half of the memory to activations.
+  // True if optimizer shards leave less than half of the memory to activations. Only then gathers of weights and
+  // reductions of gradients in each microbatch may pay off.
   bool asks_for_memory(SuggestedLayout layout) const {
     layout.sharding = ShardingStrategy::kOptim;
     return 2 * bounds_.states(layout) > static_cast<double>(spec_.most_memory);
   }
 
-  // With what overlaps too, if that may bring the layout among the best: it hides the tensor-parallel collectives at
-  // most, and takes more memory. `bound`: of a step's seconds.
+  // Forecasts the layout, also with overlap if that may be among the best. Overlap hides at most the tensor-parallel
+  // collectives, and takes more memory. `bound`: seconds of a step.
   Outcome look_at(SuggestedLayout layout, double bound) {
     Outcome outcome;
     const std::optional<Forecast> plain = try_recomputing(layout, bound, outcome);
@@ -224,9 +225,9 @@ class Search {
     return outcome;
   }
 
-  // A step's, were all tensor-parallel collectives hidden.
+  // Seconds of a step if all tensor-parallel collectives were hidden.
   static double seconds_hidden(const Forecast& plain) {
-    double left = 0;  // share of the stages' work that is no such collective
+    double left = 0;  // fraction of the stages' work outside of these collectives
     for (const StageForecast& stage : plain.stages) {
       const double busy = plain.simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
       const auto volume = stage.work.volumes.find("tp");
@@ -236,7 +237,7 @@ class Search {
     return left * plain.step->seconds;
   }
 
-  // Nothing where what fits is too slow, or nothing fits.
+  // Forecast with the least recomputation that fits; nullopt if it is too slow or nothing fits.
   std::optional<Forecast> try_recomputing(const SuggestedLayout& layout, double bound, Outcome& outcome) {
     for (const RecomputeGranularity recompute : kLessFirst) {
       if (!may_fit(layout, recompute)) continue;
@@ -267,7 +268,7 @@ class Search {
     return make_forecast(options, world_, spec);
   }
 
-  // Of a schedule that was recorded in part: the arena's layout may need a little more with all microbatches.
+  // Full forecast of a partly recorded schedule; with all microbatches the arena may need a little more memory.
   Outcome look_again(const Found& part) const {
     Outcome outcome;
     for (const RecomputeGranularity recompute : kLessFirst) {
@@ -282,7 +283,7 @@ class Search {
     return outcome;
   }
 
-  // What a step must be faster than to be listed, or to be looked at again in place of one that is not.
+  // Seconds that a step must undercut to be kept.
   double bound() const {
     return best_.size() < most_ ? std::numeric_limits<double>::infinity() : best_.back().listed.step.seconds;
   }
@@ -303,7 +304,7 @@ class Search {
     ++found_.dropped[kSlower];
   }
 
-  // Whole forecasts of those that are to be listed.
+  // Makes full forecasts of the layouts to be listed.
   void finish() {
     const auto in_part = [](const Found& found) { return !found.whole; };
     while (true) {
@@ -329,9 +330,9 @@ class Search {
   const Options& options_;
   int world_;
   SuggestSpec spec_;
-  std::size_t most_;  // that are kept until all have been looked at
+  std::size_t most_;  // number of layouts kept during the search
   LayoutBounds bounds_;
-  std::vector<Found> best_;  // the fastest first
+  std::vector<Found> best_;  // fastest first
   Suggestions found_;
 };
 

@@ -14,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kRecorded = 4;  // microbatches, of which the first is cheaper: its gradients are not added
+constexpr std::int64_t kRecorded = 4;  // microbatches; the first is cheaper, as it does not add gradients
 
 bool shards_gradients(const SuggestedLayout& layout) {
   return layout.sharding == ShardingStrategy::kOptimGrads || layout.sharding == ShardingStrategy::kOptimGradsParams;
@@ -62,7 +62,7 @@ double LayoutBounds::microbatches(const SuggestedLayout& layout) const {
 }
 
 LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranularity recompute) {
-  const bool sharded = shards_gradients(layout);  // they start anew
+  const bool sharded = shards_gradients(layout);  // each microbatch starts its gradients
   const std::int64_t recorded = std::min<std::int64_t>(kRecorded, static_cast<std::int64_t>(microbatches(layout)));
   std::shared_future<LayerCosts> found;
   {
@@ -83,11 +83,11 @@ LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranulari
     }
     found = known;
   }
-  return found.get();  // of those that ask at once one works it out
+  return found.get();  // one of the concurrent callers computes it
 }
 
-// Sharded weights are gathered for each microbatch's forward and backward, and sharded gradients reduced; those of a
-// few layers may stay, and those of the ends.
+// Seconds for units: each microbatch gathers sharded weights for forward and backward, and reduces sharded gradients. A
+// few layers, embedding and head are left out, as they may stay unsharded.
 double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   constexpr double kKept = 3;
   if (!shards_gradients(layout)) return 0;
@@ -95,7 +95,7 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   const double share = std::max(0.0, 1 - kKept * stages / static_cast<double>(options_.model.num_layers));
   const ParameterCount count = count_parameters(options_);
   const std::int64_t dense = count.total - count.routed_experts - count.embedding - count.output;
-  const auto sent = [&](std::int64_t parameters, std::int64_t parts) {  // of all of them once, by a rank
+  const auto sent = [&](std::int64_t parameters, std::int64_t parts) {  // bytes per rank for one pass over all of them
     const double ranks = static_cast<double>(world_ / parts / layout.instances);
     return static_cast<double>(parameters / parts) * (ranks - 1) / ranks;
   };
@@ -107,11 +107,11 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
          rates_.host.bandwidth;
 }
 
-// A stage works for each microbatch, and waits at least for one of each other stage: for a chunk of it, or with W put
-// off for a third. So does the last one, and a mean stage. What collectives hide behind that slows it down.
+// Lower bound for the last and a mean stage: it works for each microbatch, and waits at least for one microbatch (of a
+// chunk, or a third with delayed weight gradients) of each other stage. Hidden collectives slow the work down.
 double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity recompute) {
-  constexpr double kAlike = 0.995;  // a step's first microbatch and last layers have an op more or less
-  constexpr double kHead = 0.8;     // at least, of both ends
+  constexpr double kAlike = 0.995;  // a step's first microbatch and last layers differ by an op
+  constexpr double kHead = 0.8;     // minimum fraction of both ends
   const LayerCosts whole = costs(layout, recompute);
   const double share = layout.zero_bubble ? 1.0 / 3 : 1.0 / static_cast<double>(layout.chunks);
   const auto stages = static_cast<double>(layout.pp);
@@ -129,8 +129,8 @@ double LayoutBounds::states(const SuggestedLayout& layout) const {
   const std::size_t main = options_.model.params_dtype == DType::kFp32 ? 0 : size_of(DType::kFp32);
   const auto moments =
       static_cast<double>(main + size_of(optimizer.exp_avg_dtype) + size_of(optimizer.exp_avg_sq_dtype));
-  const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // split into so many parts, each with copies
-    const auto copies = static_cast<double>(world_ / parts / layout.instances);  // of an instance
+  const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {          // each of `parts` has copies
+    const auto copies = static_cast<double>(world_ / parts / layout.instances);  // per instance
     return static_cast<double>(parameters) / static_cast<double>(parts) *
            (weights / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
             gradients / (shards_gradients(layout) ? copies : 1) +
@@ -141,12 +141,12 @@ double LayoutBounds::states(const SuggestedLayout& layout) const {
          bytes(count.routed_experts, layout.ep * layout.pp);
 }
 
-// Of the first stage, which keeps what its layers keep of as many microbatches as there are stages, and more of chunks.
+// Bytes of the first stage, which keeps activations of as many microbatches as there are stages, and more with chunks.
 double LayoutBounds::memory(const SuggestedLayout& layout, RecomputeGranularity recompute) {
   if (options_.offload.fine_grained_activation_offloading) return states(layout);
   const LayerCosts of_layers = costs(layout, recompute);
   if (layout.pp == 1) return states(layout) + of_layers.bytes;
-  const std::int64_t layers = options_.model.num_layers / (layout.pp * layout.chunks);  // of a chunk
+  const std::int64_t layers = options_.model.num_layers / (layout.pp * layout.chunks);  // per chunk
   const std::int64_t begun = layout.chunks == 1 ? layout.pp : 2 * (layout.pp - 1) + (layout.chunks - 1) * layout.pp;
   const double kept = std::min(static_cast<double>(begun), microbatches(layout) * static_cast<double>(layout.chunks));
   return states(layout) + of_layers.bytes_per_layer * static_cast<double>(layers) * kept;

@@ -1,4 +1,4 @@
-// One of the layouts that --suggest weighs, and the least that it takes.
+// Layout that --suggest considers, and lower bounds of its costs.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +23,25 @@ struct SuggestedLayout {
   bool zero_bubble = false;
   std::int64_t micro_batch_size = 1;
   ShardingStrategy sharding = ShardingStrategy::kNoShard;
-  std::int64_t instances = 1;  // groups of neighbouring replicas, each of which shares all of it out
-  bool overlaps = false;       // tensor-parallel collectives with products
+  std::int64_t instances = 1;  // groups of adjacent replicas, each of which holds all shards
+  bool overlaps = false;       // tensor-parallel collectives with GEMMs
 };
 
-// Whether ranks hold copies of anything, as tensor-parallel ones may of experts.
+// True if ranks hold copies of any parameter, as tensor-parallel ranks may of experts.
 bool has_replicas(const ModelConfig& model, std::int64_t world, const SuggestedLayout& layout);
-// Whether tensor-parallel collectives can run beside products.
+// True if tensor-parallel collectives can overlap with GEMMs.
 bool can_overlap(const ModelConfig& model, const SuggestedLayout& layout);
 Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGranularity recompute);
 
-// Lower bounds of what a layout takes, without recording it: by the costs of a few of its layers, which pipelines,
-// schedules and sharding leave as they are. `options` and `rates` outlive it. Threads may ask at once.
+// Lower bounds of a layout's costs from the costs of a few of its layers, without a recording. Pipelines, schedules and
+// sharding do not change these costs. `options` and `rates` outlive it. Thread-safe.
 class LayoutBounds {
  public:
   LayoutBounds(const Options& options, int world, const Rates& rates)
       : options_(options), world_(world), rates_(rates) {}
 
   double seconds(const SuggestedLayout& layout, RecomputeGranularity recompute);
-  // Bytes of weights, gradients, main parameters and moments alone, without slots of units.
+  // Bytes of weights, gradients, main parameters and moments, without slots of units.
   double states(const SuggestedLayout& layout) const;
   double memory(const SuggestedLayout& layout, RecomputeGranularity recompute);  // bytes, with activations
 

@@ -25,7 +25,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kUntimedTokens = 3;  // those of the prefill, of the eager step and of the captured one
+constexpr std::int64_t kUntimedTokens = 3;  // of the prefill, the eager step and the captured step
 
 std::size_t bytes_of(std::int64_t tokens) { return static_cast<std::size_t>(tokens) * sizeof(std::int32_t); }
 
@@ -50,7 +50,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
                   host_.allocate_as<std::int32_t>(static_cast<std::size_t>(most.sequences))} {
   const bool shares = ranks != nullptr && ranks->size() > 1;
   CudaStream* const cuda = compute_.cuda();
-  if (cuda != nullptr && !shares) cuda->let_start_early();  // most of a step's kernels are small
+  if (cuda != nullptr && !shares) cuda->let_start_early();  // most kernels of a step are short
   const ModelConfig& model = options.model;
   if (shares) share_out(gpt_, *ranks);
   gpt_.parameters->allocate(pool_, model.params_dtype, std::nullopt);
@@ -67,7 +67,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
         {.name = named.name, .segment = named.segment.get(), .module = named.module, .unit = named.layer_unit});
   runner_ = std::make_unique<SegmentRunner>(ctx_, std::move(entries));
   if (device == DeviceType::kPlan) return;
-  // The arena takes its memory once.
+  // The arena allocates its memory once.
   prefill_plan_ = plan(most, true);
   const ArenaPlan step = plan(most, false);
   arena_.use(step.peak_bytes > prefill_plan_.peak_bytes ? step : prefill_plan_);
@@ -76,7 +76,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
 
 Generator::~Generator() {
   try {
-    compute_.synchronize();  // it may read what goes before it
+    compute_.synchronize();  // the copy may read what precedes it
   } catch (const std::exception&) {
   }
 }
@@ -191,7 +191,7 @@ void Generator::generate(std::span<const std::int32_t> prompts, const Sizes& siz
           "Generator::generate: prompts and new tokens do not fit");
   speed_ = {};
   if (count == 0) return;
-  compute_.synchronize();  // a call that `emit` ended by throwing left a step under way
+  compute_.synchronize();  // an earlier call may have left a step running when `emit` threw
   prefill_plan_ = plan(sizes, true);
   arena_.use(prefill_plan_);
   prefill(prompts, sizes);
@@ -209,7 +209,7 @@ void Generator::generate(std::span<const std::int32_t> prompts, const Sizes& siz
     }
     if (!emit({host_drawn_[i % 2], static_cast<std::size_t>(sizes.sequences)})) break;
   }
-  compute_.synchronize();  // a step may be under way
+  compute_.synchronize();  // a step may be running
 }
 
 void check_memory(const Options& options, const Generator::Sizes& most, int ranks, std::size_t free) {

@@ -1,6 +1,6 @@
-// Continues prompts with a KV cache, on the same segments as training: one prefill, then one token of each prompt a
-// step. What a step reads that varies lies on the device, the drawn tokens too, so that a step is one replayed graph
-// and is enqueued before the host has seen the token of the step before.
+// Text generation with a KV cache, on the same segments as training: one prefill, then one token of each prompt per
+// step. All varying inputs of a step are on the device, also the sampled tokens. A step thus is one replayed graph, and
+// is enqueued ahead of the host's read of the previous token.
 #pragma once
 
 #include <functional>
@@ -24,29 +24,29 @@ namespace megalith {
 class Generator {
  public:
   struct Sizes {
-    std::int64_t sequences = 1;  // side by side
-    std::int64_t prompt = 0;     // tokens of each
-    std::int64_t tokens = 0;     // likewise, with those that are drawn
+    std::int64_t sequences = 1;  // generated in one batch
+    std::int64_t prompt = 0;     // tokens per sequence
+    std::int64_t tokens = 0;     // tokens per sequence, with the sampled tokens
   };
   struct Speed {
-    std::int64_t tokens = 0;  // of all sequences, drawn while the clock ran
+    std::int64_t tokens = 0;  // sampled tokens of all sequences, while the clock ran
     double seconds = 0;
   };
-  // Called with one token of each sequence, for each position; says whether to go on.
+  // Callback with one token of each sequence, for each position; returns true to continue.
   using Emit = std::function<bool(std::span<const std::int32_t>)>;
 
-  // `options.model` is resolved, vocabulary included; `most` bounds every call of generate(). `ranks`, or null: share
-  // out the weights; all of them make the same calls, and no step is a graph.
+  // `options.model` is resolved, with the vocabulary; `most` bounds every call of generate(). `ranks` shard the weights
+  // and make the same calls, without graphs; null: one rank.
   Generator(const Options& options, DeviceType device, const Sizes& most, Communicator* ranks = nullptr,
             Instruments instruments = {});
 
   ~Generator();
 
-  // What a generator of so many ranks takes on each.
+  // Memory of a generator on each of a number of ranks.
   struct Bytes {
-    std::size_t weights = 0;   // shards, slots and what stays whole
-    std::size_t kv_cache = 0;  // and what else lasts
-    std::size_t arena = 0;     // of a step
+    std::size_t weights = 0;   // shards, slots and unsharded weights
+    std::size_t kv_cache = 0;  // with other memory that lasts
+    std::size_t arena = 0;     // per step
     std::size_t total() const { return weights + kv_cache + arena; }
   };
   static Bytes bytes(const Options& options, const Sizes& most, int ranks);
@@ -54,17 +54,17 @@ class Generator {
   ParameterStore& parameters() { return *gpt_.parameters; }
   Stream& compute() { return compute_; }
 
-  // `prompts` is [sizes.sequences, sizes.prompt], at least one token each.
+  // Generates tokens; `prompts` is [sizes.sequences, sizes.prompt], at least one token each.
   void generate(std::span<const std::int32_t> prompts, const Sizes& sizes, const Emit& emit);
 
-  // Of the last generate(): of the steps behind the first few, which set libraries up and capture.
+  // Speed of the last generate(), without the first steps, which set up libraries and capture.
   Speed speed() const { return speed_; }
-  // The captured step of so many sequences; null before there is one.
+  // Captured step for this number of sequences; null if there is none.
   const Graph* graph(std::int64_t sequences) const;
   const ShardedForward* shards() const { return shards_.get(); }  // null on one rank
 
  private:
-  // What a call for so many sequences needs; kept, because its graph is.
+  // State of calls for a number of sequences; kept, as its graph is kept.
   struct Batch {
     KvCache cache = {};
     ArenaPlan plan = {};  // of a step
@@ -73,14 +73,14 @@ class Generator {
   };
   struct Numbers {          // on the device
     std::int32_t start;     // position of the step's first token
-    std::int32_t position;  // of the token to be drawn
+    std::int32_t position;  // position of the token to be sampled
   };
 
   Batch& batch_of(std::int64_t sequences);
   ArenaPlan plan(const Sizes& sizes, bool prefill) const;
-  // Reads `prompts`, draws the tokens that follow them.
+  // Reads `prompts` and samples the next tokens.
   void prefill(std::span<const std::int32_t> prompts, const Sizes& sizes);
-  // Reads the tokens drawn last, and draws the next: enqueues it, by the graph where there is one.
+  // Enqueues a step that reads the last tokens and samples the next, as a graph if there is one.
   void step(std::int64_t sequences);
   void enqueue(std::int64_t sequences, std::int64_t length, const Tensor& tokens);
   void copy_drawn(std::int64_t sequences, std::int64_t turn);  // to the host
@@ -101,15 +101,14 @@ class Generator {
   HostArena host_;
   Numbers* host_numbers_;
   std::int32_t* host_prompts_;
-  std::int32_t* host_drawn_[2];  // in turn
+  std::int32_t* host_drawn_[2];  // used alternately
   Event read_[2] = {Event("token read"), Event("token read")};
   ArenaPlan prefill_plan_;
-  std::map<std::int64_t, Batch> batches_;  // by the number of sequences
+  std::map<std::int64_t, Batch> batches_;  // by number of sequences
   Speed speed_;
 };
 
-// Exit code 6 where a rank's part of it is more than `free` bytes, with the ranks that would do; 0: nobody knows what
-// is free.
+// Exit code 6 if a rank needs more than `free` bytes; the error reports a sufficient number of ranks. 0: unknown.
 void check_memory(const Options& options, const Generator::Sizes& most, int ranks, std::size_t free);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// generate: continues a prompt with a checkpoint of train. Under mpirun its ranks share out the weights.
+// generate: continues a prompt with a checkpoint of train. Under mpirun its ranks shard the weights.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,10 +42,10 @@ namespace megalith {
 
 namespace {
 
-// The model as the checkpoint describes it; sampling as the command line says.
+// Options with the model of the checkpoint and the sampling of the command line.
 Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   Options options = options_from_config(App::kPlan, checkpoint.state().config, own_options());
-  options.parallel = {};  // one rank, whatever the layout was
+  options.parallel = {};  // one rank, for any layout of the checkpoint
   options.train.global_batch_size = 0;
   options.train.rampup_batch_size.clear();
   options.generate = command_line.generate;
@@ -54,7 +54,7 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   options.memory.cuda_graph_impl =
       command_line.is_default("cuda-graph-impl") ? CudaGraphImpl::kLocal : command_line.memory.cuda_graph_impl;
   take_copied_files(options.data, checkpoint);
-  // What has no copy may have moved since.
+  // Files without a copy may have moved.
   for (std::string DataOptions::*file :
        {&DataOptions::vocab_file, &DataOptions::merge_file, &DataOptions::tokenizer_model}) {
     if (!(command_line.data.*file).empty()) options.data.*file = command_line.data.*file;
@@ -63,7 +63,7 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   return options;
 }
 
-// Also where a tokenizer's size and kind are the same, other files give other ids.
+// Tokenizer of the checkpoint. Other files give other ids even for a tokenizer of equal kind and size.
 Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint& checkpoint) {
   Tokenizer tokenizer = run_tokenizer(options, &checkpoint).tokenizer;
   if (tokenizer.identity() == checkpoint.state().tokenizer) return tokenizer;
@@ -73,7 +73,7 @@ Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint
                 .remedy = "the tokenizer's files have changed; name the ones it was trained with"});
 }
 
-// How many tokens to add to a prompt of so many: as --max-new-tokens says; its default ends where the positions do.
+// Number of tokens after a prompt of a given length: --max-new-tokens; by default up to the last position.
 std::int64_t new_tokens(const Options& options, const Options& command_line, std::int64_t prompt) {
   const ModelConfig& model = options.model;
   const std::int64_t wanted = options.generate.max_new_tokens;
@@ -90,11 +90,11 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
                 .remedy = most > 0 ? "lower it" : "shorten it"});
 }
 
-// Shows the first continuation token by token, and the others behind it. What comes behind an end of document is left
+// Printer of continuations: the first token by token, the others after it. Text after the end of a document is left
 // out.
 class Continuations {
  public:
-  // Of several ranks one shows what all draw.
+  // One of several ranks prints the tokens that all ranks sample.
   Continuations(const Options& options, const Tokenizer& tokenizer, bool shows)
       : shows_(shows),
         prompt_(options.generate.prompt),
@@ -128,7 +128,7 @@ class Continuations {
  private:
   struct Text {
     Utf8Stream stream;
-    std::string waiting;  // to be shown
+    std::string waiting;  // text to be printed
     bool ended = false;
   };
 
@@ -152,7 +152,7 @@ std::string speed_line(const Generator::Speed& speed) {
                      static_cast<double>(speed.tokens) / speed.seconds);
 }
 
-// What flags and checkpoint say.
+// Request of the flags and the checkpoint.
 struct Request {
   Options options;
   std::optional<LoadedCheckpoint> checkpoint;
@@ -177,14 +177,14 @@ Request read_request(const Options& command_line, Communicator& world) {
     request.tokenizer = tokenizer_of_checkpoint(options, *request.checkpoint);
     complete_options(options, *request.tokenizer, 1);
     request.tokenizer->encode(options.generate.prompt, request.prompt);
-    // What stands before the first word of a document.
+    // EOD precedes the first word of a document.
     if (request.prompt.empty()) request.prompt.push_back(request.tokenizer->eod());
     request.new_tokens = new_tokens(options, command_line, std::ssize(request.prompt));
   });
   return request;
 }
 
-// `mpi` is null where one process is alone, and `world` that of its ranks.
+// Runs one rank. For a single process `mpi` is null and `world` has one rank.
 ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const bool shows = world.rank() == 0;
   Parsed parsed;

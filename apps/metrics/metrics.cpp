@@ -69,9 +69,9 @@ std::string array_of(const Items& items, const Text& text) {
   return "[" + out + "]";
 }
 
-// A value as JSON; none where it is absent.
+// Visitor that prints a value as JSON; none for an absent value.
 struct ValueText {
-  bool rounds = false;  // doubles, to six digits
+  bool rounds = false;  // doubles with six digits
   double scale = 1;
 
   std::optional<std::string> operator()(std::int64_t value) const { return fmt::to_string(value); }
@@ -84,7 +84,7 @@ struct ValueText {
   std::optional<std::string> operator()(const std::optional<Value>& value) const {
     return value ? (*this)(*value) : std::nullopt;
   }
-  // An array for each row of which the first layer has a value.
+  // Prints an array for each row of which the first layer has a value.
   std::optional<std::string> operator()(const std::vector<ExpertLoad>& loads) const {
     if (loads.empty()) return std::nullopt;
     ObjectWriter object;
@@ -128,14 +128,14 @@ void move_away(const std::string& path) {
   }
 }
 
-// Rewrites the file without the lines after `last_step`; through a second file, so that a crash loses nothing.
+// Removes the lines after `last_step`. Writes a second file, so that a crash loses nothing.
 void keep_until(const std::string& path, std::int64_t last_step) {
   LineReader lines(path, {.line_bytes = kMaxMetricsLineBytes});
   OutputFile out(path, kScope);
   while (const std::optional<LineReader::Line> line = lines.next()) {
     const std::optional<std::int64_t> iteration = line->is_too_long ? std::nullopt : iteration_of(line->text);
     const std::string got = iteration ? "" : escaped_short(std::string(line->text));
-    if (!lines.has_end()) break;  // torn
+    if (!lines.has_end()) break;  // torn line
     if (!iteration) {
       refuse_format(fmt::format("{}:{}", path, lines.number()), "a line of --metrics-jsonl", got,
                     "the file was left as it is; name another one");
@@ -147,7 +147,7 @@ void keep_until(const std::string& path, std::int64_t last_step) {
   out.commit();
 }
 
-// Does it break off within a line? It has bytes.
+// True if the file, which is not empty, ends within a line.
 bool is_torn(const std::string& path) {
   const File file = File::open(path);
   std::byte last{};
@@ -160,7 +160,7 @@ File open_log(const std::string& path, bool evaluates_only, std::int64_t resumed
   try {
     const std::optional<PathInfo> before = look_at(path);
     if (before && before->type == EntryType::kFile && before->size > 0) {
-      if (evaluates_only) {  // a training run may be writing to the file: it must not be replaced
+      if (evaluates_only) {  // must not replace the file, which a training run may be writing
         if (is_torn(path)) keep_until(path, std::numeric_limits<std::int64_t>::max());
       } else if (resumed_step > 0) {
         keep_until(path, resumed_step);

@@ -51,7 +51,7 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
     const std::optional<double> value = line.values.at(static_cast<std::size_t>(row - step_schema().data()));
     if (value && field.show != nullptr) out += fmt::format(" {}: {} |", field.name, field.show(*value));
   }
-  // Fields that Megatron's line does not have come last.
+  // Fields beyond Megatron's line come last.
   if (const std::optional<double> tokens = line.values.at(index_of("tokens_per_second")); tokens && line.ranks > 1)
     out += fmt::format(" tokens/s/GPU: {} |", token_rate(*tokens / line.ranks));
   if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
@@ -126,7 +126,7 @@ LogLine StepLog::line_of_window(const StepMetrics& last) const {
   return line;
 }
 
-// By the clock since the first step, so that evaluations and saves between steps count.
+// Estimates from the time since the first step, which includes evaluations and saves between steps.
 void StepLog::estimate(const StepMetrics& metrics) {
   if (is_first_) first_ = {metrics.iteration, Clock::now()};
   const std::int64_t steps = metrics.iteration - first_.iteration;

@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;
 constexpr std::size_t kMaxLineValues = std::size_t{1} << 17;
 constexpr std::size_t kMaxSteps = std::size_t{1} << 22;
-// Far beyond any run, and small enough that sums and the conversion to double are exact.
+// Bound beyond any run; sums and the conversion to double stay exact.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 48;
 constexpr std::size_t kMaxCategories = 1000;
 constexpr double kMaxSigned = static_cast<double>(kMaxCount);
@@ -35,7 +35,7 @@ std::optional<Json> parse(std::string_view line) {
   try {
     return parse_strict_json(line, "", kMaxLineValues);
   } catch (const Error&) {
-    return std::nullopt;  // the line itself says what is wrong with it
+    return std::nullopt;  // reading the line will report the error
   }
 }
 
@@ -47,7 +47,7 @@ std::optional<std::int64_t> iteration_in(const std::optional<Json>& line) {
   return step <= std::uint64_t{kMaxCount} ? std::optional(static_cast<std::int64_t>(step)) : std::nullopt;
 }
 
-// A line's members; keys that nobody asks for are left to later versions.
+// Members of a line; unknown keys belong to later versions.
 class Line {
  public:
   Line(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
@@ -71,7 +71,7 @@ class Line {
     const Json* const value = find(key);
     return value == nullptr ? "" : json_text(*value, kMaxMetricsLineBytes, place_of(key));
   }
-  // From 0 to `most` each, or with `allows_null` null, which is NaN.
+  // Numbers from 0 to `most`; with `allows_null` a null is NaN.
   std::vector<double> numbers(std::string_view key, bool allows_null, double most = kMaxSigned) const {
     const Json* const value = find(key);
     if (value == nullptr || !value->is_array())
@@ -89,13 +89,13 @@ class Line {
     return numbers;
   }
   bool has(std::string_view key) const { return find(key) != nullptr; }
-  // Of the object under `key`; null where there is none.
+  // Members of the object under `key`; null without such an object.
   const Json* members(std::string_view key) const {
     const Json* const value = find(key);
     if (value != nullptr && !value->is_object()) refuse(key, "an object", *value);
     return value;
   }
-  // Of the array of objects under `key`; none where it is not there.
+  // Objects of the array under `key`; empty without such an array.
   std::vector<Line> objects(std::string_view key) const {
     const Json* const value = find(key);
     if (value == nullptr) return {};
@@ -125,7 +125,7 @@ class Line {
 template <class Owner>
 void read_rows(std::span<const Metric<Owner>> schema, const Line& line, Owner& owner);
 
-// Takes a row's member out of a line; what is absent or null is NaN where it is a number.
+// Visitor that reads a row's member from a line; an absent or null number is NaN.
 struct Reading {
   const Line& line;
   std::string_view key;
@@ -140,7 +140,7 @@ struct Reading {
   void operator()(std::optional<Value>& value) const {
     if (const std::optional<double> number = line.number(key)) value = bounded<Value>(*number);
   }
-  // Arrays of one number a layer, all as long as that of the layers.
+  // Reads arrays of one number per layer, all as long as the array of layers.
   void operator()(std::vector<ExpertLoad>& loads) const {
     const Json* const object = line.members(key);
     if (object == nullptr) return;
@@ -177,7 +177,7 @@ struct Reading {
     if constexpr (std::is_floating_point_v<Value>) return static_cast<Value>(number);
     return static_cast<Value>(std::clamp(number, -kMaxSigned, kMaxSigned));
   }
-  // A loss of the router is as large as it gets.
+  // Reads a loss of the router, which has no upper bound.
   template <class Value>
   static constexpr double most_of() {
     if constexpr (!std::is_arithmetic_v<Value>) {

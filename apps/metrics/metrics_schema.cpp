@@ -9,7 +9,7 @@
 
 namespace megalith {
 
-// fmt prints NaN in capitals with E; the rest of the program writes it small.
+// Number with E notation. fmt prints NaN in capitals with E; the rest of the program prints it in lowercase.
 std::string scientific(double value) {
   return std::isfinite(value) ? fmt::format("{:.6E}", value) : fmt::format("{}", std::abs(value));
 }
@@ -28,7 +28,7 @@ constexpr const char* kByDriver = "where the free memory of the GPUs shows it, a
 std::string count(double value) { return fmt::format("{:.0f}", value); }
 std::string one_digit(double value) { return fmt::format("{:.1f}", value); }
 std::string three_digits(double value) { return fmt::format("{:.3f}", std::abs(value)); }  // no -nan
-// A CPU has less than one TFLOP/s.
+// TFLOP/s with three digits below 10, since a CPU has less than one.
 std::string tflops(double value) { return fmt::format("{:.{}f}", value, value < 10 ? 3 : 1); }
 
 using Number = std::optional<double>;

@@ -1,6 +1,6 @@
-// The tables of what a run measures: a row gives a measurement's key, member, unit, TensorBoard tag, field of the log
-// line and chart. The writer and reader of --metrics-jsonl, TensorBoard, the log line, `report` and docs/metrics.md are
-// made from them. A new measurement is a member of StepMetrics (or of what it holds) and a row.
+// Tables of a run's measurements: a row gives the key, member, unit, TensorBoard tag, log line field and chart of a
+// measurement. --metrics-jsonl and its reader, TensorBoard, the log line, `report` and docs/metrics.md use these
+// tables. A new measurement is a member of StepMetrics (or of a nested struct) and a row.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace megalith {
 
-// The last is derived from others: shown, but without a key of its own.
+// Source of a value. A function derives its value from other rows: shown, but without a key.
 template <class Owner>
 using Member =
     std::variant<std::int64_t Owner::*, bool Owner::*, float Owner::*, double Owner::*,
@@ -24,32 +24,32 @@ using Member =
                  std::vector<ExpertLoad> Owner::*, std::optional<OffloadMetrics> Owner::*, NamedBytes Owner::*,
                  std::optional<double> (*)(const Owner&)>;
 
-// A scalar of TensorBoard. `place` orders those of a step.
+// Scalar of TensorBoard; `place` orders the scalars of a step.
 struct Tag {
   std::string_view name = {};
   int place = 0;
-  bool by_samples = false;  // also "NAME vs samples"
-  bool is_detail = false;   // only in the steps of the log line
-  double scale = 1;         // of the value in JSON
+  bool by_samples = false;  // also as "NAME vs samples"
+  bool is_detail = false;   // only in steps with a log line
+  double scale = 1;         // of the JSON value
 };
 
-// A field of the log line, of the steps since the last line. A mean leaves out what is not finite.
+// Field of the log line over the steps since the last line; a mean skips values that are not finite.
 enum class Over : std::uint8_t { kLast, kMean, kMeanOverTime, kSum };
 struct LogField {
   std::string_view name = {};
-  int place = 0;  // orders the fields
+  int place = 0;  // order of the field
   std::string (*show)(double) = nullptr;
   Over over = Over::kLast;
 };
 
-// A line chart of `report`. Left out where no step has a value, or all are zero.
+// Line chart of `report`; left out if no step has a value other than zero.
 enum class ChartSection : std::uint8_t { kSteps, kExperts, kOffload };
 struct ChartRow {
   std::string_view title = {};
   ChartSection section = ChartSection::kSteps;
 };
 
-// Objects in which a row is written, as bits.
+// Objects that contain a row, as bits.
 enum MetricPart : std::uint8_t { kOfStep = 1, kOfEvaluation = 2, kOfSums = 4, kOfStage = 8, kOfAll = 15 };
 
 inline constexpr std::string_view kAlways = "always";
@@ -57,7 +57,7 @@ inline constexpr std::string_view kAlways = "always";
 struct MetricTraits {
   std::string_view when = kAlways;
   unsigned parts = kOfAll & ~kOfEvaluation;
-  double scale = 1;    // of the member, to its unit
+  double scale = 1;    // from the member to its unit
   bool exact = false;  // KEY_hex has the bits
   Tag tag = {};
   LogField log = {};
@@ -76,7 +76,7 @@ struct Metric {
 };
 
 std::span<const Metric<StepMetrics>> step_schema();
-std::span<const Metric<ExpertLoad>> expert_schema();     // the arrays of "experts", an entry a layer
+std::span<const Metric<ExpertLoad>> expert_schema();     // arrays of "experts", one entry per layer
 std::span<const Metric<OffloadStats>> offload_schema();  // "offload" (kOfSums) and its "stages" (kOfStage)
 
 std::string scientific(double value);  // "3.000000E-04"
@@ -92,7 +92,7 @@ std::optional<double> number_in(const std::optional<Value>& value) {
   return value ? number_in(*value) : std::nullopt;
 }
 
-// The number in the row's unit; none where it is absent or not a number.
+// Number in the row's unit; none if absent or not a number.
 template <class Owner>
 std::optional<double> number_of(const Metric<Owner>& metric, const Owner& owner) {
   const std::optional<double> number =
@@ -100,7 +100,7 @@ std::optional<double> number_of(const Metric<Owner>& metric, const Owner& owner)
   return number ? std::optional(metric.traits.scale * *number) : std::nullopt;
 }
 
-// The rows with a name or label in `column` (MetricTraits::tag or log), by its `place`.
+// Rows with a name or label in `column` (MetricTraits::tag or log), ordered by `place`.
 template <class Owner, class Column>
 std::vector<const Metric<Owner>*> in_order(std::span<const Metric<Owner>> schema, Column MetricTraits::*column) {
   std::vector<const Metric<Owner>*> rows;

@@ -1,4 +1,4 @@
-// What is measured of a training step. metrics_schema.h says of each member its key, unit and where it is shown.
+// Measurements of a training step; metrics_schema.h gives the key, unit and outputs of each member.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace megalith {
 using NamedBytes = std::vector<std::pair<std::string, std::int64_t>>;
 
 struct OffloadMetrics {
-  OffloadStats sums;                   // over all ranks; without times
-  std::vector<OffloadStats> stages{};  // of a step whose copies were timed: worst_of_stages (apps/summary)
+  OffloadStats sums;                   // over all ranks, without times
+  std::vector<OffloadStats> stages{};  // of a step with timed copies: worst_of_stages (apps/summary)
 };
 
 struct StepMetrics {

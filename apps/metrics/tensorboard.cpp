@@ -46,7 +46,7 @@ struct TensorBoardLog::Records {
       for (const Metric<ExpertLoad>* const row : in_order(expert_schema(), &MetricTraits::tag))
         add(*row, fmt::format("{}{}_layer_{}", tag.name, row->traits.tag.name, load.layer), number_of(*row, load));
   }
-  // Sums, and of stages the most.
+  // Adds sums, and maxima over the stages.
   void add_offload(const Tag& tag, const OffloadMetrics& offload) {
     for (const Metric<OffloadStats>* const row : in_order(offload_schema(), &MetricTraits::tag)) {
       std::optional<double> value;

@@ -1,12 +1,12 @@
-// Event files for TensorBoard (--tensorboard-dir), with Megatron's tags: each step's loss, learning rate, batch size,
-// gradient norm, time, throughput and memory, and validation losses. Of each layer of experts, in the steps of the log
-// line alone, what ExpertLoad has ("moe/load_max_layer_3"). Of activations on the host, also where copies were timed,
-// what StepMetrics::offload has, of times the longest ("offload/copy_out_seconds"). The main ones also by consumed
-// samples ("lm loss vs samples"), in a second file in the folder "by-samples", a run of its own to TensorBoard, since
-// all tags of a folder share one step number. Rank 0 only.
+// TensorBoard event files (--tensorboard-dir) with Megatron's tags, on rank 0. Each step has loss, learning rate, batch
+// size, gradient norm, time, throughput, memory and validation losses. Steps with a log line also have ExpertLoad of
+// each MoE layer ("moe/load_max_layer_3"). Runs with offload have StepMetrics::offload, with maximum times if copies
+// were timed ("offload/copy_out_seconds"). The main tags are also written by consumed samples ("lm loss vs samples"),
+// to a second file in the folder "by-samples": TensorBoard shows it as a separate run, since all tags of a folder share
+// one step number.
 //
-// A run's files begin with a session start, at which TensorBoard drops the points of earlier files from that step on:
-// those that a killed run wrote after its last checkpoint do not appear twice.
+// A run's files begin with a session start, at which TensorBoard drops the points of earlier files from that step.
+// Points that a killed run wrote after its last checkpoint thus appear once.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace megalith {
 
-// Steps between entries, and between those with experts and offload.
+// Steps between entries, and between entries with experts and offload.
 struct TensorBoardIntervals {
   std::int64_t entries = 1;
   std::int64_t details = 1;
@@ -28,14 +28,14 @@ struct TensorBoardIntervals {
 
 class TensorBoardLog {
  public:
-  // Makes the folders and a new file events.out.tfevents.TIME.HOST.PID in each. `start`: what was done before the run;
-  // without it they add to what is there and start no session. Fails with kFileIo; what cannot be written later is
-  // tried again at each step.
+  // Creates the folders and a new file events.out.tfevents.TIME.HOST.PID in each. `start`: progress ahead of the run;
+  // without it the files add to existing files and start no session. Fails with kFileIo. Later failed writes are tried
+  // again at each step.
   TensorBoardLog(const std::string& folder, std::optional<RunProgress> start, TensorBoardIntervals intervals = {});
   TensorBoardLog(const TensorBoardLog&) = delete;
   TensorBoardLog& operator=(const TensorBoardLog&) = delete;
 
-  void write(const StepMetrics& metrics);  // if it is time for an entry
+  void write(const StepMetrics& metrics);  // only if an entry is due
   void write(const EvaluationMetrics& metrics);
 
  private:

@@ -1,5 +1,5 @@
-// plan: what a run would take, for any number of ranks, without running it: layout, parameters, memory by owner, FLOPs,
-// communication, and with a machine's rates the time of a step; or which layouts would be the fastest.
+// plan: forecast of a run on any number of ranks without running it: layout, parameters, memory by owner, FLOPs,
+// communication, and with a machine's rates the time of a step or the fastest layouts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace megalith {
 
 namespace {
 
-// As training decides it: by the memory that --rates gives a device.
+// Decides as training does, by the device memory in --rates.
 void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   const auto room = static_cast<std::size_t>(rates.device_memory - rates.device_reserve);
   const std::size_t whole = forecast.step->most_memory;
@@ -68,13 +68,13 @@ ExitCode forecast(int argc, char** argv) {
   std::optional<Rates> rates;
   if (!options.forecast.rates.empty()) {
     rates = read_rates(options.forecast.rates);
-    if (options.is_default("device")) options.device = DeviceType::kCuda;  // rates mostly are of GPUs
+    if (options.is_default("device")) options.device = DeviceType::kCuda;  // most rates are of GPUs
     options.machine.host_share = share_of_rank(static_cast<std::size_t>(rates->host_memory),
                                                static_cast<std::size_t>(std::min(world, rates->host_ranks)));
   }
   if (options.forecast.suggest) {
     refuse_layout_flags(options);
-    complete_options(options, tokenizer_of(options), 1);  // the sizes of the model; the layout is looked for
+    complete_options(options, tokenizer_of(options), 1);  // sizes of the model; the search chooses the layout
     print_suggestions(options, *rates);
     return ExitCode::kOk;
   }

@@ -1,4 +1,4 @@
-// The JSON document of `plan --json`: sizes in bytes, times in seconds, nothing rounded.
+// JSON document of `plan --json`: sizes in bytes, times in seconds, without rounding.
 #pragma once
 
 #include <string>

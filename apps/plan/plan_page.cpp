@@ -29,7 +29,7 @@ Json tiles(const StepForecast& step) {
        Json::array({bytes_text(static_cast<std::int64_t>(step.most_memory)), "memory of the fullest rank"})});
 }
 
-// Of the step, or where that has more boxes than a page should, of one with fewer microbatches.
+// Schedule of the step, or of fewer microbatches if the step has too many boxes for a page.
 Json picture(const Forecast& forecast) {
   const PipelineLayout& pipeline = forecast.config.pipeline;
   const auto boxes_each = static_cast<std::int64_t>(3 * pipeline.placement.num_parts());

@@ -1,4 +1,4 @@
-// The HTML page of plan --html: what a run is forecast to take, with a picture of its schedule.
+// HTML page of plan --html: forecast of a run, with a chart of its schedule.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ namespace megalith {
 
 namespace {
 
-// A name and a number, and what is said of it.
+// Columns of a name, a number, and a note.
 const std::vector<Table::Column> kNumbers = {{.width = 29, .is_text = true}, {.width = 15}};
 const std::vector<Table::Column> kBytes = {{.width = 25, .is_text = true}, {.width = 16}};
 
@@ -49,11 +49,11 @@ std::string said_layers(const std::vector<GptPart>& parts) {
   return text;
 }
 
-// Which rank is what: a line for each tensor-parallel group, whose ranks are neighbours.
+// Table of the ranks: one line per tensor-parallel group, whose ranks are adjacent.
 Table mesh_table(const MeshSizes& mesh) {
   constexpr int kMostLines = 64;
   if (mesh.world() == 1) return {};
-  const bool shared = mesh.cp > 1;  // sequences
+  const bool shared = mesh.cp > 1;  // sequences are split
   Table table{.title = fmt::format("mesh (rank = tp + {} x ({}dp + {} x pp){})", mesh.tp,
                                    shared ? fmt::format("cp + {} x (", mesh.cp) : "", mesh.dp, shared ? ")" : "")};
   const auto tp = static_cast<int>(mesh.tp);
@@ -163,7 +163,7 @@ Table memory_table(const MemoryUse& use, const StepPlans& plans, const std::stri
   return table;
 }
 
-// Of sharded units, in a step; with rates also how long the compute stream waits for them.
+// Adds the communication of sharded units in a step; with rates also the compute stream's waits for them.
 void add_units(Table& table, const Forecast& forecast) {
   for (const StageForecast& stage : forecast.stages) {
     const auto said = [&](const char* verb, const AxisVolume& volume, double exposed) {
@@ -172,7 +172,7 @@ void add_units(Table& table, const Forecast& forecast) {
     };
     const StepWork& work = stage.work;
     if (work.gathers.calls + work.reductions.calls == 0) continue;
-    // With --fsdp-reduce-grads last the gradients of all units are reduced together, as without units.
+    // With --fsdp-reduce-grads last all gradients are reduced together, as without units.
     const std::string reduced = work.reductions.calls == 0
                                     ? "reduced once a step, in the lines above"
                                     : said("reduced", work.reductions, stage.times.exposed_reductions);
@@ -207,7 +207,7 @@ Table communication_table(const Forecast& forecast) {
                           {.width = 13, .head = "one after the other"}}};
   if (many) table.columns.insert(table.columns.begin(), {.width = 17, .is_text = true, .head = "stages"});
   for (std::size_t s = 0; s < stages.size();) {
-    std::size_t end = s;  // stages that communicate alike share their lines
+    std::size_t end = s;  // stages with equal communication share lines
     while (end < stages.size() && stages[end].work.volumes == stages[s].work.volumes) ++end;
     for (const auto& [axis, volume] : stages[s].work.volumes) {
       std::vector<std::string> cells;
@@ -257,7 +257,7 @@ std::string said_way(const Options& options, const Forecast& forecast) {
   return fmt::format("alltoall: each token to the ranks that it chose{}", padded ? ", in equal parts" : "");
 }
 
-// Layers of experts of a stage.
+// Number of MoE layers of a stage.
 std::int64_t layers_of(const Options& options, const Forecast& forecast, int stage) {
   const ModelConfig& model = options.model;
   std::int64_t layers = 0;

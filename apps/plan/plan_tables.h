@@ -1,4 +1,4 @@
-// What `plan` prints and its page shows: a table for each subject.
+// Tables of `plan` and its page, one per subject.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace megalith {
 
-// `rates`: null where the machine is not known.
+// Tables of a forecast; `rates`: null for an unknown machine.
 std::vector<Table> plan_tables(const Options& options, const Forecast& forecast, const Rates* rates);
-// Experts that ranks share; no rows where each rank has all of them.
+// Table of expert-parallel ranks; without rows if each rank has all experts.
 Table experts_table(const Options& options, const Forecast& forecast);
-// Copies between device and host in a step.
+// Table of copies between device and host in a step.
 Table copies_table(const Forecast& forecast);
-// Of --suggest; `memory` in bytes, of a device.
+// Tables of --suggest; `memory`: bytes of a device.
 std::vector<Table> suggestion_tables(const Options& options, const Rates& rates, double memory,
                                      const Suggestions& found);
 

@@ -1,4 +1,4 @@
-// Before anything is allocated: do this machine and its GPUs have the memory that a run plans to use?
+// Checks of planned memory against this machine and its GPUs, ahead of any allocation.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace megalith {
 
-// For --offload-modules auto: the share above, and what else is in it. Collective.
+// Sets the rank's share of host memory for --offload-modules auto, and what else is in it. Collective.
 void take_host_share(Options& options, Communicator& world, std::size_t available = available_bytes());
 
-// What kept activations take, and `staging` bytes of this rank's copy of a checkpoint, of all ranks of each host
-// together. Too little is an error with exit code 6 on all ranks. Collective. `available`: on this rank's host, 0 where
-// that is not known.
+// Checks the kept activations and `staging` bytes for this rank's checkpoint copy, over all ranks of each host. Too
+// little memory is an error with exit code 6 on all ranks. Collective. `available`: bytes on this rank's host; 0:
+// unknown.
 void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator& world,
                        std::size_t available = available_bytes());
 
-// Too little for them together is an error with exit code 6 on all ranks. Collective.
+// Checks the GPU's memory for all its ranks. Too little is an error with exit code 6 on all ranks. Collective.
 void check_gpu_memory(const MemoryUse& planned, const RankGpu& gpu, Communicator& world);
 
 }  // namespace megalith

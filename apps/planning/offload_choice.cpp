@@ -23,28 +23,28 @@ namespace megalith {
 
 namespace {
 
-// Of a bounded slot, which holds rows of experts or tokens that arrived: MeanRows or ExpertRoom.
+// Rows of a bounded slot (of experts or arrived tokens), from MeanRows or ExpertRoom.
 template <class Rows>
 auto rows_of(const OffloadSlot& slot, const Rows& rows) {
   return slot.kind == SlotKind::kExpertFc1 ? rows.arrived : rows.rows;
 }
 
-// Of rows that experts got room for those that are expected.
+// Bytes that a slot is expected to use; rows of experts have spare capacity.
 double used_bytes(const OffloadSlot& slot, const std::optional<ExpertRows>& rows) {
   const auto bytes = static_cast<double>(slot.bytes);
   if (!slot.bounded || !rows) return bytes;
   return bytes * std::min(1.0, rows_of(slot, rows->mean) / static_cast<double>(rows_of(slot, rows->room)));
 }
 
-// Rows of experts that are expected leave and come back by copy engines, whether in use or not: the kernel for those
-// beyond takes multiprocessors. On the CPU there is no such engine.
+// Sets the expected rows of experts, which copy engines carry even if unused. A kernel on multiprocessors carries the
+// rows beyond. A CPU has no such engine.
 void set_sure_rows(OffloadSlot& slot, const std::optional<ExpertRows>& rows, DeviceType device) {
   if (slot.bounded && rows && device == DeviceType::kCuda)
     slot.sure_rows = static_cast<std::int64_t>(rows_of(slot, rows->mean));
 }
 
-// Bytes of the rank's share of its host that auto may plan for: some are lost in gaps, the process itself needs some,
-// and a checkpoint is written from a copy there. On the CPU what a step takes without moving is there too.
+// Bytes of the rank's share of its host that auto may plan for, less gaps, the process itself and the checkpoint copy.
+// On the CPU a step without offload also uses this memory.
 double host_room(const Rank& plain, const StepRecording& recording) {
   constexpr double kForSlots = 0.85;
   const Options& options = plain.options;
@@ -55,7 +55,7 @@ double host_room(const Rank& plain, const StepRecording& recording) {
   return std::max(0.0, kForSlots * static_cast<double>(options.machine.host_share) - taken);
 }
 
-// By the machine's rates. At least kLaidOut of the arena is not lost in gaps.
+// Forecast by the machine's rates; at least kLaidOut of the arena is not lost in gaps.
 CopiesForecast copies_forecast(const Rank& plain, const StepRecording& recording) {
   constexpr double kLaidOut = 0.95;
   const Options& options = plain.options;
@@ -89,7 +89,7 @@ void add_row(const OffloadCandidate& candidate, const OffloadChoice& choice, std
   row->bytes += slot.bytes;
 }
 
-// Kinds that a segment of the user's own could keep, and does not.
+// Adds rows for kinds that a custom segment could keep but does not keep.
 void add_absent(const Rank& plain, const std::vector<OffloadCandidate>& candidates,
                 std::vector<OffloadChosen::Row>& rows) {
   const auto is_kept = [&](std::int64_t layer, SlotKind kind) {
@@ -112,7 +112,7 @@ void add_absent(const Rank& plain, const std::vector<OffloadCandidate>& candidat
   }
 }
 
-// --offload-distance.
+// Applies --offload-distance.
 void set_distance(int layers, OffloadPoints& points) {
   if (layers > 0) points.lag = points.ahead = layers;
   for (OffloadSlot& slot : points.slots) {
@@ -153,7 +153,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   } else {
     chosen.points.slots = moving(candidates, choices);
   }
-  std::vector<double> moved;  // bytes of each slot
+  std::vector<double> moved;  // bytes by slot
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     add_row(candidates[i], choices[i], chosen.rows);
     if (!choices[i].moves) continue;

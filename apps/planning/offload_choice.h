@@ -1,4 +1,4 @@
-// What --offload-modules and its like move of a stage's kept activations, found in the recording of a step without.
+// Choice of the kept activations that --offload-modules and related flags move, from a recording without offload.
 #pragma once
 
 #include "apps/run/rank.h"
@@ -9,7 +9,7 @@ namespace megalith {
 
 bool offloads(const Options& options);
 
-// `recording` is of a plain training step of `plain`, which is on the plan backend.
+// Chosen offloads; `recording` is a plain training step of `plain`, on the plan backend.
 OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording);
 
 }  // namespace megalith

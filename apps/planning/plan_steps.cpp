@@ -20,14 +20,14 @@ namespace megalith {
 
 namespace {
 
-// Of a training step; `evaluation`: likewise of an evaluation.
+// Config with `microbatches` per training step and `evaluation` per evaluation.
 RunConfig with_microbatches(RunConfig config, std::int64_t microbatches, std::int64_t evaluation) {
   config.microbatches = microbatches;
   config.evaluation_microbatches = evaluation;
   return config;
 }
 
-// A rank on the plan backend, and a step on samples of no meaning.
+// Rank on the plan backend, and a step on blank samples.
 struct Recording {
   Recording(const Options& options, const RunConfig& config, const Mesh& mesh, const OffloadPoints& offloaded)
       : rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, offloaded),
@@ -40,7 +40,7 @@ struct Recording {
   BlankSamples samples;
 };
 
-// On a GPU the short ops of graphs run side by side, if they have memory of their own.
+// Number of concurrent ops: on a GPU the short ops of graphs overlap if they have separate memory.
 std::int64_t ops_beside(const Options& options, const StepRecording& recording, const Timeline& timeline) {
   if (options.device != DeviceType::kCuda) return 0;
   double seconds = 0, ops = 0;
@@ -57,29 +57,29 @@ std::int64_t ops_beside(const Options& options, const StepRecording& recording, 
   return ops > 0 && seconds <= kShortOp * ops ? kOpsBeside : 0;
 }
 
-// What a forecast counts of a recording.
+// Timeline as a forecast counts it.
 Timeline counted(Timeline recorded, const Options& options, const RunConfig& config) {
   const std::optional<ExpertRows> rows = expert_rows(options, config);
   return rows ? with_expected_rows(recorded, *rows) : std::move(recorded);
 }
 
-// Where one part takes a microbatch forward and back before the next, all but the first and the last are alike: so
-// many, and more add the same work in the same memory.
+// Recorded microbatches if one part runs each microbatch forward and backward ahead of the next. All but the first and
+// the last are equal, and more add the same work in the same memory.
 constexpr std::int64_t kRecordedOneByOne = 4;
 
 bool is_one_by_one(const PipelineLayout& pipeline) {
   return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
 }
 
-// Microbatches one by one lose nothing with the same places, and are not all recorded.
+// Layout of the arena. Sequential microbatches lose nothing with equal places, and are not all recorded.
 ArenaPlanSpec layout_of(const RunConfig& config, bool searches) {
   return {.by_use = !is_one_by_one(config.pipeline), .searches = searches};
 }
 
-// A training step and the plan of its memory.
+// Records a training step and plans its memory.
 void plan_step(const Options& options, const RunConfig& config, Recording& recorded, StepRecording& recording) {
   recorded.step.train(recorded.samples.input);
-  recorded.rank.wait_for_parameters();  // the next step would, but a plan of one ends with nothing under way
+  recorded.rank.wait_for_parameters();  // as the next step would; a plan of one step ends with no pending work
   recording.actions = recorded.step.actions().train;
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
@@ -92,11 +92,11 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.plans.train_ops = recorded.timeline.entries().size();
 }
 
-// By a recording of the stage's first rank, so that all its ranks choose alike: their costs differ in a
+// Offloads from a recording of the stage's first rank, so that all its ranks choose the same: costs differ in a
 // context-parallel ring.
 struct ChoiceSpec {
   int rank;
-  const std::optional<OffloadChosen>& before;  // what was chosen, and is to stay
+  const std::optional<OffloadChosen>& before;  // earlier choice, which is kept
   bool searches;
 };
 OffloadChosen chosen_offloads(const Options& options, const RunConfig& config, const ChoiceSpec& spec) {
@@ -137,7 +137,7 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   plans.train_flops = recording.timeline.flops();
 }
 
-// In a recording of fewer microbatches than the step has.
+// Sets stands_for in a recording of fewer microbatches than the step has.
 void count_actions_of_units(const Options& options, const RunConfig& config, const Mesh& mesh,
                             StepRecording& recording) {
   const std::vector<Action>& recorded = recording.actions;
@@ -147,10 +147,10 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
   if (recording.microbatches == config.microbatches || std::ranges::none_of(recorded, is_units)) return;
   Timeline timeline;
   const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, recording.plans.offload.points);
-  std::map<std::pair<ActionKind, int>, std::int64_t> more;  // than were recorded
+  std::map<std::pair<ActionKind, int>, std::int64_t> more;  // number of unrecorded actions
   for (const Action& action : step_actions(rank).train) more[{action.kind, action.item}] += is_units(action) ? 1 : 0;
   for (const Action& action : recorded) more[{action.kind, action.item}] -= is_units(action) ? 1 : 0;
-  // The last of each: a unit's first reduction of a step may have an op less.
+  // The last action of each kind counts, as a unit's first reduction of a step may have one op less.
   for (std::size_t i = recorded.size(); i-- > 0;)
     recording.stands_for[i] += std::exchange(more[{recorded[i].kind, recorded[i].item}], 0);
 }
@@ -164,11 +164,11 @@ void plan_evaluation(const Options& options, const RunConfig& config, const Mesh
     recording.plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(config, searches));
   };
   plan(false);
-  // Its memory is the training step's.
+  // An evaluation uses the memory of the training step.
   if (recording.searches && recording.plans.evaluate.peak_bytes > recording.plans.train.peak_bytes) plan(true);
 }
 
-// A step whose weights are gathered beside the next one's forward: the second of two.
+// Records the second of two steps, as its weights are gathered concurrently with the next forward pass.
 void record_second_step(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
   Recording recorded(options, config, mesh, recording.plans.offload.points);
   recorded.step.train(recorded.samples.input);
@@ -177,9 +177,9 @@ void record_second_step(const Options& options, const RunConfig& config, const M
   recording.timeline = counted(std::move(recorded.timeline), options, config);
 }
 
-// Nodes of a captured op. The CPU's graphs have one for each. On a GPU an op is one kernel, but for these; cuDNN's
-// attention has about so many (tests/bench/RESULTS.md). What cuBLASLt adds where it splits a product's sum is not known
-// before it chooses: the graphs of Llama 1B have 576 nodes for 528 by this rule, of Llama 3 8B 1,248 for 1,056.
+// Nodes of a captured op: one on the CPU. On a GPU an op is one kernel, except these; cuDNN's attention has about 8
+// (tests/bench/RESULTS.md). The split kernels of cuBLASLt are unknown ahead of its choice: graphs of Llama 1B have 576
+// nodes where this rule gives 528, those of Llama 3 8B 1,248 where it gives 1,056.
 std::int64_t nodes_of(std::string_view op, DeviceType device) {
   if (device != DeviceType::kCuda) return 1;
   if (op == "attention_backward") return 8;
@@ -188,10 +188,10 @@ std::int64_t nodes_of(std::string_view op, DeviceType device) {
   return 1;
 }
 
-// What graphs hold of a whole step, whose verbs' ops the recording has.
+// Graphs of a whole step; the recording has the ops of its verbs.
 StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh& mesh,
                      const StepRecording& recording) {
-  using Verb = std::pair<ActionKind, int>;  // of a segment
+  using Verb = std::pair<ActionKind, int>;  // verb of a segment
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
   struct Ops {
     std::vector<std::string_view> names;
@@ -233,7 +233,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
     }
     ++graphs.replays;
     graphs.eager_ops -= ops;
-    if (run.graph != graphs.graphs) continue;  // numbered by their first runs
+    if (run.graph != graphs.graphs) continue;  // graphs are numbered by their first runs
     ++graphs.graphs;
     graphs.captured_ops += ops;
     fold(graphs.digest_of_ops, digest);
@@ -242,7 +242,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
   return graphs;
 }
 
-// Stages keep most stashes after at most two rounds of a microbatch for each, and a third repeats the second.
+// Recorded rounds of one microbatch per stage: two rounds fill most stashes, and a third repeats the second.
 constexpr std::int64_t kRecordedRounds = 3;
 
 std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t microbatches, std::int64_t most) {
@@ -290,7 +290,7 @@ StepPlans plan_stages(const Options& options, const RunConfig& config, int rank)
   return plans;
 }
 
-// More microbatches than three rounds of the stages repeat a pattern, in the same memory or, under gpipe, in more.
+// Adds memory for the ramp's stages; beyond three rounds the memory repeats or, with gpipe, grows.
 void add_room_for_stages(const Options& options, const RunConfig& config, int rank, StepPlans& largest) {
   if (options.train.rampup_batch_size.empty()) return;
   const std::int64_t start = options.train.rampup_batch_size[0], increment = options.train.rampup_batch_size[1];

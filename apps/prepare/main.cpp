@@ -30,7 +30,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What would otherwise come out after hours: inputs that cannot be read, a folder that is not there.
+// Fails now for unreadable inputs and missing folders, instead of after hours.
 void check_paths(const PrepareOptions& options) {
   for (const std::string& input : options.inputs) {
     check_document_file(input);
@@ -71,7 +71,7 @@ void prepare(const Options& all) {
       try {
         tokenizer.encode(document, ids);
       } catch (const Error& error) {
-        if (holds_json_lines(input)) throw;  // whose place is the line
+        if (holds_json_lines(input)) throw;  // the error has the line
         throw Error(error.code(), fmt::format("{}: document {}: {}", input, in_file, error.what()));
       }
       if (ids.empty()) return;

@@ -1,14 +1,14 @@
-// prepare turns text into the tokens that train reads, and shows what is in them.
+// prepare: turns text into tokens for train, and shows them.
 #pragma once
 
 #include "apps/config/options.h"
 
 namespace megalith {
 
-// prepare --input FILE... --output-prefix PREFIX
+// Runs prepare --input FILE... --output-prefix PREFIX.
 void prepare(const Options& options);
 
-// prepare inspect PREFIX...
+// Runs prepare inspect PREFIX...
 void inspect(const Options& options);
 
 }  // namespace megalith

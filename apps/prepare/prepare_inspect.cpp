@@ -38,7 +38,7 @@ void show_document(const IndexedDataset& data, const Tokenizer& tokenizer, std::
     tokens += length;
   }
   std::string text = tokenizer.decode(shown);
-  if (std::cmp_less(shown.size(), tokens)) text = Utf8Stream().push(text);  // without a character that is cut
+  if (std::cmp_less(shown.size(), tokens)) text = Utf8Stream().push(text);  // without a cut character
   fmt::print("  document {}: {}{}: {}{}\n", document, counted(tokens, "token"),
              last == tokenizer.eod() ? ", the last is EOD" : "", escaped(text),
              std::cmp_less(shown.size(), tokens) ? " ..." : "");
@@ -64,7 +64,7 @@ void show_counts(const std::string& prefix, const Tokenizer& tokenizer, std::int
   }
 }
 
-// Of the whole run, which decides the number of epochs.
+// Samples of the whole run, which determine the number of epochs.
 std::int64_t samples_of_run(const Options& options) {
   if (options.is_given("train-iters")) return options.train.train_iters * options.train.global_batch_size;
   return options.is_given("train-samples") ? options.train.train_samples : options.prepare.samples;
@@ -78,7 +78,7 @@ void show_samples(const Options& options) {
                                .got = std::to_string(samples),
                                .remedy = "lower it, or raise --train-samples"});
   }
-  // Whether the model has all the ids is for train to say.
+  // train checks that the model has all ids.
   const Datasets datasets = build_datasets({.data_path = options.data.data_path,
                                             .split = options.data.split,
                                             .seed = options.train.seed,

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "megalith_commit.h"  // written by cmake/WriteCommit.cmake at build time
+#include "megalith_commit.h"  // from cmake/WriteCommit.cmake at build time
 
 namespace megalith {
 

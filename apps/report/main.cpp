@@ -1,4 +1,4 @@
-// report METRICS.jsonl... --output report.html: one or more runs of train --metrics-jsonl as a page to look at.
+// report METRICS.jsonl... --output report.html: writes a page about one or more runs of train --metrics-jsonl.
 #include <cstdio>
 
 #include "apps/config/program_options.h"

@@ -23,8 +23,8 @@ using Json = nlohmann::ordered_json;
 using Row = Metric<StepMetrics>;
 
 constexpr std::size_t kColors = 8;
-constexpr std::size_t kBuckets = 500;      // of a line
-constexpr std::size_t kMostColumns = 160;  // of a picture of loads
+constexpr std::size_t kBuckets = 500;      // per line
+constexpr std::size_t kMostColumns = 160;  // per picture of loads
 
 std::optional<double> finite(const Row& row, const StepMetrics& step) {
   const std::optional<double> value = number_of(row, step);
@@ -62,7 +62,7 @@ Json line_of(std::string_view name, const std::vector<ChartPoint>& points, std::
   return {{"name", name}, {"color", color % kColors}, {"mark", mark}, {"points", all}};
 }
 
-// Raw values faint and their median on top, once there are enough of them to need it.
+// Adds raw values as faint lines, with their median on top if there are enough of them.
 void add_line(Json& chart, const std::string& name, const std::vector<ChartPoint>& points, std::size_t color) {
   constexpr std::size_t kSmoothFrom = 60;
   const bool smooths = points.size() >= kSmoothFrom;
@@ -103,7 +103,7 @@ class Report {
     return single() ? what : what.empty() ? names_[run] : names_[run] + " " + what;
   }
 
-  // The file's name, with as many folders as tell the runs apart.
+  // Name of the run's file, with as many folders as distinguish the runs.
   std::string name_of(const MetricsRun& run) const {
     const std::filesystem::path path(run.path);
     const auto same = std::ranges::count_if(runs_, [&](const MetricsRun& other) {
@@ -137,7 +137,7 @@ class Report {
     return tiles;
   }
 
-  // One line for each run; null where no step has a value other than 0.
+  // Chart with one line per run; null if no step has a value other than 0.
   Json chart(const Row& row) const {
     const bool is_loss = row.key == "lm_loss";
     Json chart = {{"kind", "lines"},          {"title", row.traits.chart.title},
@@ -160,7 +160,7 @@ class Report {
         chart["series"].push_back(line_of(label(i, "validation"), points, single() ? 1 : i, "dotted"));
     }
     if (std::ranges::all_of(values, [](double value) { return value == 0; })) return {};
-    constexpr double kSpike = 20;  // times the median, a spike that would flatten the rest
+    constexpr double kSpike = 20;  // times the median; a larger spike would flatten the rest
     const bool is_spiky = *std::ranges::max_element(values) > kSpike * median(values);
     if (row.key == "grad_norm" && is_spiky) chart["log"] = true, chart["zero"] = false;
     return chart;
@@ -177,7 +177,7 @@ class Report {
     return figures.empty() ? Json() : Json{{"kind", "figures"}, {"title", title}, {"figures", figures}};
   }
 
-  // Columns of consecutive steps, with means of each layer.
+  // Means of each layer over consecutive steps, one column each.
   Json loads(std::size_t index) const {
     std::vector<const StepMetrics*> steps;
     for (const StepMetrics& step : runs_[index].records)
@@ -209,7 +209,7 @@ class Report {
     return {{"kind", "loads"}, {"title", "Expert load" + name}, {"wide", true}, {"columns", columns}};
   }
 
-  // The last step of a run with activations on the host, whose copies were timed; null of none.
+  // Offload of a run's last step with activations on the host and timed copies; null without such a step.
   static const OffloadMetrics* offload_of(const MetricsRun& run, bool timed) {
     const auto last = std::find_if(run.records.rbegin(), run.records.rend(), [&](const StepMetrics& step) {
       return step.offload.has_value() && (!timed || !step.offload->stages.empty());
@@ -234,7 +234,7 @@ class Report {
     return table;
   }
 
-  // Of the rank in each stage that saves the least of what it could.
+  // Table of the rank in each stage that saves the least of its possible savings.
   Table savings_of_stages() const {
     Table table{.columns = {{.head = "stage"},
                             {.head = "possible saving"},
@@ -246,7 +246,7 @@ class Report {
       const OffloadMetrics* const timed = offload_of(runs_[i], true);
       for (std::size_t s = 0; timed != nullptr && s < timed->stages.size(); ++s) {
         const OffloadStats& stage = timed->stages[s];
-        if (stage.saving_bytes == 0 && stage.saved_bytes == 0) continue;  // as files of earlier versions have it
+        if (stage.saving_bytes == 0 && stage.saved_bytes == 0) continue;  // from files of earlier versions
         const std::optional<std::int64_t>& driver = stage.saved_driver_bytes;
         table.add({label(i, fmt::format("stage {}", s)), bytes_text(stage.saving_bytes), bytes_text(stage.saved_bytes),
                    fmt::format("{:.4f}", stage.ratio()), driver ? bytes_text(*driver) : "n/a",

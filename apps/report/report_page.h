@@ -1,4 +1,4 @@
-// What `report` shows of runs: the charts of metrics_schema.h, figures, memory and flags.
+// Page of `report` about runs: the charts of metrics_schema.h, figures, memory and flags.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@ namespace megalith {
 
 namespace {
 
-// What a whole layer adds, as on one rank.
+// Parameters that a whole layer adds, as on one rank.
 struct OwnLayer {
   bool exists = false;
   std::int64_t elements = 0;

@@ -1,4 +1,4 @@
-// What the programs ask of apps/own.cpp.
+// Requests of the programs to apps/own.cpp.
 #pragma once
 
 #include "apps/config/options.h"
@@ -6,11 +6,11 @@
 
 namespace megalith {
 
-// For the parsers of flags.
+// Custom options for the parsers of flags.
 OwnOptions own_options();
 
-// As those of core/model/config.h, with the segments of the user's own. Of these each element of a parameter of two or
-// more dims counts as one that a token meets in a matrix product.
+// Counterparts of functions in core/model/config.h, with custom segments. Each element of their parameters with two or
+// more dims counts as one element of a matrix product per token.
 ParameterCount count_parameters(const Options& options);
 double flops_per_token(const Options& options);
 

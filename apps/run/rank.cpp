@@ -28,20 +28,20 @@ ExpertSplit expert_split(const Mesh& mesh) {
           .column_ranks = static_cast<int>(mesh.sizes().etp)};
 }
 
-// Whether rows may return while the experts' weight gradients run. A graph holds both the verb that leaves rows on
-// their way and their wait, or neither.
+// True if rows may return while the experts' weight gradients run. A graph holds both the verb that sends rows and
+// their wait, or neither.
 bool returns_beside_weights(const Options& options, const RunConfig& config) {
   if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return true;
   const GraphModules modules = graph_modules(options, config.pipeline);
   if (config.pipeline.weights_apart() || modules.moe_dispatch) return false;
-  // Between the two the experts' gradients get their slot, which ends a graph.
+  // Between the two, the experts' gradients get their slot, which ends a graph.
   const bool binds_gradients = config.mesh.edp > 1 &&
                                options.parallel.expert_sharding() >= ShardingStrategy::kOptimGrads &&
                                options.parallel.fsdp_reduce_grads == GradientReduction::kEach;
   return !binds_gradients || !(modules.layer || modules.moe);
 }
 
-// Groups of one rank have nothing to add up.
+// Groups of one rank have nothing to sum.
 MoeOptions moe_options(const Mesh& mesh, bool overlap, LayerGroups& layers, Communicator& replicas) {
   MoeOptions options{
       .experts = expert_split(mesh), .dispatcher = layers.dispatcher.get(), .shared_expert_overlap = overlap};
@@ -87,7 +87,7 @@ std::vector<SegmentRunner::Entry> entries(const Options& options, const RankMode
 
 PipelineTransfer::Spec transfer_spec(const Options& options, const RunConfig& config, const TensorGroup& tensor,
                                      DeviceType device, Instruments instruments) {
-  instruments.observer = nullptr;  // which would wait for a receive before the peer is asked to send
+  instruments.observer = nullptr;  // it would wait for a receive ahead of the peer's send
   return {.placement = config.pipeline.placement,
           .shape = {tensor.rows(config.rank_tokens()), options.model.hidden_size},
           .dtype = options.model.params_dtype,
@@ -162,7 +162,7 @@ Rank::Rank(const Options& run_options, const RunConfig& derived, DeviceType devi
     : options(run_options),
       config(derived),
       mesh(ranks),
-      groups(mesh, options, config),  // first, before anything can fail on one rank alone
+      groups(mesh, options, config),  // first, ahead of failures on one rank
       streams(device, mesh, groups, instruments),
       memory(device, memory_limit, instruments.captures),
       layers(mesh, options, config, streams),
@@ -251,7 +251,7 @@ void Rank::drain() noexcept {
 
 Rank::~Rank() {
   drain();
-  if (std::uncaught_exceptions() > 0) return;  // the peers of a rank that failed are ended, not waited for
+  if (std::uncaught_exceptions() > 0) return;  // peers of a failed rank are ended without a wait
   std::vector<MemorySharing*> sharing = sharing_groups(*this);
   if (units.sharded) std::ranges::copy(units.sharded->sharing(), std::back_inserter(sharing));
   for (MemorySharing* group : sharing) {

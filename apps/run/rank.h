@@ -1,5 +1,5 @@
-// One rank of a run, any backend: what it has of model, memory, optimizer and groups, as plain members in the order in
-// which they are built. Step (step.h) runs the actions of a step on it.
+// Rank of a run on any backend: model, memory, optimizer and groups, as plain members in the order of their
+// construction. Step (step.h) runs the actions of a step on it.
 #pragma once
 
 #include <functional>
@@ -34,33 +34,33 @@
 
 namespace megalith {
 
-// Ranks that hold copies of the same units, and how they share out what is sharded.
+// Ranks that hold copies of the same units, and how they shard them.
 struct ReplicaGroups {
   ReplicaGroups(Communicator& replicas, const ParallelOptions& parallel);
 
   Communicator& replicas;
-  std::unique_ptr<Communicator> sums;           // the same ranks, for sums on the compute stream
-  InstanceGroups by_instance;                   // of these ranks; null where there is one instance
+  std::unique_ptr<Communicator> sums;           // of the same ranks, for sums on the compute stream
+  InstanceGroups by_instance;                   // of these ranks; null for one instance
   bool shards_instances;                        // each instance updates a part of its shards
-  std::unique_ptr<Communicator> instance_sums;  // as shards(), likewise; null where sums serves
-  std::unique_ptr<Communicator> unshard;        // as shards(), for gathers of sharded units; null where there are none
+  std::unique_ptr<Communicator> instance_sums;  // like shards(), for sums; null if `sums` serves
+  std::unique_ptr<Communicator> unshard;        // like shards(), for gathers of sharded units; null without any
 
-  // The ranks that share out one copy of what is sharded, for the communication and for the compute stream.
+  // Ranks that share one sharded copy, for the communication and the compute stream.
   Communicator& shards() const { return by_instance.shards ? *by_instance.shards : replicas; }
   Communicator& shard_sums() const { return instance_sums ? *instance_sums : *sums; }
   Communicator* instances() const { return by_instance.instances.get(); }  // null: one
 };
 
-// Groups beside those of the mesh; the replicas are those of dense units, data- and context-parallel ranks.
+// Groups in addition to the mesh's; `replicas` are the data- and context-parallel ranks of dense units.
 struct RankGroups : ReplicaGroups {
   RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config);
 
-  // Of experts, where other ranks hold copies of them than of the rest; else both null.
+  // Groups of experts if other ranks hold their copies than those of dense units; otherwise both are null.
   std::unique_ptr<Communicator> expert_replicas;
   std::unique_ptr<ReplicaGroups> experts;
-  // Ranks that share out experts, for sums on the compute stream; null: there are none but this one.
+  // Expert-parallel ranks, for sums on the compute stream; null for one rank.
   std::unique_ptr<Communicator> expert_sums;
-  // The first and the last stage where they share a tied embedding; null on all others.
+  // First and last stage if they share a tied embedding; null on other stages.
   std::unique_ptr<Communicator> embedding;
 
   const ReplicaGroups& of(UnitKind kind) const {
@@ -68,18 +68,18 @@ struct RankGroups : ReplicaGroups {
     return *this;
   }
   std::vector<const ReplicaGroups*> all() const;
-  std::vector<UnitKind> kinds_of(const ReplicaGroups& groups) const;  // of the units whose groups these are
+  std::vector<UnitKind> kinds_of(const ReplicaGroups& groups) const;  // of the units of these groups
 };
 
 struct RankStreams {
   RankStreams(DeviceType device, const Mesh& mesh, const RankGroups& groups, const Instruments& instruments);
 
   Stream compute;
-  Stream communication;              // of the gradients' reduction
+  Stream communication;              // of gradient reduction
   std::unique_ptr<Stream> unshard;   // null without sharded units
   std::unique_ptr<Stream> tensor;    // null without tensor parallelism
   std::unique_ptr<Stream> context;   // null without context parallelism
-  std::unique_ptr<Stream> dispatch;  // null where each rank has all experts
+  std::unique_ptr<Stream> dispatch;  // null if each rank has all experts
 };
 
 struct RankMemory {
@@ -89,13 +89,13 @@ struct RankMemory {
   Arena arena;  // of a step
 };
 
-// How layers reach the ranks that hold other parts of them.
+// Groups through which layers reach ranks with other parts of them.
 struct LayerGroups {
   LayerGroups(const Mesh& mesh, const Options& options, const RunConfig& config, RankStreams& streams);
 
   TensorGroup tensor;
   ContextGroup context;
-  std::unique_ptr<Dispatcher> dispatcher;  // null where each rank has all experts
+  std::unique_ptr<Dispatcher> dispatcher;  // null if each rank has all experts
 };
 
 struct RankModel {
@@ -103,13 +103,13 @@ struct RankModel {
   RankModel(const Options& options, const Mesh& mesh, std::vector<GptPart> parts, LayerGroups& layers,
             Communicator& replicas);
 
-  std::vector<GptPart> parts;  // this stage's, chunk after chunk
+  std::vector<GptPart> parts;  // of this stage, by chunk
   GptModel gpt;                // of these parts and this tensor-parallel rank
-  // The whole model's parameters, declared and not allocated.
+  // Parameters of the whole model, declared without memory.
   std::unique_ptr<ParameterStore> all_parameters;
 };
 
-// Parameters' values on this rank, and who computes them.
+// Values of parameters on this rank, and their optimizer.
 struct RankOptimizer {
   RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                 RankModel& model);
@@ -118,7 +118,7 @@ struct RankOptimizer {
   AdamWOptimizer adamw;
 };
 
-// Units that are whole only for a while (fsdp/); null and empty where all are resident.
+// Units that are only temporarily unsharded (fsdp/); null and empty if all units are resident.
 struct RankUnits {
   RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
             const PipelineLayout& pipeline, const GptModel& gpt);
@@ -127,50 +127,50 @@ struct RankUnits {
   std::unique_ptr<ShardedUnits> sharded;
 };
 
-// Sums and copies of resident units over the replicas, by buckets in the order in which backward completes them.
+// Sums and copies of resident units over the replicas, in buckets in the order of backward's completion.
 struct RankBuckets {
   RankBuckets(const Options& options, const RankGroups& groups, RankStreams& streams, const GptModel& gpt);
 
-  std::vector<std::vector<int>> reduced_segments;   // of the units of each bucket of gradients
-  std::vector<std::vector<int>> gathered_segments;  // likewise of weights
-  int words = -1;                                   // the bucket of weights of the word embedding
+  std::vector<std::vector<int>> reduced_segments;   // by bucket of gradients
+  std::vector<std::vector<int>> gathered_segments;  // by bucket of weights
+  int words = -1;                                   // bucket of the word embedding's weights
   std::unique_ptr<GradientReducer> reducer;
   std::unique_ptr<ParameterGatherer> gatherer;
 };
 
-// What a step reads and writes on the device outside of the arena.
+// Device memory of a step outside of the arena.
 struct StepMemory {
-  // `dispatch_ranks`: P, over which experts are spread. `moves_rows`: of experts, to the host.
+  // `dispatch_ranks`: P, the ranks that share the experts. `moves_rows`: rows of experts are offloaded.
   StepMemory(MemoryPool& pool, const GptModel& gpt, std::int64_t dispatch_ranks, bool moves_rows);
 
   StepParameters* parameters;
   Tensor sums;            // [num_step_sums] fp32
-  Tensor counts;          // int32, the next two one after the other
-  Tensor expert_counts;   // rows of a step: [layers of experts in the whole model, E] int32; absent: there are none
-  Tensor rows_sent;       // [layers, P] int32, as in Microbatch; absent, as room_needed, where no ranks share experts
-  Tensor balance_counts;  // likewise, as in Microbatch; absent: there is no such loss
-  Tensor room_needed;     // [2] int32, as in Microbatch
-  Tensor moved_bytes;     // [2] int64: of such rows, to the host and back in a step; absent: none move
+  Tensor counts;          // int32, with the next two in one buffer
+  Tensor expert_counts;   // rows of a step: [MoE layers of the model, E] int32; absent without experts
+  Tensor rows_sent;       // [layers, P] int32, see Microbatch; absent, as room_needed, without expert parallelism
+  Tensor balance_counts;  // see Microbatch; absent without such a loss
+  Tensor room_needed;     // [2] int32, see Microbatch
+  Tensor moved_bytes;     // [2] int64: bytes of offloaded rows, out and back per step; absent without any
 };
 
 struct Rank {
-  // `options` is complete, `config` is of it; both and `mesh` outlive the rank. Plan streams need instruments.timeline.
-  // `memory_limit` in bytes, 0: the machine's. `offloaded`: what a training step keeps on the host. Collective.
+  // `options` is complete and `config` derived from it; both and `mesh` outlive the rank. Plan streams need
+  // instruments.timeline. `memory_limit`: bytes; 0: the machine's. `offloaded`: offload of a training step. Collective.
   Rank(const Options& options, const RunConfig& config, DeviceType device, const Mesh& mesh,
        const Instruments& instruments, std::size_t memory_limit, const OffloadPoints& offloaded = {});
   ~Rank();
-  // Weights of a step may still be on their way when its result is read: before anything but a step reads them on the
-  // compute stream.
+  // Waits for weights that may still be in transit after a step's result; required ahead of reads on the compute stream
+  // outside of steps.
   void wait_for_parameters();
-  // Waits until the streams are empty and rethrows the first error of their work.
+  // Waits until the streams are empty and rethrows their first error.
   void synchronize();
-  // Likewise, so that what they read and write may go; errors were reported where they arose.
+  // Waits until the streams are empty, so that their memory may be freed; errors were already reported.
   void drain() noexcept;
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
   const Options& options;
-  RunConfig config;  // its number of microbatches may change between steps (Step::set_microbatches)
+  RunConfig config;  // the number of microbatches may change between steps (Step::set_microbatches)
   const Mesh& mesh;
   RankGroups groups;
   RankStreams streams;
@@ -180,14 +180,14 @@ struct Rank {
   Context ctx;
   SegmentRunner runner;
   std::unique_ptr<GraphedRunner> graphs;  // null with --cuda-graph-impl none, and in a plan
-  std::unique_ptr<RankOffload> offload;   // null where nothing is
+  std::unique_ptr<RankOffload> offload;   // null without offload
   PipelineTransfer transfer;
   RankOptimizer optimizer;
   RankUnits units;
   RankBuckets buckets;
   StepMemory step;
 
-  // Called once before all warm-up, and once behind it: the library pass and, with graphs, the warm-up steps.
+  // Callbacks ahead of and after all warmup: the library pass and, with graphs, the warmup steps.
   struct WarmUpHooks {
     std::vector<std::function<void()>> before, after;  // pre_warmup, post_warmup
   } warm_up_hooks;
@@ -197,22 +197,22 @@ struct Rank {
 };
 
 GraphModules graph_modules(const Options& options, const PipelineLayout& pipeline);
-// Of this rank's dispatches to experts of others.
+// Return points of this rank's dispatches to experts of other ranks.
 ReturnPoints return_points(const Rank& rank);
-// What --cuda-graph-impl makes of a training step's actions, on any backend; without graphs no runs.
+// Runs that --cuda-graph-impl makes of a training step's actions, on any backend; empty without graphs.
 RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
 
-// Weights from the seed, optimizer state zero.
+// Initializes weights from the seed, and the optimizer state with zeros.
 void initialize(Rank& rank);
 
-// The groups that segments' verbs call, which graphs may hold.
+// Groups that verbs of segments call, which graphs may hold.
 std::vector<Communicator*> groups_of_verbs(const Rank& rank);
-// The groups of the steps' collectives, in an order that no two ranks see differently.
+// Groups of the steps' collectives, in an order that is consistent between ranks.
 std::vector<Communicator*> groups_of_steps(const Rank& rank);
-// Those whose ranks read each other's part of the step's memory, where they can.
+// Groups whose ranks can read each other's part of the step's memory.
 std::vector<MemorySharing*> sharing_groups(const Rank& rank);
 
-// What the memory at an address is called at this moment: a parameter, its gradient, a tensor of the current verb.
+// Current name of the memory at an address: a parameter, its gradient, a tensor of the current verb.
 std::string name_of(const Rank& rank, const void* address);
 
 }  // namespace megalith

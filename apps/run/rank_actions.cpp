@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// Of the rows of the tensor-parallel ranks. Rows that stay on their rank are not sent.
+// Sums the rows of the tensor-parallel ranks. Rows that stay on their rank are not sent.
 void sum_experts(Rank& rank) {
   constexpr std::int64_t kFirst = index_of(StepSum::kAuxLoss);
   Stream& compute = rank.streams.compute;
@@ -25,7 +25,7 @@ void sum_experts(Rank& rank) {
   if (rank.step.room_needed) rank.layers.tensor.maximum(compute, rank.step.room_needed, "room");
 }
 
-// This stage's layers have their biases one after the other, and their counts among those of the whole model.
+// Updates the biases of this stage's layers, which are contiguous, from their counts within the whole model.
 void update_expert_biases(Rank& rank) {
   const ModelConfig& model = rank.options.model;
   const MoeConfig& moe = rank.options.moe();
@@ -107,11 +107,11 @@ void copy_tied(Rank& rank, Stream& stream, const Tensor& from_first_stage) {
 
 void finish_reduce(Rank& rank) {
   if (rank.units.sharded) rank.units.sharded->finish_sums();
-  rank.buckets.reducer->finish();  // after it: what ends all of the communication stream ends its buckets too
+  rank.buckets.reducer->finish();  // after finish(), which the end of the communication stream includes
 }
 
-// One of the stages has the loss, the others 0. Tensor-parallel ranks have the same loss, but routers of their own
-// rows.
+// Sums the losses. One stage has the loss, the others 0. Tensor-parallel ranks have the same loss but separate rows of
+// routers.
 void reduce_sums(Rank& rank) {
   Stream& compute = rank.streams.compute;
   const Tensor &counts = rank.step.counts, &room = rank.step.room_needed;
@@ -123,10 +123,9 @@ void reduce_sums(Rank& rank) {
   }
 }
 
-// Each piece has its sum of squares from one rank of those that share out the units, 0 from the others. Each tensor
-// has, over the ranks that hold other parts of the model, one part from each or from one alone: of experts these are
-// not the tensor-parallel ranks but those that share them out, whose parts are apart: the same bits on all ranks, in
-// whatever order a group adds.
+// Sums the squares of the norm. One of the ranks that share a unit gives each piece, the others give 0. Over ranks with
+// other parts of the model, a tensor has one part from each rank or from one rank alone. For experts these are the
+// expert- and not the tensor-parallel ranks. The bits are equal on all ranks for any order of the sum.
 void reduce_norm(Rank& rank) {
   Stream& compute = rank.streams.compute;
   AdamWOptimizer& adamw = rank.optimizer.adamw;
@@ -159,10 +158,10 @@ void update_parameters(Rank& rank, const ExpertRoom& room) {
 
 void shards_updated(Rank& rank) {
   if (rank.units.sharded) rank.units.sharded->updated();
-  rank.buckets.gatherer->updated();  // after it: the communication stream waits for both at once
+  rank.buckets.gatherer->updated();  // the communication stream then waits for both at once
 }
 
-// What the driver gave is the block, rounded up; anything else is others' doing.
+// Only the rounded size of the block counts; other changes of free memory come from other processes.
 void use_arena(Rank& rank, const ArenaPlan& plan, std::optional<std::size_t>& driver_bytes) {
   constexpr std::size_t kRounding = std::size_t{4} << 20;
   Arena& arena = rank.memory.arena;

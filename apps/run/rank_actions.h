@@ -1,4 +1,4 @@
-// What a step does on a rank, where it is more than a call of one of the rank's parts: input, sums, norms, update.
+// Actions of a step on a rank that are more than one call of its parts: input, sums, norms, update.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,24 @@ namespace megalith {
 
 void begin_step(Rank& rank, const StagedStep& step);
 void zero_gradients(Rank& rank);
-// `parameters`: the column's, on the device.
+// Loads a microbatch; `parameters`: the column's, on the device.
 void load_microbatch(Rank& rank, const StagedStep& step, const Action& action, Mode mode,
                      MicrobatchParameters* parameters);
 
 void tie_gradients(Rank& rank);
 void copy_tied(Rank& rank, Stream& stream, const Tensor& from_first_stage);
 void finish_reduce(Rank& rank);  // of gradients
-void reduce_sums(Rank& rank);    // of losses, rows of experts and the room that they need
+void reduce_sums(Rank& rank);    // of losses, rows of experts and the required capacity
 void reduce_norm(Rank& rank);    // of gradients
 
-// Nothing is updated where experts need more than this room.
+// Updates the parameters, unless experts need more than `room`.
 void update_parameters(Rank& rank, const ExpertRoom& room);
-// The compute stream has written this rank's shards of the weights.
+// Marks this rank's shards of the weights as written by the compute stream.
 void shards_updated(Rank& rank);
 
-// The memory of steps. `driver_bytes`: what the driver says that it took, where that was seen and new.
+// Allocates the memory of steps. `driver_bytes`: its size as the driver shows it, if it is new and visible.
 void use_arena(Rank& rank, const ArenaPlan& plan, std::optional<std::size_t>& driver_bytes);
-// Nothing of a step is under way any more; for one that broke off. Waits for the streams.
+// Drops a step that broke off. Waits for the streams; afterwards nothing of it is pending.
 void drop_step(Rank& rank);
 void poison_memory(Rank& rank, bool on);  // ShardedUnits::poison_slots, ActivationTransfer::poison
 

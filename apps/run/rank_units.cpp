@@ -1,5 +1,4 @@
-// Of a rank: which units of parameters it holds whole and which shards of the others, who updates and who exchanges
-// them.
+// Units of a rank: which are resident and which are sharded, who updates them and who exchanges them.
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -29,12 +28,12 @@ FlatShard owned_of(const FlatShard& shard, const ReplicaGroups& groups) {
   return {.rank = shard.rank * instances + groups.instances()->rank(), .ranks = shard.ranks * instances};
 }
 
-// Memory for the parameters, before those who look at it.
+// Allocates the parameters ahead of their users.
 ParameterStore& allocate(const Options& options, const RankGroups& groups, const GptModel& gpt, MemoryPool& pool) {
   const ParallelOptions& parallel = options.parallel;
   const std::vector<int> ends = end_units(gpt);
-  // The head's forward writes gradients, in some schedules before the backward_weight of another microbatch. Those of
-  // the embedding then have a slot for themselves, which only a smaller dtype makes smaller than they are.
+  // The head's forward writes gradients, in some schedules ahead of the backward_weight of another microbatch. The
+  // embedding's gradients then have a separate slot, which only a smaller dtype makes smaller.
   const bool keeps_head = options.memory.loss_chunk_size > 0;
   const bool keeps_embedding = keeps_head && options.optimizer.slot_grads_dtype() == options.optimizer.main_grads_dtype;
   std::vector<ParameterUnit>& units = gpt.parameters->units();
@@ -45,7 +44,7 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
     const bool weights = sharding == ShardingStrategy::kOptimGradsParams;
     const bool gradients =
         sharding >= ShardingStrategy::kOptimGrads && parallel.fsdp_reduce_grads == GradientReduction::kEach;
-    // Tied words are used by both ends at once, whichever stages these are on.
+    // Tied words are used by both ends at once, on any stages.
     unit.shard = shard_of_units(options, groups.of(unit.kind).shards());
     unit.owned = owned_of(unit.shard, groups.of(unit.kind));
     const bool is_end = std::ranges::find(ends, u) != ends.end();
@@ -79,13 +78,13 @@ AdamWOptimizer::Spec adamw_spec(const OptimizerOptions& o, const RankGroups& gro
   return spec;
 }
 
-// Of those units that `counts`.
+// Units of each bucket, for units that `counts`.
 std::vector<std::vector<int>> units_of_buckets(const ParallelOptions& options, const std::vector<ParameterUnit>& units,
                                                const std::function<bool(const ParameterUnit&)>& counts) {
   std::vector<std::int64_t> ready_numels;  // backward reaches the last unit first
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit)
     ready_numels.push_back(counts(*unit) ? unit->numel : 0);
-  // Without overlap nothing is gained by a second bucket.
+  // Without overlap a second bucket gains nothing.
   const std::int64_t size =
       options.overlap_grad_reduce ? options.ddp_bucket_size : std::numeric_limits<std::int64_t>::max();
   std::vector<std::vector<int>> buckets = assign_buckets(ready_numels, size);
@@ -114,7 +113,7 @@ RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, R
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
                      const PipelineLayout& pipeline, const GptModel& gpt) {
   std::vector<ParameterUnit>& units = gpt.parameters->units();
-  // A V has both ends on one stage, where their uses overlap.
+  // A V schedule has both ends on one stage, where their uses overlap.
   const std::vector<int> in_turn = pipeline.placement.is_v ? std::vector<int>{} : end_units(gpt);
   const std::int64_t slots = options.parallel.fsdp_unit_slots, of_gradients = options.parallel.fsdp_gradient_slots;
   points.slots = assign_slots(

@@ -13,10 +13,10 @@ namespace megalith {
 
 namespace {
 
-// Reports the exception that is being handled; returns its exit code.
+// Reports the current exception and returns its exit code.
 int report_and_abort(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi) {
   const ExitCode code = report_exception(name, label);
-  if (mpi) mpi->abort(code);  // ends the peers too, which might wait for this rank
+  if (mpi) mpi->abort(code);  // also ends the peers, which may wait for this rank
   return static_cast<int>(code);
 }
 
@@ -27,7 +27,7 @@ int code_of(std::string_view name, const std::string& label, const std::unique_p
   } catch (const EveryRankFailed& failed) {
     if (mpi->rank() == 0)
       log_last_words(fmt::format("{}: error: [rank {}/{}] {}", name, failed.rank(), mpi->size(), failed.what()));
-    // Streams may wait for peers; and a group that was aborted while the stack unwound has no way out in order.
+    // Streams may wait for peers, and a group that was aborted during unwinding cannot end in order.
     if (failed.code() == ExitCode::kCommunication || mpi->aborted()) mpi->abort_together(failed.code());
     return static_cast<int>(failed.code());
   } catch (...) {

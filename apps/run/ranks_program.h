@@ -1,4 +1,4 @@
-// What the main of a program of several ranks does around its work: one line and one exit code, whichever ranks fail.
+// Main function of a program of several ranks: one line and one exit code, whichever ranks fail.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace megalith {
 
-// `work` starts `mpi`, and says who this rank is in `label`, "rank 1/2". Returns the process's exit code.
+// Runs `work`, which starts `mpi` and sets `label` to the rank, "rank 1/2". Returns the process's exit code.
 int run_ranks(std::string_view name, const std::string& label, const std::unique_ptr<MpiRuntime>& mpi,
               const std::function<ExitCode()>& work);
 

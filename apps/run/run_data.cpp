@@ -42,7 +42,7 @@ void build_data(RunData& data, const DataRequest& request) {
                               .tokenizer = request.tokenizer.identity(),
                               .mock = options.data.mock_data,
                               .num_samples = {.train = needed, .valid = samples_to_evaluate(train)},
-                              .order_samples = start.order_samples});  // nothing reads the test split
+                              .order_samples = start.order_samples});  // the test split is not read
   data.built_for = start;
   data.notes = data.sets.notes;
   data.warning.clear();

@@ -1,4 +1,4 @@
-// The data sets of a run, from where it starts.
+// Datasets of a run from its start.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@ namespace megalith {
 
 struct DataStart {
   RunProgress at;
-  std::int64_t order_samples = 0;  // for which the order before it was built; 0: there is none
+  std::int64_t order_samples = 0;  // samples of the previous order; 0: no order
   friend bool operator==(const DataStart&, const DataStart&) = default;
 };
 
 DataStart data_start(const TrainState& state);
-// TrainState::data_order_samples of a checkpoint. Where an earlier version did not record it: the steps and batch that
-// its configuration has, which the order was built for.
+// TrainState::data_order_samples of a checkpoint. Earlier versions did not record it; their order follows from the
+// steps and batch size of the configuration.
 std::int64_t data_order_of(const TrainState& checkpoint);
 
 struct RunData {
   Datasets sets;
-  std::int64_t order_samples = 0;  // training has the order for this number of samples, which checkpoints record
+  std::int64_t order_samples = 0;  // samples of the training order, which checkpoints record
   std::vector<std::string> notes;  // for the log
-  std::string warning;             // of the order, for the log; may be empty
+  std::string warning;             // about the order, for the log; may be empty
   std::optional<DataStart> built_for = {};
 };
 
-// Builds the data sets in place; nothing is done where they were built for this start. A run that reads no more samples
-// than the order before it was built for keeps that order, bit for bit; another one is warned of.
+// Request to build the datasets in place, unless they were built for this start. A run that reads no more samples than
+// the previous order has keeps this order, bit for bit; otherwise it gets a warning.
 struct DataRequest {
   const Options& options;
   const Tokenizer& tokenizer;

@@ -11,10 +11,10 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kSteps = 3;  // two pending, and the one before, whose end is when the next begins
+constexpr std::size_t kSteps = 3;  // two pending steps and the previous step, at whose end the next begins
 
-constexpr std::size_t kRoom = 2;   // numbers of StagedStep::room_needed
-constexpr std::size_t kMoved = 2;  // and of moved_bytes
+constexpr std::size_t kRoom = 2;   // numbers in StagedStep::room_needed
+constexpr std::size_t kMoved = 2;  // numbers in StagedStep::moved_bytes
 
 std::int64_t most_microbatches(const RunConfig& config) {
   return std::max(config.microbatches, config.evaluation_microbatches);
@@ -25,7 +25,7 @@ std::size_t tokens_of(const RunConfig& config, std::int64_t microbatches) {
 }
 
 std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
-  constexpr std::size_t kPadding = 7 * 256;  // each of the seven buffers is aligned
+  constexpr std::size_t kPadding = 7 * 256;  // alignment of each of the seven buffers
   const std::size_t numbers =
       2 * tokens_of(config, most_microbatches(config)) + report.sums + report.counts + kRoom;  // of 4 bytes
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
@@ -67,7 +67,7 @@ Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart&
     step->room_needed = arena_.allocate_as<std::int32_t>(kRoom);
     step->moved_bytes = arena_.allocate_as<std::int64_t>(kMoved);
     if (device == DeviceType::kPlan) continue;
-    *step->report = {};  // never what other runs left there
+    *step->report = {};  // never data of other runs
     std::fill_n(step->sums, report.sums, 0.0f);
     std::fill_n(step->counts, report.counts, 0);
     std::fill_n(step->room_needed, kRoom, 0);
@@ -96,7 +96,7 @@ void Staging::stage(Stream& compute, const StepInput& input) {
   access.add(step.labels, tokens_of(config_, microbatches) * sizeof(std::int32_t), true);
   compute.announce_host(access);
   if (compute.device() == DeviceType::kPlan) return;
-  const std::int64_t run = mine == length ? mine : mine / 2;  // of neighbouring tokens
+  const std::int64_t run = mine == length ? mine : mine / 2;  // of adjacent tokens
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int32_t* from = input.tokens.data() + s * (length + 1);
     for (std::int64_t row = 0; row < mine; row += run) {

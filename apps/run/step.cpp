@@ -53,7 +53,7 @@ void Step::give_back() {
   for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
   rank_.memory.arena.give_back();
   driver_bytes_.reset();
-  rank_.memory.pool.free_cached();  // others than the pool may need it
+  rank_.memory.pool.free_cached();  // memory that other users may need
   if (!rank_.offload) return;
   rank_.offload->host.give_back();
   rank_.offload->pool.free_cached();
@@ -66,10 +66,10 @@ void Step::set_microbatches(std::int64_t microbatches) {
   actions_ = step_actions(rank_);
   require(num_columns(actions_.train) <= std::ssize(microbatch_parameters_),
           "a step with fewer microbatches has more of them in flight");
-  if (rank_.units.sharded) rank_.units.sharded->reset();  // the next list may find other gathers started
+  if (rank_.units.sharded) rank_.units.sharded->reset();  // the next list may start from other gathers
 }
 
-// What each kind of action does. Gradients are reduced in kReduce.
+// Carries out an action, by its kind. Gradients are reduced in kReduce.
 void Step::carry_out(const Action& action) {
   PipelineTransfer& transfer = rank_.transfer;
   RankBuckets& buckets = rank_.buckets;
@@ -119,7 +119,7 @@ void Step::carry_out(const Action& action) {
   }
 }
 
-// It may have updated shards that not all ranks have gathered. Gathered once more, others stay as they are.
+// Drops a broken step. Its updated shards may not be gathered on all ranks, so that they are gathered once more.
 void Step::drop_broken_off() {
   if (!std::exchange(broken_off_, false)) return;
   drop_step(rank_);
@@ -168,7 +168,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
       continue;
     }
     const Action& action = actions[i++];
-    Trace* const trace = action.segment < 0 ? compute.instruments().trace : nullptr;  // verbs: SegmentRunner does
+    Trace* const trace = action.segment < 0 ? compute.instruments().trace : nullptr;  // SegmentRunner records verbs
     const TraceRange range(compute, trace, [&] { return to_string(action); });
     carry_out(action);
   }
@@ -183,7 +183,7 @@ bool Step::train(const StepInput* input, const std::function<bool()>& updates) {
   const auto proceeds = [&](const Action& action) {
     if (action.kind != ActionKind::kOptimizerStep || !updates) return true;
     const auto before = std::chrono::steady_clock::now();
-    ++pending_;  // this one, as read_result() counts
+    ++pending_;  // this step, as read_result() counts it
     try {
       dropped = !updates();
     } catch (...) {
@@ -229,7 +229,7 @@ Evaluation Step::evaluate(const StepInput& input) {
 
 void Step::repeat(const StepInput& input, const std::function<void(const Action&)>& before) {
   require(pending_ == 0, "a training step is pending: read its result before it is repeated");
-  drop_broken_off();  // other streams than compute may still use the arena
+  drop_broken_off();  // streams other than compute may still use the arena
   const Arena& arena = rank_.memory.arena;
   const auto floats = static_cast<std::int64_t>(arena.block_bytes() / sizeof(float));
   launch(rank_.streams.compute, Fill{.x = Tensor(arena.block(), DType::kFp32, {floats}), .value = 0});
@@ -248,7 +248,7 @@ void Step::repeat(const StepInput& input, const std::function<void(const Action&
 }
 
 void Step::warm_up() {
-  const BlankSamples samples(rank_.config, 0, 1);  // of which the first is run
+  const BlankSamples samples(rank_.config, 0, 1);  // of which the first runs
   warm_up_.pass(false);
   run_libraries(rank_, actions_, [&](Mode mode, const std::vector<Action>& actions) {
     run(mode, Verbs::kWarmUp, &samples.input, actions);

@@ -10,9 +10,9 @@ namespace megalith {
 
 namespace {
 
-// The replicas of the first stage may be added in another order than those of the last, whose copies of a tied
-// embedding must stay the same. The last stage then takes what the first has: gradients, or weights where each updates
-// shards.
+// True if the last stage copies the tied embedding from the first. Their replicas may be summed in different orders,
+// but both copies must stay equal. The last stage then takes the first stage's gradients, or weights if each stage
+// updates shards.
 bool copies_tied(const Rank& rank) { return rank.groups.embedding && !rank.groups.replicas.sums_in_rank_order(); }
 
 }  // namespace
@@ -29,11 +29,11 @@ StepActions step_actions(const Rank& rank) {
   if (rank.options.ties_embeddings() && gpt.words != nullptr)
     points.tied_segment = gpt.words->is_copy ? rank.runner.num_segments() - 1 : 0;  // the head, or the embedding
   GatherPoints gathers{.segments_of_bucket = {}, .overlap = parallel.overlap_param_gather};
-  // A tied head reads the words too, but after the embedding, which is in this list then.
+  // A tied head also reads the words, but after the embedding, which is then in this list.
   if (shards) gathers.segments_of_bucket = rank.buckets.gathered_segments;
   if (shards && copies_tied(rank)) gathers.tied_bucket = rank.buckets.words;
   const Schedule schedule = rank.config.schedule(), evaluation = rank.config.evaluation_schedule();
-  if (!rank.is_plan()) verify(schedule);  // a plan's is simulated
+  if (!rank.is_plan()) verify(schedule);  // the simulator runs a plan's list
   StepActions actions{.train = lower_training_step(insert_messages(schedule, rank.stage()), gpt.part_segments, points,
                                                    gathers, return_points(rank)),
                       .evaluate = lower_evaluation_step(insert_messages(forwards_of(evaluation), rank.stage()),

@@ -1,4 +1,4 @@
-// What a rank does in a step, as lists of actions (parallel/pipeline_parallel/schedule.h).
+// Actions of a rank in a step, as lists (parallel/pipeline_parallel/schedule.h).
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace megalith {
 struct StepActions {
   std::vector<Action> train;
   std::vector<Action> evaluate;
-  std::vector<int> units_ahead = {};  // whose gathers both find started (fsdp/unshard_lowering.h)
+  std::vector<int> units_ahead = {};  // units whose gathers both lists find started (fsdp/unshard_lowering.h)
 };
 StepActions step_actions(const Rank& rank);
 }  // namespace megalith

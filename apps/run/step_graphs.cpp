@@ -14,8 +14,7 @@ namespace megalith {
 
 namespace {
 
-// While it lives, attention leaves zeros where its plan is made already: over long sequences it is nearly all of a
-// microbatch.
+// Scope in which attention writes zeros if its plan exists: it is most of the time of a long microbatch.
 struct OnlySetUp {
   explicit OnlySetUp(Stream& on) : stream(on.cuda()) {
     if (stream != nullptr) stream->only_set_up(true);
@@ -29,8 +28,8 @@ struct OnlySetUp {
   CudaStream* stream;
 };
 
-// A pass over a list that has its effect on the host alone: messages and copies are rehearsed, the streams that verbs
-// enqueue on capture their work and drop it.
+// Pass over a list that acts only on the host: messages and copies are rehearsed; streams of verbs capture their work
+// and drop it.
 class DroppedPass {
  public:
   explicit DroppedPass(Rank& rank) : rank_(rank) {
@@ -42,13 +41,13 @@ class DroppedPass {
   ~DroppedPass() {
     end();
     rehearse(false);
-    rank_.memory.arena.begin_step();  // what runs eagerly has places by use, which the pass has counted
+    rank_.memory.arena.begin_step();  // eager work has places by use, which the pass has counted
     if (rank_.offload) rank_.offload->host.begin_step();
   }
   DroppedPass(const DroppedPass&) = delete;
   DroppedPass& operator=(const DroppedPass&) = delete;
 
-  // An error drops all graphs and names the action.
+  // Calls `act`; an error drops all graphs and reports the action.
   template <class Act>
   void run(const Action& action, const Act& act) {
     if (graph_ == nullptr) {
@@ -63,7 +62,7 @@ class DroppedPass {
       rank_.graphs->fail_capture(what, action, op, error);
     }
   }
-  // From here on the streams run again.
+  // Ends the pass; the streams run again.
   void end() { graph_.reset(); }
 
  private:
@@ -98,8 +97,8 @@ void pass_ahead(Rank& rank, const Action& action, const CarryOut& carry_out, Dro
 
 }  // namespace
 
-// Evaluations, steps that --trace records and those that are repeated run eagerly; so do the ones before the first
-// capture, in which libraries set themselves up.
+// Evaluations, steps that --trace records and repeated steps run eagerly; so do the steps ahead of the first capture,
+// in which libraries set themselves up.
 Verbs WarmUp::next_step() {
   if (rank_.graphs == nullptr) return Verbs::kEager;
   if (steps_ < rank_.options.memory.cuda_graph_warmup_steps) {
@@ -173,7 +172,7 @@ GraphSignature graph_signature(const Rank& rank, GraphSignature now) {
   for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
     fold_in(unit.weight_shard.data);
     fold_in(unit.grad_shard.data);
-    for (const Parameter* parameter : unit.parameters) {  // of those in slots below
+    for (const Parameter* parameter : unit.parameters) {  // of units in slots below
       if (unit.resident_weights) fold_in(parameter->weight.data);
       if (unit.resident_gradients) fold_in(parameter->main_grad.data);
     }
@@ -185,10 +184,9 @@ GraphSignature graph_signature(const Rank& rank, GraphSignature now) {
   return now;
 }
 
-// To make a captured graph executable may wait for all that the device does: for a receive that was posted, whose
-// sender waits for this stage. So where stages send each other messages, all graphs are captured before the step's
-// first one, in a pass over the list. Only hooks and units act in it, around the captures as around the verbs of a
-// step; what belongs to no graph is captured too, and dropped.
+// Captures all graphs in a pass ahead of the step's first message. Making a graph executable may wait for all work of
+// the device, including a posted receive whose sender waits for this stage. Only hooks and units act in the pass,
+// around captures as around verbs of a step; other work is also captured, and dropped.
 void capture_ahead(Rank& rank, const std::vector<Action>& actions, const CarryOut& carry_out) {
   rank.drain();
   try {

@@ -1,5 +1,5 @@
-// Of a step: what is run before the first one, which of them capture and replay, by what graphs know it again, and what
-// is captured ahead.
+// Warmup and graphs of a step: the work ahead of the first step, the steps that capture and replay, the signature of
+// graphs, and captures ahead of a step.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace megalith {
 
 enum class Verbs : std::uint8_t { kEager, kWarmUp, kGraphs };
 
-// How far a rank is with its warm-up; calls the hooks around it.
+// Progress of a rank's warmup; calls the hooks around it.
 class WarmUp {
  public:
   explicit WarmUp(const Rank& rank) : rank_(rank) {}
 
-  // It begins, unless it has; with `ends` it is over.
+  // Begins the warmup if it has not begun; ends it with `ends`.
   void pass(bool ends);
   void end() {  // if it has begun
     if (state_ == State::kUnderWay) pass(true);
@@ -32,14 +32,14 @@ class WarmUp {
   bool runs_eagerly_ = false;
 };
 
-// Step::warm_up's lists, which `run` enqueues.
+// Runs the lists of Step::warm_up by `run`.
 void run_libraries(Rank& rank, const StepActions& actions,
                    const std::function<void(Mode, const std::vector<Action>&)>& run);
 
-// Adds to what is known of the run what the rank has at this moment.
+// Adds the rank's current state to the signature of the run.
 GraphSignature graph_signature(const Rank& rank, GraphSignature of_run);
 
-using CarryOut = std::function<void(const Action&)>;  // of an action that is no verb
+using CarryOut = std::function<void(const Action&)>;  // for actions other than verbs
 void capture_ahead(Rank& rank, const std::vector<Action>& actions, const CarryOut& carry_out);
 
 }  // namespace megalith

@@ -7,7 +7,7 @@ namespace megalith {
 
 namespace {
 
-// Of a GPU's memory, which the driver takes in steps of 2 MiB, so that it may be none or twice as much
+// Device bytes of a graph. The driver allocates in steps of 2 MiB, so that the real size may be zero or twice as large
 // (tests/bench/RESULTS.md).
 constexpr std::size_t kGraphBytes = 1 << 20, kGraphBytesOfOp = 2 << 10;
 

@@ -35,7 +35,7 @@ StepInput StepSamples::read(const Dataset& dataset, const Place& place, std::vec
                                                   .data_parallel_rank = mesh_.coordinates().dp});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
-      // Only an evaluation gets past the last sample, see read_training.
+      // Only an evaluation passes the last sample, see read_training.
       dataset.sample(sample % dataset.size(), std::span(tokens).subspan(at, static_cast<std::size_t>(length)));
       at += static_cast<std::size_t>(length);
     }
@@ -44,7 +44,7 @@ StepInput StepSamples::read(const Dataset& dataset, const Place& place, std::vec
   return input;
 }
 
-// What was trained on is not read again because data end: the sizes of data sets follow from samples_to_train.
+// Reads training samples, which never repeat at the end of the data: dataset sizes follow from samples_to_train.
 StepInput StepSamples::read_training(const RunProgress& before, std::vector<std::int32_t>& tokens) const {
   const std::int64_t end = before.samples + batch_after(options_.train, before.samples);
   if (end > data_.train.size()) {
@@ -95,7 +95,7 @@ void StepSamples::check_files() {
   } catch (const Error&) {
     error_ = std::current_exception();
   }
-  constexpr int kShare = 100;  // of the time at most one part, also for many files of a slow file system
+  constexpr int kShare = 100;  // at most 1 / kShare of the time, also for many files on a slow file system
   next_check_ = Clock::now() + kShare * (Clock::now() - start);
 }
 

@@ -1,5 +1,5 @@
-// The samples of a run's steps on this rank. Those of the next step are read before the ranks agree on whether there is
-// one, so that data that cannot be read, or that change under the run, end it in order.
+// Samples of a run's steps on this rank. The next step's samples are read ahead of the ranks' decision to run it, so
+// that unreadable or changed data end the run in order.
 #pragma once
 
 #include <chrono>
@@ -21,29 +21,29 @@ class StepSamples {
   // `mesh` and `data` outlive this object.
   StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data);
 
-  // An Error of these two ends the run.
-  void read_next(const TrainState& state);   // throws it
-  void read_ahead(const TrainState& state);  // keeps it
+  // Read training samples; an Error in either ends the run.
+  void read_next(const TrainState& state);   // throws the error
+  void read_ahead(const TrainState& state);  // keeps the error
   const StepInput& next() const { return next_; }
-  // The training step after this number of samples, per rank.
+  // Microbatches per rank of the training step after this number of samples.
   std::int64_t microbatches_after(std::int64_t consumed_samples) const;
 
-  // A training step that is run again, after `before`, and an evaluation; valid until the next of these. Throw as
-  // read_next. After the last sample evaluations begin with the first one again, and the log says so.
+  // Input of a training step that runs again after `before`, and of an evaluation; valid until the next call. They
+  // throw like read_next. After the last sample, evaluations begin again with the first, and the log reports it.
   StepInput again(const RunProgress& before);
   StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
 
-  // That the files are as they were opened, also those that no sample is read from; keeps the error. Rarely enough to
-  // cost nothing.
+  // Checks that all files are unchanged since they were opened, and keeps the error. The check is rare enough to cost
+  // nothing.
   void check_files();
   bool failed() const { return error_ != nullptr; }
-  void rethrow() const;  // what was kept, if anything
+  void rethrow() const;  // the kept error, if any
 
  private:
   struct Place {
     std::int64_t consumed_samples, microbatches;
   };
-  // Its tokens and the samples that they are of.
+  // Reads its tokens and the samples that they belong to.
   StepInput read(const Dataset& dataset, const Place& at, std::vector<std::int32_t>& tokens) const;
   StepInput read_training(const RunProgress& before, std::vector<std::int32_t>& tokens) const;
 

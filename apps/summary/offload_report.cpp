@@ -39,7 +39,7 @@ OffloadStats planned_offload(const StepPlans& plans) {
   OffloadStats stats{.slots = std::ssize(chosen.points.slots),
                      .host_bytes = static_cast<std::int64_t>(plans.host.peak_bytes)};
   if (chosen.kept_live_bytes == 0) return stats;
-  // An evaluation has the same block, and may take more of it than what is left of a training step.
+  // An evaluation uses the same block, and may limit its savings.
   const auto less = [](std::size_t with, std::size_t without, std::size_t evaluation) {
     return static_cast<std::int64_t>(std::max(without, evaluation)) -
            static_cast<std::int64_t>(std::max(with, evaluation));
@@ -137,8 +137,7 @@ std::vector<Table> offload_tables(const StepPlans& plans, const std::string& who
   }
   const OffloadStats planned = planned_offload(plans);
   Table sums{.columns = {{.width = 25, .is_text = true}, {.width = 16}}};
-  const auto other =
-      plans.train.live_activations.find(std::string(name_of(SlotKind::kOther)));  // at the fullest moment
+  const auto other = plans.train.live_activations.find(std::string(name_of(SlotKind::kOther)));  // at peak memory
   if (other != plans.train.live_activations.end()) sums.add({"of no kind that moves", mib_text(other->second)});
   sums.add({"saved, fullest moment", mib_text(planned.saving_bytes)});
   sums.add({"saved, step arena", mib_text(planned.saved_bytes)}, fmt::format(", R = {:.4f}", planned.ratio()));

@@ -1,4 +1,4 @@
-// What plan, a run's start and pages say of activations that move to the host.
+// Texts of plan, a run's start and pages about offloaded activations.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +14,31 @@
 
 namespace megalith {
 
-// What is planned: slots, pinned memory, and savings of the device memory that training and evaluation share.
+// Planned offload: slots, pinned memory, and savings of the device memory that training and evaluation share.
 OffloadStats planned_offload(const StepPlans& plans);
 
-// One rank's step, with the savings that were planned and those that the driver shows.
+// Measured offload of one rank's step, with the planned savings and those that the driver shows.
 OffloadStats measured_offload(const StepPlans& plans, const StepResult& step, std::optional<std::size_t> driver_bytes,
                               std::size_t host_bytes = 0);
-// Of each stage, whose ranks follow each other, the rank that waited for its copies the longest, with what the rank of
-// the lowest R saves.
+// For each stage, whose ranks are consecutive, the rank that waited longest for its copies, with the savings of the
+// rank with the lowest R.
 std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks, std::size_t stages);
-// "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; computing waited ...".
+// Text such as "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; ...".
 std::string said_measured(const OffloadStats& measured);
 
-// What is wrong with where ranks have their memory on the host; empty: nothing that is known.
+// Problem of the placement of ranks' memory on the host; empty: none is known.
 std::string said_misplaced(const std::vector<OffloadStats>& ranks);
 
-// Layers as "0-10,12".
+// Layers as text such as "0-10,12".
 std::string said_layers(const std::vector<std::int64_t>& layers);
 
-// Tables of what moves and what stays, why, and what it saves; `whose` such as " of stage 1". Empty where nothing
-// was asked for.
+// Tables of offloaded and kept activations, with reasons and savings; `whose`: text such as " of stage 1". Empty
+// without a request for offload.
 std::vector<Table> offload_tables(const StepPlans& plans, const std::string& whose);
-// The step's copies; with rates also their times and the waits for them. Empty where nothing moves.
+// Text about the step's copies; with rates also their times and waits. Empty if nothing moves.
 std::string said_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
                         const std::string& whose);
-// One line for the start of a run: "12 slots, 96.00 MiB of a microbatch, ...".
+// Line for the start of a run: "12 slots, 96.00 MiB of a microbatch, ...".
 std::string said_offload(const StepPlans& plans);
 
 }  // namespace megalith

@@ -20,7 +20,7 @@ namespace megalith {
 
 namespace {
 
-// Is the module of --cuda-graph-modules in one of the graphs?
+// True if one of the graphs holds the module of --cuda-graph-modules.
 bool hold(const StepGraphs& graphs, std::string_view module) {
   for (const auto& [name, kind] : {std::pair<std::string_view, SegmentModule>{"attn", SegmentModule::kAttention},
                                    {"mlp", SegmentModule::kMlp},
@@ -44,7 +44,7 @@ std::string said_capture(const MemoryOptions& memory) {
 void check_captured_modules(const Options& options, const std::vector<StepGraphs>& ranks) {
   if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone || options.train.skip_train) return;
   for (const std::string& module : options.memory.cuda_graph_modules) {
-    // Where each rank has all experts, no rows are dispatched.
+    // No rows are dispatched if each rank has all experts.
     const std::string_view needed = module == "moe_preprocess" ? "moe_router" : std::string_view(module);
     if (std::ranges::any_of(ranks, [&](const StepGraphs& rank) { return hold(rank, needed); })) continue;
     refuse_usage("--cuda-graph-modules",

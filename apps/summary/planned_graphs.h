@@ -1,4 +1,4 @@
-// What the graphs of a training step hold, by a recording of it, and the lines about the graphs of all ranks.
+// Content of a training step's graphs, from its recording, and the lines about the graphs of all ranks.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ namespace megalith {
 
 struct Options;
 
-// Error kUsage where a module of --cuda-graph-modules is in no graph of any of `ranks`, which stand for all; but for
-// moe_preprocess where moe_router is, as only experts on other ranks have rows dispatched. Nothing with --skip-train.
+// Fails with kUsage if a module of --cuda-graph-modules is in no graph of `ranks`, which represent all ranks. Exempt is
+// moe_preprocess next to moe_router, as only experts on other ranks have rows dispatched. No check with --skip-train.
 void check_captured_modules(const Options& options, const std::vector<StepGraphs>& ranks);
 
-// The modules that graphs hold, on how many of `ranks`, how many graphs these have and when they are captured; empty
-// without graphs: "attn, mlp on 2 of 4 ranks; 8 to 16 graphs a rank, captured after 1 warm-up step".
+// Text about the captured modules, their ranks, the number of graphs and the time of capture; empty without graphs:
+// "attn, mlp on 2 of 4 ranks; 8 to 16 graphs a rank, captured after 1 warm-up step".
 std::string said_graphs(const Options& options, const std::vector<StepGraphs>& ranks);
-// Of one rank; without rows where nothing is captured.
+// Table of one rank's graphs; without rows if nothing is captured.
 Table graphs_table(const StepGraphs& graphs, const Options& options, const std::string& whose);
 
 }  // namespace megalith

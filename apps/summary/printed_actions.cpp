@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// What the actions of slots are about.
+// Text about the slots of slot actions.
 std::string printed_slots(const std::vector<OffloadSlot>& slots) {
   std::string text;
   for (std::size_t item = 0; item < slots.size(); ++item)
@@ -24,7 +24,7 @@ std::string printed_slots(const std::vector<OffloadSlot>& slots) {
   return text;
 }
 
-// One line an action, with the names of segments and the number of the graph that holds it; -1: none.
+// Text with one line per action: names of segments, and the number of the graph that holds it (-1: none).
 std::string printed(const std::vector<Action>& actions, const GptModel& gpt, const std::vector<int>& graph_of_each) {
   std::string text;
   for (std::size_t i = 0; i < actions.size(); ++i) {

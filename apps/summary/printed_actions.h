@@ -1,4 +1,4 @@
-// The list of actions that --print-actions prints.
+// List of actions of --print-actions.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-// The actions of a training step of each stage's first rank, as text.
+// Text of the actions of a training step of each stage's first rank.
 std::string printed_actions(const Options& options, const RunConfig& config);
 
 }  // namespace megalith

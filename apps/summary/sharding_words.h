@@ -1,4 +1,4 @@
-// What plan and a run's start say of sharding.
+// Texts of plan and a run's start about sharding.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace megalith {
 
-// Of a fully sharded run: whether embedding and head are whole on each rank, and why.
+// Text about a fully sharded run: if embedding and head are unsharded on each rank, and why.
 std::string said_ends(const Options& options);
 std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers);
-// Ranks that share out one copy of what is sharded, and of experts.
+// Number of ranks that share one sharded copy, of the model and of experts.
 std::int64_t sharers(const Options& options, const MeshSizes& mesh);
 std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh);
 

@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::size_t kMostNames = 4;
 
-// The first few of a long list.
+// First names of a long list.
 std::string listed(const std::vector<std::string>& names) {
   const std::size_t shown = names.size() > kMostNames ? kMostNames - 1 : names.size();
   std::string text =
@@ -91,7 +91,7 @@ std::string said_model(const Options& options) {
          (options.optimizer.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
 }
 
-// Of a batch that grows.
+// Text about a growing batch size.
 std::string said_ramp(const Options& options) {
   if (options.train.rampup_batch_size.empty()) return "";
   const std::int64_t first = batch_after(options.train, 0), last = options.train.rampup_batch_size[2];
@@ -145,7 +145,7 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
                      most - ranks.begin(), mib(most->bytes), most->owners);
 }
 
-// Of each stage's first rank.
+// Text about the offload of each stage's first rank.
 std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stages) {
   std::string text;
   for (std::size_t stage = 0; stage < static_cast<std::size_t>(stages); ++stage) {

@@ -1,5 +1,4 @@
-// What train prints before anything is allocated: the version, the ranks, their layout, the model, its tokens and the
-// memory that they will take.
+// Banner of train ahead of any allocation: version, ranks, layout, model, tokens and forecast memory.
 #pragma once
 
 #include <string>
@@ -9,26 +8,26 @@
 
 namespace megalith {
 
-// What a rank says of itself.
+// Facts that a rank reports about itself.
 struct RankFacts {
   std::string host;
   std::string device;
   std::size_t bytes = 0;     // forecast
-  std::string owners;        // of them
-  std::string offload = {};  // what moves to the host
+  std::string owners;        // owners of these bytes
+  std::string offload = {};  // offloaded activations
   StepGraphs graphs = {};
 };
 
-// The name of this process's GPU, or CPU.
+// Name of this process's GPU, or CPU.
 std::string device_name(const Options& options);
 
-// The lines of a run; `options` are complete.
+// Lines of a run; `options` are complete.
 std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks);
 
-// "parameters 0.25, gradients 0.50 MiB", the largest first and without those that are too small to show.
+// Text such as "parameters 0.25, gradients 0.50 MiB", the largest first, without amounts that are too small to show.
 std::string said_owners(const MemoryUse& use);
 
-// Collective over all ranks; rank 0 prints to standard output.
+// Prints the banner to standard output on rank 0. Collective over all ranks.
 void print_banner(const RunSetup& setup, Communicator& world);
 
 }  // namespace megalith

@@ -23,7 +23,7 @@ void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool de
               gemm_cache_file());
   table->load(entries, "the checkpoint");
   step.warm_up();
-  // A stage has GEMMs that others have not: the first replica of each measures.
+  // Stages have different GEMMs, so the first replica of each stage measures.
   const bool measures = groups_of_steps(rank).front()->rank() == 0;
   const std::vector<GemmSignature> pending = table->pending();
   const GemmScratch scratch{rank.memory.arena.block(), rank.memory.arena.block_bytes()};

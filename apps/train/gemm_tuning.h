@@ -1,4 +1,4 @@
-// Chooses cuBLASLt's algorithms before the first step, the same on all ranks: those of the checkpoint, else those in
+// Choice of cuBLASLt's algorithms ahead of the first step, equal on all ranks: those of the checkpoint, else those in
 // the user's cache file, else the fastest that the first replica of each pipeline stage measures.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace megalith {
 
-// Collective; does nothing on the CPU. `entries` holds the checkpoint's choices and receives all that the run uses.
-// `deterministic`: cuBLASLt's first answer for every size, nothing is measured, read or kept.
+// Chooses the algorithms; no effect on the CPU. Collective. `entries` has the checkpoint's choices and receives all
+// choices of the run. `deterministic`: cuBLASLt's first answer for every size; nothing is measured, read or stored.
 void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool deterministic, GemmEntries& entries);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// train: the main program, one process per rank under mpirun. start.cpp has the phases of a run's start.
+// train: the main program, one process per rank under mpirun. start.cpp has the phases of its start.
 #include <memory>
 #include <string>
 
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   guard_standard_files();
   end_on_lost_mappings();
   set_mpi_environment();
-  // A request that comes before the first step ends the run after it.
+  // A signal ahead of the first step ends the run after this step.
   for (const int signal : kHandedOnSignals) stop_on_signal(signal, stop_request);
   std::string label = label_of_launch();
   std::unique_ptr<MpiRuntime> mpi;

@@ -39,8 +39,8 @@ std::string place_of(const Action& action, const GptModel& gpt) {
 
 bool is_first(ActionKind kind) { return kind == ActionKind::kBeginStep || kind == ActionKind::kZeroGradients; }
 
-// The place of a microbatch's action in the order of the data: forward through the parts of the model, and back. What
-// comes after the microbatches comes last.
+// Order of a microbatch's action along the data: forward through the parts of the model, and back. Actions after the
+// microbatches come last.
 std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int stage) {
   if (!is_of_microbatch(action.kind)) return is_first(action.kind) ? -1 : kAfterMicrobatches;
   const std::int64_t parts = pipeline.placement.num_parts();
@@ -54,9 +54,9 @@ std::string named(std::int64_t layer, std::int64_t expert) {
   return fmt::format(" (layer {}, expert {})", layer, expert);
 }
 
-// " (layer 3, expert 5)": of what experts' ops read and write, and of their weights where they are gathered, before any
-// of these ops; else "". Layers that are recomputed together are one segment: there a weight names its own. Ops count
-// this rank's experts, the name those of the model.
+// Text such as " (layer 3, expert 5)" for tensors of experts' ops, and for experts' weights in a gather ahead of these
+// ops; else "". Layers that are recomputed together are one segment; a weight's name there has its layer. Ops number
+// this rank's experts, the text the model's experts.
 std::string expert_of(const NonFinite& found, const Rank& rank) {
   constexpr std::string_view kLayers = "decoder.layers.";
   const GptModel& gpt = rank.model.gpt;
@@ -85,8 +85,8 @@ std::string expert_of(const NonFinite& found, const Rank& rank) {
   return "";
 }
 
-// A rank's own first finding: the order of its action, and its number among those of the op. All ranks of a stage run
-// the same ops in the same order, and collectives spread what goes wrong: the lowest comes first.
+// Rank's own first finding: the order of its action, and its number within the op. All ranks of a stage run the same
+// ops in the same order, and collectives spread bad values, so the lowest order comes first.
 using FindingOrder = std::array<std::int64_t, 2>;
 constexpr FindingOrder kNothingFound = {std::numeric_limits<std::int64_t>::max(),
                                         std::numeric_limits<std::int64_t>::max()};
@@ -164,7 +164,7 @@ std::optional<ReplicaDifference> replica_difference(Rank& rank) {
   };
   std::optional<ReplicaDifference> difference = compare(rank.groups, {Axis::kCp, Axis::kDp});
   if (!rank.groups.experts) return difference;
-  // Of other ranks, which may have found nothing before.
+  // Compares other ranks, which may have found nothing so far.
   std::optional<ReplicaDifference> of_experts = compare(*rank.groups.experts, {Axis::kEdp});
   return difference ? difference : of_experts;
 }
@@ -172,7 +172,7 @@ std::optional<ReplicaDifference> replica_difference(Rank& rank) {
 std::string NumericsGuard::difference_of_replicas(Rank& rank, std::int64_t step) {
   const std::optional<ReplicaDifference> difference = replica_difference(rank);
   for (const std::string& message : world_.host_all_gather(difference ? difference->message : "")) {
-    // Each stage compares its own.
+    // Each stage compares its own replicas.
     if (!message.empty()) return fmt::format("--check-weight-hash-interval, after step {}: {}", step, message);
   }
   return {};
@@ -189,11 +189,11 @@ bool NumericsGuard::found_hazards() {
   return world_.host_any(found);
 }
 
-// What was enqueued is compared, not what ran: a call that will hang is named before it does.
+// Compares enqueued calls, not completed calls, so that a call is reported ahead of its hang.
 void NumericsGuard::check_calls(const Rank& rank) {
-  constexpr std::int64_t kCheckedSteps = 2;  // later ones repeat what they do
+  constexpr std::int64_t kCheckedSteps = 2;  // later steps repeat these calls
   if (++steps_checked_ > kCheckedSteps) return;
-  std::string mine;  // the other ranks have groups of their own
+  std::string mine;  // other ranks have other groups
   for (Communicator* group : groups_of_steps(rank)) {
     const std::string difference = difference_of_sequences(*group);
     if (mine.empty()) mine = difference;

@@ -1,5 +1,5 @@
-// What a run does when numbers go wrong: names the first NaN or Inf of a step that was skipped, the rank whose copy of
-// the parameters differs, accesses that no event orders, and ranks that communicate differently.
+// Reaction of a run to numeric errors. It reports the first NaN or Inf of a skipped step, replicas that differ,
+// accesses that no event orders, and ranks that communicate differently.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +20,28 @@ class NumericsGuard {
  public:
   NumericsGuard(const TrainingOptions& options, Communicator& world);
 
-  // For Instruments of the run's streams.
+  // Checker for Instruments of the run's streams.
   HazardChecker* hazards() const { return hazards_.get(); }
   OpObserver* observer() { return finite_.observer(); }
 
-  // A step that was skipped began after `consumed_samples`; it can be explained until the next update.
+  // Stores a skipped step that began after `consumed_samples`; explain() works until the next update.
   void skipped(const StepResult& result, std::int64_t consumed_samples) { skipped_ = {result, consumed_samples}; }
   bool has_skipped() const { return skipped_.has_value(); }
 
-  // All collective, with no step pending.
-  // Names the first NaN or Inf of the step that was skipped, if one was. Returns why its data cannot be read again.
+  // Reports the first NaN or Inf of the skipped step, if there is one. Returns the reason if its data cannot be read
+  // again. This and the next functions are collective, with no step pending.
   std::optional<RankFailure> explain(Rank& rank, Step& step, StepSamples& samples);
-  // Why the run must end, or "".
+  // Reason to end the run, or "".
   std::string over_budget(const TrainState& state) const;  // of --max-skipped-steps
   std::string difference_of_replicas(Rank& rank, std::int64_t step);
-  bool found_hazards();  // under --check-hazards, on any rank; warns of its own
-  // After each of the first steps: that all ranks communicate the same; throws EveryRankFailed.
+  bool found_hazards();  // with --check-hazards, on any rank; logs warnings
+  // Checks after each of the first steps that all ranks communicate the same; throws EveryRankFailed.
   void check_calls(const Rank& rank);
 
  private:
   struct SkippedStep {
     StepResult result;
-    std::int64_t consumed_samples = 0;  // before it
+    std::int64_t consumed_samples = 0;  // ahead of the step
   };
 
   const TrainingOptions& options_;
@@ -52,7 +52,7 @@ class NumericsGuard {
   std::int64_t steps_checked_ = 0;
 };
 
-// Compares what the data-parallel ranks hold in copies. Collective; no step is pending.
+// Compares the data-parallel ranks' copies. Collective, with no step pending.
 std::optional<ReplicaDifference> replica_difference(Rank& rank);
 
 }  // namespace megalith

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Refuses a checkpoint that this run cannot go on from, whatever the model.
+// Rejects a checkpoint that this run cannot continue from, for any model.
 void check_origin(const Options& options, const std::string& tokenizer, const LoadedCheckpoint& found) {
   const CheckpointOptions& wanted = options.checkpoint;
   if (found.state().tokenizer != tokenizer) {
@@ -61,7 +61,7 @@ void RunCheckpoints::load(TrainState& state) {
   std::optional<LoadedCheckpoint> found = std::exchange(setup_.found.checkpoint, std::nullopt);
   if (!found && !setup_.found.searched) found = find_wanted(wanted, &world_, &history_);
   if (!found) {
-    // Saving and loading the same folder is how a run is restarted, its first start included.
+    // A run restarts by saving and loading the same folder; its first start finds no checkpoint.
     if (wanted.load == wanted.save && wanted.ckpt_step == 0) {
       if (is_main()) log_info("no checkpoint in " + wanted.load + " yet: starting from the seed");
       return;
@@ -77,7 +77,7 @@ void RunCheckpoints::load(TrainState& state) {
                 .optimizer = &rank_.optimizer.adamw,
                 .stream = rank_.streams.compute},
                *found, weights_only ? LoadScope::kWeights : LoadScope::kEverything);
-  if (is_main()) add_small_files(*found, setup_.files);  // those that came with imported weights too
+  if (is_main()) add_small_files(*found, setup_.files);  // also those of imported weights
   if (!wanted.finetune) {
     state.step = from.step;
     state.consumed_samples = from.consumed_samples;
@@ -87,7 +87,7 @@ void RunCheckpoints::load(TrainState& state) {
     if (!weights_only) state.adam_count = from.adam_count;
     state.gemm_algorithms = from.gemm_algorithms;
   } else if (from.step > 0) {
-    history_.parent.reset();  // a run of its own, from step 0; imported weights are its first checkpoint
+    history_.parent.reset();  // a new run from step 0; imported weights are its first checkpoint
   }
   const StepParameters start{.adam_count = state.adam_count};
   copy_from_host(rank_.streams.compute, rank_.step.parameters, &start, sizeof(start));

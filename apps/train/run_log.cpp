@@ -21,7 +21,7 @@ namespace megalith {
 
 namespace {
 
-// Of tokens where all arrive there is always as much as is needed, which says nothing.
+// Used fraction of the capacity for rows. If all tokens arrive, the capacity for tokens always suffices and is ignored.
 std::optional<double> room_used(const ExpertRoom& room, const ExpertRoom& needed, bool all_arrive) {
   if (room.rows == 0) return std::nullopt;
   const auto share = [](std::int64_t used, std::int64_t of) {
@@ -51,7 +51,7 @@ std::optional<OffloadMetrics> offload_of(const std::vector<OffloadStats>& ranks,
   return metrics;
 }
 
-// Of a step whose copies were timed.
+// Logs a step with timed copies.
 void tell(const std::vector<OffloadStats>& stages, std::int64_t iteration) {
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const std::string whose = stages.size() > 1 ? fmt::format(" of stage {}", stage) : "";
@@ -71,11 +71,11 @@ void RunLog::open(const TrainState& state) {
   const LoggingOptions& logging = options.logging;
   log_ = std::make_unique<StepLog>(
       logging, StepLog::Run{.ranks = world_, .peak_tflops = peak_tflops_of(options, device_name(options))});
-  if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // a wrong path is told now
+  if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // fails now for a wrong path
   if (!logging.metrics_jsonl.empty())
     metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);
   if (logging.tensorboard_dir.empty()) return;
-  // An evaluation alone does not take the place of steps.
+  // An evaluation replaces no steps.
   const RunProgress start{.steps = state.step, .samples = state.consumed_samples};
   tensorboard_ = std::make_unique<TensorBoardLog>(
       logging.tensorboard_dir, options.train.skip_train ? std::nullopt : std::optional(start),

@@ -1,4 +1,4 @@
-// What rank 0 tells of a run: the log line, --metrics-jsonl, --tensorboard-dir, and once how the memory is used.
+// Logs of a run on rank 0: the log line, --metrics-jsonl, --tensorboard-dir, and once the use of memory.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,27 @@ namespace megalith {
 
 class RunLog {
  public:
-  // `setup` outlives the log. Other ranks than 0 write nothing.
+  // `setup` outlives the log. Ranks other than 0 write nothing.
   RunLog(const RunSetup& setup, int rank, int world);
 
-  // Opens the files of a run that starts from `state`; a wrong path fails here, on rank 0 alone.
+  // Opens the files of a run that starts from `state`; a wrong path fails here, only on rank 0.
   void open(const TrainState& state);
 
   struct StepFacts {
-    RunProgress before;                      // what the step found done
+    RunProgress before;                      // progress ahead of the step
     std::int64_t batch = 0;                  // samples of the step
     std::int64_t skipped_steps = 0;          // in the whole run
-    std::optional<double> validation_loss;   // measured after it
-    std::optional<double> checkpoint_stall;  // seconds, of the save before it
-    std::int64_t regrows = 0;                // so far, of the room for rows of experts
-    std::vector<OffloadStats> offload = {};  // of each rank, where kept activations move
+    std::optional<double> validation_loss;   // measured after the step
+    std::optional<double> checkpoint_stall;  // seconds of the save ahead of the step
+    std::int64_t regrows = 0;                // replans with more capacity for rows so far
+    std::vector<OffloadStats> offload = {};  // by rank, with offloaded activations
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
-  // `alone`: of a run with --skip-train; otherwise it goes with the step's metrics.
+  // Logs an evaluation. `alone`: with --skip-train; otherwise the step's metrics have it.
   void evaluation(const TrainState& state, double loss, bool alone);
-  // One line each, once: after the second step, and with graphs not before they are captured.
+  // Logs one line each, once: after the second step, and with graphs not ahead of their capture.
   void graphs(const std::vector<GraphedRunner::Stats>& ranks) const;
-  void no_graphs() const;  // a warning at the end of a run that asked for some
+  void no_graphs() const;  // warns at the end of a run without requested graphs
   void memory(const Rank& rank, std::size_t checkpoint_staging) const;
 
  private:
@@ -49,8 +49,8 @@ class RunLog {
   double flops_per_token_;
   int world_;
   bool writes_;
-  std::size_t most_planned_ = 0;  // bytes of this rank, at the start: of the largest stage of --rampup-batch-size
-  bool warned_ = false;           // of where activations on the host are
+  std::size_t most_planned_ = 0;  // bytes of this rank at the start, for the largest stage of --rampup-batch-size
+  bool warned_ = false;           // about the placement of activations on the host
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;

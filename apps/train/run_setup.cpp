@@ -20,7 +20,7 @@ namespace megalith {
 
 namespace {
 
-// A softmax over one choice is 1, whatever the router computes.
+// Warns of routers without a gradient: a softmax over one choice is always 1.
 void warn_of_routers(const Options& options) {
   const MoeConfig& moe = options.model.moe;
   const bool is_constant = moe.num_experts > 0 && moe.router_topk == 1 && !moe.router_pre_softmax &&
@@ -31,7 +31,7 @@ void warn_of_routers(const Options& options) {
       "teaches the routers nothing; only the losses of balance and --moe-z-loss-coeff do");
 }
 
-// Absent where the checkpoint of --load was not looked for yet.
+// Start of the data; nullopt if the checkpoint of --load was not searched yet.
 std::optional<DataStart> known_start(const RunSetup& setup) {
   const CheckpointOptions& checkpoint = setup.options.checkpoint;
   if (checkpoint.load.empty() || checkpoint.finetune) return DataStart();

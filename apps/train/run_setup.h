@@ -1,4 +1,4 @@
-// What each rank prepares before the first step; its errors are mostly the user's.
+// Preparation of each rank ahead of the first step; most of its errors are the user's.
 #pragma once
 
 #include <cstddef>
@@ -21,24 +21,24 @@ struct RunSetup {
   Options options;  // complete
   RunConfig config;
   Tokenizer tokenizer;
-  std::vector<SmallFile> files = {};  // rank 0's, for checkpoints: those of the tokenizer
-  FoundCheckpoint found = {};         // where it was looked for already
-  RunData data = {};                  // where it is known from where on
+  std::vector<SmallFile> files = {};  // of rank 0, for checkpoints: the tokenizer's files
+  FoundCheckpoint found = {};         // if it was already found
+  RunData data = {};                  // if its start is known
   StepPlans plans = {};
-  std::function<void(Rank&)> customize = nullptr;                              // adds hooks, before anything runs
-  std::function<std::size_t()> host_bytes = [] { return available_bytes(); };  // what this host can give; 0: unknown
+  std::function<void(Rank&)> customize = nullptr;                              // adds hooks ahead of the first step
+  std::function<std::size_t()> host_bytes = [] { return available_bytes(); };  // this host's free bytes; 0: unknown
 };
-// All but plans. `options` is complete except for the vocabulary size, which the tokenizer gives.
+// Setup without plans. `options` is complete except for the vocabulary size, which the tokenizer gives.
 RunSetup load_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
-// Sets options.machine: what each rank may take of its host, and whether GPUs among which rows of experts may go by
-// flex all read each other's memory; the same on all ranks. Collective.
+// Sets options.machine, equal on all ranks: host memory per rank, and if GPUs that may exchange rows of experts by flex
+// all read each other's memory. Collective.
 void find_machine(RunSetup& setup, Communicator& world);
 void plan_run(RunSetup& setup, int rank);
-// load_run and plan_run, for one rank on its own.
+// Calls load_run and plan_run for one rank.
 RunSetup prepare_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
 
-// Shards them on all ranks where that is open, some rank's device has no room for whole ones (on the CPU: its share of
-// what the host can give), and the rank with the most then needs less. Plans again. Collective.
+// Shards open embedding and head if some rank's device has too little memory and the largest rank then needs less; on
+// the CPU, too little of the host's memory. Plans again. Collective.
 void decide_on_ends(RunSetup& setup, Communicator& world, std::size_t host_bytes = available_bytes());
 
 }  // namespace megalith

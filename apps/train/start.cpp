@@ -35,7 +35,7 @@
 namespace megalith {
 namespace {
 
-// Flags as this rank reads them, or why it cannot; all ranks report that together.
+// Flags of this rank, or the error of reading them; all ranks report it together.
 struct Flags {
   std::unique_ptr<FlagParser> parser;
   Parsed read;
@@ -60,8 +60,8 @@ std::chrono::milliseconds timeout_of(const Flags& flags, const std::vector<std::
   return megalith::timeout_of(parallel.comm_timeout, static_cast<double>(parallel.distributed_timeout_minutes));
 }
 
-// Processes that MPI does not connect would all be rank 0, and write the same files. Any sign of a launch is enough:
-// one rank in place of many wastes hours before anyone notices.
+// Rejects processes that MPI does not connect: all would be rank 0 and write the same files. Any sign of a launch is
+// enough, as one rank instead of many wastes hours.
 void check_launch(int world) {
   const Launch launch = launch_of(LaunchSigns::kAny);
   if (world > 1 || launch.ranks == 1) return;
@@ -74,10 +74,10 @@ void check_launch(int world) {
                              launch.ranks)});
 }
 
-// The folder of --save while a run writes there. A check now in place of an error at the first save.
+// Folder of --save while a run writes there. Fails now instead of at the first save.
 class RunFolder {
  public:
-  // The first call takes it.
+  // Takes the folder at the first call.
   void take(const Options& options, int rank) {
     const std::string& save = options.checkpoint.save;
     if (std::exchange(taken_, true) || options.logging.print_actions) return;
@@ -102,13 +102,13 @@ class RunFolder {
   }
 
   bool taken_ = false;
-  std::optional<SaveLock> lock_;  // rank 0's
+  std::optional<SaveLock> lock_;  // on rank 0
 };
 
-// The phases. What a phase returns is the next one's input; an error of one rank in a phase ends all ranks.
+// Phases of the start. The result of a phase is the input of the next; an error of one rank ends all ranks.
 
-// Complete flags, and under --use-checkpoint-args the checkpoint that gave some of them. Such a run takes its folder
-// before it looks for a checkpoint: a run that ends meanwhile may still save a newer one.
+// Complete flags, and with --use-checkpoint-args the checkpoint that gave some of them. Such a run takes its folder
+// ahead of the search, since a run that ends meanwhile may save a newer checkpoint.
 Parsed complete_flags(const Flags& flags, Communicator& world, RunFolder& folder, FoundCheckpoint& found) {
   const bool asks_checkpoint = !flags.prints() && flags.read.options.checkpoint.use_checkpoint_args;
   on_all_ranks(world, [&] {
@@ -127,7 +127,7 @@ RunSetup load(const Options& options, Communicator& world, FoundCheckpoint found
   return std::move(*setup);
 }
 
-// The plan of a step: made once, and a second time where memory decides about the model's ends.
+// Plans a step, and plans again if memory decides the sharding of embedding and head.
 void plan(RunSetup& setup, Communicator& world) {
   on_all_ranks(world, [&] { plan_run(setup, world.rank()); });
   const std::vector<StepGraphs> graphs = world.host_gather(setup.plans.graphs);
@@ -135,7 +135,7 @@ void plan(RunSetup& setup, Communicator& world) {
   decide_on_ends(setup, world);
 }
 
-// From here on signals save, and a rank that hangs is reported.
+// Starts the watch: signals save from here on, and a rank that hangs is reported.
 void watch(MpiRuntime& mpi, const RunSetup& setup, StopRequest& stop, bool tells, std::chrono::milliseconds timeout) {
   for (const int signal : kStopSignals) stop_on_signal(signal, stop, tells);
   const auto place_of = [sizes = setup.config.mesh](int rank) { return rank_place(sizes, rank); };
@@ -169,7 +169,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   Trainer trainer(std::move(setup), gpus ? *gpus : world, stop, &world);
   folder.hand_to(trainer);
   const ExitCode code = trainer.run();
-  if (code == ExitCode::kOk) check_standard_output();  // the exit code of a run that was stopped says so already
+  if (code == ExitCode::kOk) check_standard_output();  // a stopped run already has another exit code
   return code;
 }
 
@@ -217,7 +217,7 @@ std::chrono::milliseconds timeout_of(const std::vector<std::string>& arguments) 
     if (word.size() > flag.size() && word.starts_with(flag) && word[flag.size()] == '=')
       text = word.c_str() + flag.size() + 1;
     const double read = std::strtod(text, nullptr);
-    if (read > 0 && read < 1e8) value = read;  // what is wrong with it, the flags will tell
+    if (read > 0 && read < 1e8) value = read;  // the flags report its error
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     take(i, "--comm-timeout", seconds);

@@ -17,7 +17,7 @@ namespace megalith {
 
 namespace {
 
-// Lanes are threads from 1 on: Perfetto takes thread 0 for the one that has the number of its process.
+// Thread of a lane, from 1: Perfetto merges thread 0 with the thread that has its process's number.
 int thread_of(int lane) { return lane + 1; }
 
 std::string metadata(std::string_view what, int rank, int lane, std::string_view name) {
@@ -25,12 +25,12 @@ std::string metadata(std::string_view what, int rank, int lane, std::string_view
                      thread_of(lane), escaped(name));
 }
 
-// Whole nanoseconds, so that a span within another ends no later than it: viewers drop spans that overlap.
+// Text with integer nanoseconds, so that a nested span ends no later than its outer span; viewers drop overlaps.
 std::string microseconds(std::int64_t nanoseconds) {
   return fmt::format("{:.3f}", static_cast<double>(nanoseconds) / 1000);
 }
 
-// One rank's members of the array "traceEvents". Times count from `origin_us` (since 1970), the same on all ranks.
+// Members of one rank in the array "traceEvents". Times count from `origin_us` (since 1970), equal on all ranks.
 std::string trace_events(const Trace& trace, int rank, double origin_us) {
   std::string json = metadata("process_name", rank, 0, fmt::format("rank {}", rank));
   int number = 0;
@@ -50,7 +50,7 @@ std::string trace_events(const Trace& trace, int rank, double origin_us) {
   return json;
 }
 
-// The file, from each rank's trace_events(); "" where a rank traced nothing.
+// Content of the file, from each rank's trace_events(); "" for a rank without a trace.
 std::string trace_file(const std::vector<std::string>& events) {
   std::string json = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
   bool first = true;
@@ -112,11 +112,11 @@ void TraceWindow::write() {
   state_ = State::kWritten;
   const bool traced = trace_.active();
   if (traced) trace_.stop();
-  // Microseconds since 1970 have too many digits for fractions: the earliest rank begins at 0.
+  // Microseconds since 1970 leave no digits for fractions, so the earliest rank begins at 0.
   const std::vector<double> starts = world_.host_gather(traced ? trace_.start_us() : HUGE_VAL);
   const double origin = *std::min_element(starts.begin(), starts.end());
   const std::string mine = traced ? trace_events(trace_, world_.rank(), origin) : "";
-  constexpr std::size_t kPiece = std::size_t{1} << 20;  // a gather is limited, a trace is not
+  constexpr std::size_t kPiece = std::size_t{1} << 20;  // the size of a gather is limited
   std::vector<std::string> all(static_cast<std::size_t>(world_.size()));
   for (std::size_t at = 0; world_.host_any(at < mine.size()); at += kPiece) {
     const std::vector<std::string> pieces =
@@ -130,7 +130,7 @@ void TraceWindow::write() {
     file.commit();
     log_info("wrote the trace " + logging_.trace);
   } catch (const Error& error) {
-    log_warning(fmt::format("--trace: {}", error.what()));  // the run is worth more
+    log_warning(fmt::format("--trace: {}", error.what()));  // the run continues
   }
 }
 

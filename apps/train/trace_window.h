@@ -1,6 +1,6 @@
-// The window of steps that --trace and --profile record. --trace writes all ranks' spans as one file that Perfetto and
-// chrome://tracing open, in the "Trace Event Format" (Google): complete events ("ph": "X") in microseconds; pid is the
-// rank, tid the stream.
+// Window of steps that --trace and --profile record. --trace writes all ranks' spans into one file for Perfetto and
+// chrome://tracing, in the "Trace Event Format" (Google): complete events ("ph": "X") in microseconds; pid is the rank,
+// tid the stream.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace megalith {
 
 class TraceWindow {
  public:
-  // --profile-ranks beyond the world's are refused.
+  // Rejects --profile-ranks outside of the world.
   TraceWindow(const LoggingOptions& logging, Communicator& world);
 
   Trace* trace() { return &trace_; }  // for Instruments of the run's streams
 
-  // Whether recording starts or ends before this step; then no step may be pending at advance().
+  // True if recording starts or ends ahead of this step; then advance() requires that no step is pending.
   bool changes(std::int64_t next_step) const;
   void advance(std::int64_t next_step, Stream& compute);
   bool under_way() const { return state_ == State::kUnderWay; }
-  // Writes a trace that is under way; nothing may be pending. Collective.
+  // Writes a running trace; nothing may be pending. Collective.
   void finish();
 
  private:

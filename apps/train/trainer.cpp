@@ -51,7 +51,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.program_commit = program_commit();
   state_.config = config_of(options());
   if (!options().checkpoint.load.empty())
-    on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a search that fails does so everywhere
+    on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a failed search fails on all ranks
   progress_.first = {.steps = state_.step, .samples = state_.consumed_samples};
   progress_.end = end_of_run(train, progress_.first);
   if (train.train_samples > 0) setup_.options.train.train_iters = progress_.end.at.steps;
@@ -67,12 +67,12 @@ void Trainer::build(Communicator& host_world) {
   const std::size_t staging = setup_.plans.checkpoint_staging;
   const std::size_t host_bytes = setup_.host_bytes();
   check_host_memory(setup_.plans, staging, world_, host_bytes);
-  // A GPU says itself when it is full.
+  // A GPU reports itself if it is full.
   std::size_t limit = on_cpu ? share_of_rank(host_bytes, ranks_of_host(world_)) : 0;
   const std::size_t copies = setup_.plans.host.peak_bytes + staging;
   if (limit > 0) limit = std::max(limit, copies + 1) - copies;
   if (!on_cpu) check_gpu_memory(memory_use(setup_.plans), gpu_of_rank(world_), world_);
-  on_all_ranks(world_, [&] {  // the groups are made before anything can fail
+  on_all_ranks(world_, [&] {  // the groups exist ahead of any failure
     rank_ = std::make_unique<Rank>(options(), setup_.config, options().device, mesh_, instruments_.of_streams(), limit,
                                    setup_.plans.offload.points);
     if (setup_.customize) setup_.customize(*rank_);
@@ -85,7 +85,7 @@ void Trainer::build(Communicator& host_world) {
   samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data.sets);
 }
 
-// From where the run starts, which its checkpoint has said.
+// Builds the data from the start of the run, which its checkpoint gives.
 void Trainer::take_data() {
   RunData& data = setup_.data;
   on_all_ranks(world_, [&] {
@@ -114,9 +114,9 @@ bool Trainer::ends_for(std::string problem) {
   return !failure_.message.empty();
 }
 
-// The update of a step waits for the result of the one before: after a step that was skipped the parameters are still
-// those it started from, so that it can be run again to find the reason, or with more room for its rows. Computing
-// never waits for the host.
+// Starts a step. Its update waits for the result of the previous step: after a skipped step the parameters are
+// unchanged, so that the step can run again to find the reason, or with more capacity for rows. Computation never waits
+// for the host.
 void Trainer::start_step() {
   fault_point("step.begin");
   const auto previous_updated = [this] {
@@ -140,7 +140,7 @@ void Trainer::finish_step(bool evaluating) {
   const StepResult result = step_->read_result();
   if (!result.lacks_room) return end_step(result, evaluating);
   if (step_->pending() == 0) return end_step(with_room(result), evaluating);
-  progress_.lacked_room = result;  // the step behind it is dropped first
+  progress_.lacked_room = result;  // the following step is dropped first
 }
 
 void Trainer::end_step(const StepResult& result, bool evaluating) {
@@ -163,7 +163,7 @@ void Trainer::end_step(const StepResult& result, bool evaluating) {
              .offload = measured_copies(result)});
 }
 
-// The third step, behind warm-up and captures, one of ten log lines' where these come with each step, and the last one.
+// True for the third step after warmup and captures, at most every tenth step with a log line, and the last step.
 bool Trainer::times_copies(std::int64_t iteration) const {
   constexpr std::int64_t kAhead = 3, kApart = 10;
   const TrainingOptions& train = options().train;
@@ -189,7 +189,7 @@ std::vector<OffloadStats> Trainer::measured_copies(const StepResult& result) {
   return world_.host_gather(mine);
 }
 
-// Once: after the second step, and not before graphs are captured, if they will be.
+// Logs memory once: after the second step, and after the capture of graphs if there will be one.
 void Trainer::log_memory() {
   if (progress_.memory_logged) return;
   const GraphedRunner* const graphs = rank_->graphs.get();
@@ -238,7 +238,7 @@ bool Trainer::should_stop() {
   return true;
 }
 
-// Every sample was read before its files were found unchanged, so the steps so far are right.
+// Ends the run. Its steps are valid: every sample was read ahead of the check that its files are unchanged.
 ExitCode Trainer::end_for_data(bool saved) {
   const bool saves = !options().checkpoint.save.empty() && progress_.started > 0;
   const char* const kept = !saves ? "" : saved ? " and saved" : ", but could not be saved";
@@ -258,7 +258,7 @@ void Trainer::tell_left_over() const {
 ExitCode Trainer::run() {
   ExitCode code = ExitCode::kOk;
   {
-    const AbortOnUnwind guard(world_);  // a rank that fails must not leave its streams, or its peers, waiting
+    const AbortOnUnwind guard(world_);  // a failed rank must not leave its streams or peers waiting
     code = step_loop();
     checkpoints_->finish(state_.step);
     step_->end_warm_up();
@@ -296,13 +296,13 @@ ExitCode Trainer::step_loop() {
     log_info(nothing_to_do(train, state_));
   }
   if (trains) failure_.data = failure_of_any(world_, [this] { samples_->read_next(state_); });
-  if (failure_.data) return end_for_data(false);  // there is nothing new to save
+  if (failure_.data) return end_for_data(false);  // there is no new state to save
   while (trains && state_.step < train.train_iters) {
     pass_window();
     enter_stage();
     start_step();
     if (!failure_.message.empty()) return ExitCode::kNumeric;
-    if (guard.found_hazards()) return ExitCode::kInternal;  // before anything is done with numbers that raced
+    if (guard.found_hazards()) return ExitCode::kInternal;  // ahead of any use of numbers with a race
     guard.check_calls(*rank_);
     checkpoints_->poll();
     const bool last = state_.step == train.train_iters;
@@ -312,11 +312,11 @@ ExitCode Trainer::step_loop() {
     bool stops = asked && (!last || failure_.data);
     const bool evaluates = train.evaluates() && (last || is_due(train.eval_interval));
     const bool compares = is_due(train.check_weight_hash_interval);
-    // The result of a step is read while the next one is computed, unless something waits for it.
+    // The result of a step is read during the next step, unless something waits for it.
     const int may_run = saves || evaluates || stops || compares ? 0 : 1;
     while (step_->pending() > may_run) finish_step(evaluates && step_->pending() == 1);
     explain_skip();
-    stops = stops || failure_.data;  // that the evaluation met
+    stops = stops || failure_.data;  // found by the evaluation
     if (ends_for(guard.over_budget(state_))) return ExitCode::kNumeric;
     if (compares && ends_for(guard.difference_of_replicas(*rank_, state_.step))) return ExitCode::kNumeric;
     bool saved = true;
@@ -338,8 +338,8 @@ ExitCode Trainer::step_loop() {
   }
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   if (trains && state_.step == train.train_iters) tell_left_over();
-  // Also one that came too late to end this run. An evaluation may run at the same time as the training that it is
-  // meant for.
+  // Removes also a file that came too late to end this run. An evaluation leaves it, as a concurrent training run may
+  // be meant.
   if (is_main() && !train.skip_train) stop_file_.remove();
   return code;
 }

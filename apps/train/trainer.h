@@ -1,5 +1,5 @@
-// The loop over the steps of a run: samples in, steps through the rank, evaluation, checkpoints, logs. One object per
-// rank; ranks are processes (apps/train/main.cpp) or threads (tests).
+// Loop over the steps of a run: samples, steps, evaluation, checkpoints, logs. Each rank has one object; ranks are
+// processes (apps/train/main.cpp) or threads (tests).
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace megalith {
 
-// What watches the streams of a run.
+// Instruments of the run's streams.
 struct RunInstruments {
   RunInstruments(const Options& options, Communicator& world);
   Instruments of_streams();
@@ -33,7 +33,7 @@ struct RunInstruments {
 
 class Trainer {
  public:
-  // `host_world`, if given: the same ranks as `world`, for groups that need no GPU.
+  // `host_world`: the same ranks as `world`, for groups that need no GPU; may be null.
   Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, Communicator* host_world = nullptr);
 
   // Trains (or, with --skip-train, evaluates) and returns the exit code.
@@ -51,26 +51,26 @@ class Trainer {
   void build(Communicator& host_world);
   void take_data();
   ExitCode step_loop();
-  void pass_window();                 // starts or ends the recording of --trace and --profile before the next step
-  void start_step();                  // enqueues the next step, unless the one before broke the budget of skips
-  void finish_step(bool evaluating);  // waits for the oldest pending one and ends it, unless it has to be done again
-  void end_step(const StepResult& result, bool evaluating);  // logs it, after an evaluation if so
+  void pass_window();                 // starts or ends --trace and --profile ahead of the next step
+  void start_step();                  // enqueues the next step, unless the previous step exceeded the budget of skips
+  void finish_step(bool evaluating);  // waits for the oldest pending step and ends it, unless it must run again
+  void end_step(const StepResult& result, bool evaluating);  // logs it, after an evaluation if requested
   void explain_skip();
   void log_memory();
-  bool times_copies(std::int64_t iteration) const;                      // of kept activations
+  bool times_copies(std::int64_t iteration) const;                      // of offloaded activations
   std::vector<OffloadStats> measured_copies(const StepResult& result);  // of all ranks; collective
   void evaluate();
-  // trainer_room.cpp
+  // Functions of trainer_room.cpp.
   bool lacks_room(const ExpertRoom& needed) const;
-  StepResult with_room(const StepResult& lacked);  // of the last step, done again
+  StepResult with_room(const StepResult& lacked);  // reruns the last step
   void make_room(const ExpertRoom& needed, const std::string& what);
-  void enter_stage();  // of --rampup-batch-size, which the next step belongs to
+  void enter_stage();  // stage of --rampup-batch-size of the next step
   struct NewPlan;
   void plan_again(const NewPlan& next);
   bool is_due(std::int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool should_stop();
-  // Both set failure_, why the run ends.
-  bool ends_for(std::string problem);  // false where there is none
+  // Set failure_, the reason for the end of the run.
+  bool ends_for(std::string problem);  // false without a problem
   ExitCode end_for_data(bool saved);
   void tell_left_over() const;
 
@@ -80,28 +80,28 @@ class Trainer {
   RunSetup setup_;
   Communicator& world_;
   const StopRequest& stop_;
-  StopFile stop_file_;  // rank 0 looks at it
+  StopFile stop_file_;  // read on rank 0
   RunInstruments instruments_;
   Mesh mesh_;
   std::unique_ptr<Communicator> save_group_;  // with --async-save
   std::unique_ptr<Rank> rank_;
   std::unique_ptr<Step> step_;
-  std::unique_ptr<RunCheckpoints> checkpoints_;  // after what its thread uses
+  std::unique_ptr<RunCheckpoints> checkpoints_;  // after the members that its thread uses
   std::unique_ptr<StepSamples> samples_;
   RunLog log_;
   TrainState state_;
   struct Progress {
     std::int64_t started = 0, finished = 0;  // steps of this process
-    RunProgress first;                       // before its first
+    RunProgress first;                       // ahead of its first step
     RunEnd end;                              // of the run
     bool memory_logged = false;
-    std::optional<StepResult> lacked_room;  // of a step that has to be done again
+    std::optional<StepResult> lacked_room;  // of a step that must run again
     std::int64_t regrows = 0;
-    std::deque<RunProgress> begun_after;    // what each pending step found done
+    std::deque<RunProgress> begun_after;    // progress ahead of each pending step
     std::optional<double> validation_loss;  // measured after the current step
     std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   } progress_;
-  struct Failure {  // why the run ends; the same on all ranks
+  struct Failure {  // reason for the end of the run; equal on all ranks
     std::optional<RankFailure> data;
     std::string message;
   } failure_;

@@ -1,6 +1,6 @@
-// What changes the plan of a step's memory between two steps: rows of experts that had no room, whose step or
-// evaluation is done again with more, and the next stage of --rampup-batch-size. What is in that memory between two
-// steps has no value, and weights stay where they are.
+// Changes of the memory plan between two steps: more capacity for rows of experts, whose step or evaluation runs again,
+// and the next stage of --rampup-batch-size. Between two steps this memory has no valid content, and weights stay in
+// place.
 #include <fmt/format.h>
 
 #include <utility>
@@ -23,8 +23,8 @@ bool Trainer::lacks_room(const ExpertRoom& needed) const {
   return needed.arrived > room.arrived || needed.rows > room.rows;
 }
 
-// Tokens that did not arrive have no rows, and layers behind saw other tokens than they will: what was needed may be
-// more, loss and gradients mean nothing, and it may take more than once.
+// Reruns a step that lacked capacity, possibly several times. Tokens that did not arrive have no rows, and later layers
+// saw other tokens. The required capacity may thus be larger, and loss and gradients are invalid.
 StepResult Trainer::with_room(const StepResult& lacked) {
   const auto start = std::chrono::steady_clock::now();
   StepResult result = lacked;
@@ -37,15 +37,15 @@ StepResult Trainer::with_room(const StepResult& lacked) {
   return result;
 }
 
-// What the next steps are planned for. The same on all ranks.
+// Plan of the next steps, equal on all ranks.
 struct Trainer::NewPlan {
   std::int64_t microbatches;
   double capacity_factor;
-  std::string reason;    // why
-  std::string expected;  // what there must be memory for
+  std::string reason;    // reason for the log
+  std::string expected;  // purpose of the memory
 };
 
-// Between two steps, on all ranks: the step's memory is planned, given back and taken again, and graphs are dropped.
+// Plans, releases and allocates the memory of a step and drops graphs, between two steps on all ranks.
 void Trainer::plan_again(const NewPlan& next) {
   const std::size_t bytes = setup_.plans.block_bytes();
   Options options = setup_.options;
@@ -55,7 +55,7 @@ void Trainer::plan_again(const NewPlan& next) {
   StepPlans plans;
   on_all_ranks(world_, [&] { plans = plan_steps(options, config, world_.rank(), setup_.plans.offload); });
   step_->give_back();
-  world_.host_barrier();  // what the other ranks of this host had is free too when it is asked what there is
+  world_.host_barrier();  // so that memory of the host's other ranks is also free
   setup_.plans = std::move(plans);
   setup_.config = config;
   step_->set_microbatches(config.microbatches);
@@ -78,7 +78,7 @@ void Trainer::plan_again(const NewPlan& next) {
   step_->use(setup_.plans);
 }
 
-// `needed` is the same on all ranks.
+// Adds capacity; `needed` is equal on all ranks.
 void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
   const ExpertRoom had = setup_.plans.room;
   const double factor = setup_.plans.capacity_factor;
@@ -101,7 +101,7 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
                   mib(setup_.plans.block_bytes()), mib(bytes)));
 }
 
-// A step that was skipped is explained with the microbatches that it had.
+// A skipped step is explained with its own number of microbatches.
 void Trainer::enter_stage() {
   const std::int64_t microbatches = samples_->microbatches_after(state_.consumed_samples);
   const std::int64_t had = setup_.config.microbatches;

@@ -14,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-// A bound so far away that --help leaves it out.
+// Bound from which --help leaves the bound out.
 constexpr std::int64_t kUnbounded = 1'000'000'000'000;
 
 template <typename Number>
@@ -27,8 +27,8 @@ std::optional<Number> number_from(const std::string& text) {
 
 bool contains(const IntegerRange& range, std::int64_t value) { return value >= range.low && value <= range.high; }
 
-// What is infinite, or 0 where that is excluded, once it is rounded to fp32, in which devices compute, is not in a
-// range.
+// True if `value` is in the range after rounding to fp32, the dtype of devices. Infinite values are not, nor is 0 if
+// the range excludes 0.
 bool contains(const RealRange& range, double value) {
   constexpr double kLargest = std::numeric_limits<float>::max(), kSmallest = std::numeric_limits<float>::min();
   if (!(std::abs(value) <= kLargest)) return false;
@@ -54,7 +54,7 @@ RangeText describe(const RealRange& range) {
   const std::string low_sign = fmt::format("{}{}", range.low_open ? ">" : ">=", range.low);
   const std::string number = fmt::format("a number {}{}", range.low_open ? "" : "of ", low);
   if (std::isinf(range.high)) return {number + " and finite, in fp32", low_sign};
-  const bool rounds = range.low_open && range.low == 0;  // small ones to 0
+  const bool rounds = range.low_open && range.low == 0;  // small values round to 0
   return {fmt::format("{} and {} {}{}", number, range.high_open ? "below" : "at most", range.high,
                       rounds ? ", in fp32" : ""),
           fmt::format("{}, {}{}", low_sign, range.high_open ? "<" : "<=", range.high)};
@@ -76,15 +76,15 @@ Binding number(ValueKind kind, Number* field, const Range& range) {
           .get = [=] { return fmt::format("{}", *field); }};
 }
 
-// [a, b, c], each item as `shown` has it.
+// Text "[a, b, c]", each item as `shown` prints it.
 template <class Items, class Shown>
 std::string in_brackets(const Items& items, const Shown& shown) {
-  std::string text;  // item by item: to join numbers compiles their formatting here, of which GCC 13 warns
+  std::string text;  // joining numbers by fmt makes GCC 13 warn
   for (const auto& item : items) text.append(text.empty() ? "" : ", ").append(shown(item));
   return "[" + text + "]";
 }
 
-// `takes`: may there be this number of them?
+// Binding of a list of numbers; `takes` returns true if it accepts this number of items.
 template <class Number, class Range, class Takes>
 Binding numbers(ValueKind kind, std::vector<Number>* field, const Range& range, std::string expected,
                 const Takes& takes) {

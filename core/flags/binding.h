@@ -1,4 +1,4 @@
-// One flag's field: how a text becomes its value and how the value is printed.
+// Field of one flag: how a text becomes its value, and how the value is printed.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ enum class ValueKind { kToggle, kInteger, kReal, kText, kList, kReals, kIntegers
 
 struct Binding {
   ValueKind kind = ValueKind::kText;
-  std::string expected;                   // valid values, as an error names them
-  std::string range;                      // the same, short, for --help; may be empty
-  std::vector<std::string> choices = {};  // the names, where the value is one of them
-  // One text, or those of a list. False: not valid, the field is unchanged.
+  std::string expected;                   // valid values, as errors print them
+  std::string range;                      // short form for --help; may be empty
+  std::vector<std::string> choices = {};  // names of a value with fixed names
+  // Sets the field from one text, or from the texts of a list. False: invalid, the field is unchanged.
   std::function<bool(const std::vector<std::string>&)> set;
-  std::function<std::string()> get;  // a value that is both TOML and JSON
+  std::function<std::string()> get;  // value that is valid TOML and JSON
 };
 
 struct IntegerRange {
@@ -39,13 +39,13 @@ struct RealRange {
 Binding toggle(bool* field);
 Binding inverted_toggle(bool* field);  // the flag clears the field
 Binding integer(std::int64_t* field, IntegerRange range);
-Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count);  // none, or so many
+Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count);  // none, or `count`
 Binding real(double* field, RealRange range);
 Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most);
 Binding text(std::string* field);
 Binding list(std::vector<std::string>* field, std::vector<std::string_view> allowed = {});
 
-// `names[i]` stands for the value i of an enumeration, an alias for its second name.
+// Alias of a name in `names`; `names[i]` stands for the value i of an enumeration.
 using Aliases = std::vector<std::pair<std::string_view, std::string_view>>;
 Binding choice_of(std::vector<std::string_view> names, Aliases aliases, std::function<std::size_t()> get_index,
                   std::function<void(std::size_t)> set_index);

@@ -20,7 +20,7 @@ bool is_list(const FlagSyntax& flag) {
   return kind == ValueKind::kList || kind == ValueKind::kReals || kind == ValueKind::kIntegers;
 }
 
-// The flag that an argument "--NAME" gives, or null.
+// Flag that an argument "--NAME" gives, or null.
 const FlagSyntax* flag_of(const Flags& flags, std::string_view argument) {
   if (!argument.starts_with("--")) return nullptr;
   const auto flag = std::ranges::find_if(flags, [&](const FlagSyntax& f) { return f.is_named(argument.substr(2)); });
@@ -33,8 +33,8 @@ const FlagSyntax* flag_of(const Flags& flags, std::string_view argument) {
                           .remedy = fmt::format("see {} --help", program)});
 }
 
-// "--flag=" as two arguments, and an error where the next flag stands in place of a value: CLI11 would in both cases
-// take the next argument for the value.
+// Arguments for CLI11, with "--flag=" as two arguments. Fails if the next flag stands where a value should be, since
+// CLI11 would use that flag as the value.
 std::vector<std::string> prepared(std::string_view program, const Flags& flags,
                                   const std::vector<std::string>& arguments) {
   const auto takes_value = [](const FlagSyntax* flag) {
@@ -56,11 +56,11 @@ std::vector<std::string> prepared(std::string_view program, const Flags& flags,
   return out;
 }
 
-// Of a list given twice the last one counts, as of any other flag.
+// Words without all but the last use of each list, as the last use of any flag counts.
 std::vector<std::string> without_earlier_lists(const Flags& flags, const std::vector<std::string>& words) {
   std::vector<std::string> out;
   std::set<const FlagSyntax*> given;
-  for (auto end = words.end(); end != words.begin();) {  // a flag with its values at a time, from the last one on
+  for (auto end = words.end(); end != words.begin();) {  // each flag with its values, from the last to the first
     auto begin = end - 1;
     while (begin != words.begin() && !begin->starts_with("--")) --begin;
     const FlagSyntax* const flag = flag_of(flags, begin->substr(0, begin->find('=')));
@@ -79,7 +79,7 @@ std::string_view name_in(std::string_view word) {
   return word.substr(0, word.find('='));
 }
 
-// CLI11 gives words without a flag to the positional ones.
+// True for flags that the words may give; CLI11 gives words without a flag to the positional flags.
 bool may_be_given(const FlagSyntax& flag, const std::vector<std::string_view>& names) {
   if (flag.positional || flag.name == "help") return true;
   return std::ranges::any_of(names, [&](std::string_view name) { return flag.is_named(name); });
@@ -110,7 +110,7 @@ CommandLine read_command_line(std::string_view program, const std::vector<FlagSy
   parser.set_help_flag();
   parser.allow_extras();
   std::vector<std::pair<const FlagSyntax*, const CLI::Option*>>
-      declared;  // not all: it takes the square of their number
+      declared;  // only the flags that may be given, as CLI11's time is quadratic in their number
   for (const FlagSyntax& flag : flags) {
     if (may_be_given(flag, names)) declared.emplace_back(&flag, declare(parser, flag));
   }

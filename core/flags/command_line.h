@@ -1,4 +1,4 @@
-// A command line as values of flags: by CLI11, and what it leaves open.
+// Command line parsed into values of flags by CLI11.
 #pragma once
 
 #include <string>
@@ -10,24 +10,24 @@
 
 namespace megalith {
 
-// How a flag is written.
+// Syntax of a flag.
 struct FlagSyntax {
-  std::string_view name;  // without dashes in front; "help" is -h too
+  std::string_view name;  // without leading dashes; "help" is also -h
   std::string_view synonym = {};
   const Binding* binding = nullptr;
   bool positional = false;  // an argument without a flag
-  bool adds = false;        // a list to which each use of the flag adds; of others the last one counts
-  bool is_whole = false;    // a list that one use gives whole; of others each use adds an item
+  bool adds = false;        // each use adds to the list; otherwise the last use counts
+  bool is_whole = false;    // one use gives the whole list; otherwise each use adds an item
 
   bool is_named(std::string_view other) const { return name == other || (!synonym.empty() && synonym == other); }
 };
 
 struct CommandLine {
   std::vector<RawValue> values;      // in the order of the flags
-  std::vector<std::string> unknown;  // words that no flag took
+  std::vector<std::string> unknown;  // words that belong to no flag
 };
 
-// Error kUsage for a flag that lacks its value; its remedy is --help of `program`.
+// Fails with kUsage for a flag without its value; the remedy points to --help of `program`.
 CommandLine read_command_line(std::string_view program, const std::vector<FlagSyntax>& flags,
                               const std::vector<std::string>& arguments);
 

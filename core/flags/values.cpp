@@ -8,7 +8,7 @@ namespace megalith {
 
 namespace {
 
-// Does the file's type suit? A text is not a number, even where it reads like one.
+// True if the type in the file suits the flag. A text is never a number, even if it reads like a number.
 bool has_type(const RawValue& value, ValueKind kind) {
   if (value.type == RawType::kArgument) return true;
   switch (kind) {

@@ -1,4 +1,4 @@
-// Values as they were written, on a command line or in TOML.
+// Values as a command line or a TOML file gives them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace megalith {
 
 enum class RawType { kArgument, kBoolean, kInteger, kReal, kText, kArray };
 
-// A value as it was written. `name` is as written too: a key of a file may have underscores for dashes.
+// Value and name as written; a key of a file may have underscores instead of dashes.
 struct RawValue {
   std::string name;
   RawType type = RawType::kArgument;
@@ -22,16 +22,16 @@ struct RawValue {
   std::uint32_t column = 0;
 };
 
-// "run.toml:3:1: " and so on for a message; "--" for the command line.
+// Prefix of messages: "run.toml:3:1: " for a file, "--" for the command line.
 std::string prefix_of(const RawValue& value);
 
-// As messages show it.
+// Value as messages show it.
 std::string shown(const RawValue& value);
 
-// False, with the field unchanged, where the value has another type or is not valid.
+// Sets the field. False, with the field unchanged, if the value is invalid or has another type.
 bool set_value(const Binding& binding, const RawValue& value);
 
-// Values in the order of the lines. Fails with kFileIo or kUsage: over 1 MiB, nested deeper than 32, not TOML.
+// Values in the order of their lines. Fails with kFileIo or kUsage: over 1 MiB, nested deeper than 32, not TOML.
 std::vector<RawValue> read_config_file(const std::string& path);
 std::vector<RawValue> read_config_text(std::string_view text, const std::string& file);
 

@@ -1,6 +1,5 @@
-// A file of records that grows during a run, and that other programs read meanwhile. A disk that is full for a while
-// costs it nothing: what could not be written is kept and goes first the next time, from the byte on where it broke
-// off, so that each record is there whole and in order.
+// File of records that grows during a run while other programs read it. If a write fails, for example on a full disk,
+// the rest is kept and written first the next time, so that all records are complete and in order.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,14 @@ namespace megalith {
 
 class AppendLog {
  public:
-  // `name`: its flag, for messages; `scope` names its fault sites, a literal.
+  // `name`: flag of the file, for messages. `scope`: literal that names the fault sites.
   AppendLog(File file, std::string name, const char* scope);
-  ~AppendLog();  // tries once more; a note says what is lost
+  ~AppendLog();  // tries once more and reports what is lost
   AppendLog(const AppendLog&) = delete;
   AppendLog& operator=(const AppendLog&) = delete;
 
-  // Never fails: the first time that it cannot be written is a warning, the time that it can again a note. What waits
-  // takes at most 16 MiB; later records are then lost, which the note tells.
+  // Never fails: the first failure is a warning, the recovery a note. At most 16 MiB wait to be written; later records
+  // are lost, and the note reports their number.
   void write(std::string_view record);
 
  private:

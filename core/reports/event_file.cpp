@@ -31,7 +31,7 @@ void append_little_endian(std::string& out, T value) {
 
 std::uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8; }
 
-// Protocol buffers: a key is field number << 3 | wire type.
+// Wire types of protocol buffers; a key is field number << 3 | wire type.
 enum WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
 void append_varint(std::string& out, std::uint64_t value) {
@@ -47,7 +47,7 @@ void append_bytes(std::string& out, unsigned field, std::string_view bytes) {
   out += bytes;
 }
 
-// Fields of tensorflow's event.proto and summary.proto.
+// Event with the fields of tensorflow's event.proto and summary.proto.
 std::string event(double wall_time, std::int64_t step) {
   std::string out;
   append_key(out, 1, kFixed64);
@@ -105,7 +105,7 @@ File begin_event_file(const std::string& folder, double time, std::optional<std:
     gethostname(host, sizeof(host) - 1);
     std::string name =
         fmt::format("events.out.tfevents.{:010d}.{}.{}", static_cast<std::int64_t>(time), host, getpid());
-    while (directory.contains(name)) name += ".1";  // containers may share a name and process ids
+    while (directory.contains(name)) name += ".1";  // containers may share names and process ids
     File file = directory.create_file(name);
     std::string version = event(time, 0);
     append_bytes(version, 3, "brain.Event:2");

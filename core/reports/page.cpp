@@ -12,12 +12,12 @@
 
 namespace megalith {
 
-extern const char* const kPageTemplate;  // page.html, by CMakeLists.txt
+extern const char* const kPageTemplate;  // content of page.html, from CMakeLists.txt
 
 std::string page_of(const nlohmann::ordered_json& data) {
   constexpr std::string_view kMarker = "@DATA@";
   std::string page = kPageTemplate;
-  // Within a script "<" could end it; in JSON it is only in strings.
+  // "<" could end the script; JSON has "<" only in strings.
   std::string text = data.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos;) text.replace(at, 1, "\\u003c");
   return page.replace(page.find(kMarker), kMarker.size(), text);
@@ -40,8 +40,7 @@ void write_page(const std::string& path, const std::string& page, std::string_vi
   const FaultScope scope("report.output");
   try {
     const std::optional<NameInfo> before = look_at_name(path);
-    if (before &&
-        before->type != EntryType::kFile) {  // a device or a link (/dev/stdout) must not be replaced by a file
+    if (before && before->type != EntryType::kFile) {  // never replaces a device or a link (/dev/stdout)
       File file = File::create(path);
       file.write(page);
       file.close();

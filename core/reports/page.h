@@ -1,5 +1,5 @@
-// An HTML page of tables and charts: page.html, which CMake embeds, and the data that its script draws. One file, no
-// network.
+// HTML page of tables and charts: page.html, which CMake embeds, and the data that its script draws. The page is one
+// file and uses no network.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,12 +10,12 @@
 
 namespace megalith {
 
-// `data` as page.html describes it.
+// Page with `data`, in the format that page.html describes.
 std::string page_of(const nlohmann::ordered_json& data);
-// A block of the page.
+// Block of the page that shows a table.
 nlohmann::ordered_json block_of(const Table& table);
 
-// Writes to a second file and renames it. Fails with kFileIo, naming the flag that the path is of.
+// Writes a second file and renames it. Fails with kFileIo and reports `flag`, the flag of the path.
 void write_page(const std::string& path, const std::string& page, std::string_view flag = "--output");
 
 }  // namespace megalith

@@ -42,7 +42,7 @@ std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, std::siz
   std::vector<ChartPoint> out;
   std::vector<double> values;
   for (std::size_t i = 0; i < measured.size(); ++i) {
-    const std::size_t left = std::min(window / 2, i);  // the start falls steeply, so the window is symmetric there
+    const std::size_t left = std::min(window / 2, i);  // symmetric at the start, which falls steeply
     const std::size_t right = std::min(left, measured.size() - 1 - i);
     values.clear();
     for (std::size_t k = i - left; k <= i + right; ++k) values.push_back(*measured[k].y);

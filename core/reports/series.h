@@ -1,4 +1,4 @@
-// The points of a chart's line.
+// Points of a chart's line.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ struct ChartPoint {
   std::optional<double> y{};  // none: the line has a gap
 };
 
-// At most `buckets` x 3 points with the extremes of each stretch kept; gaps are kept.
+// Thins the points to at most `buckets` x 3; each bucket keeps its extremes and gaps.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points, std::size_t buckets);
 
-double median(std::vector<double> values);  // 0: of none
-// Median of the `window` points around each, of fewer at both ends; gaps are left out. A spike stays where it is.
+double median(std::vector<double> values);  // 0 for no values
+// Medians of the `window` points around each point, of fewer points at both ends. Gaps are left out.
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, std::size_t window);
 
 }  // namespace megalith
