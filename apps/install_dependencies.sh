@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing; does nothing, and needs no rights, when all are there.
-#   apps/install_dependencies.sh            what building and running needs
-#   apps/install_dependencies.sh --tests    also what the tests need
-#   apps/install_dependencies.sh --soak     also what tests/coverage.sh needs, which CI does not run
+# Installs missing Debian packages. If all are installed, it does nothing and needs no root rights.
+#   apps/install_dependencies.sh            packages to build and run
+#   apps/install_dependencies.sh --tests    also packages of the tests
+#   apps/install_dependencies.sh --soak     also packages of tests/coverage.sh, which CI does not run
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libcli11-dev libtomlplusplus-dev
@@ -16,7 +16,7 @@ elif [ $# -gt 0 ]; then
 fi
 
 if ! command -v dpkg-query >/dev/null; then
-  echo "install_dependencies.sh: no dpkg here, so nothing was installed; on Debian the packages are: ${packages[*]}" >&2
+  echo "install_dependencies.sh: nothing installed without dpkg. The packages on Debian are: ${packages[*]}" >&2
   exit 0
 fi
 
@@ -30,7 +30,7 @@ done
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
-    echo "install_dependencies.sh: missing ${missing[*]}; run as root: apt-get install ${missing[*]}" >&2
+    echo "install_dependencies.sh: missing ${missing[*]}. Run as root: apt-get install ${missing[*]}" >&2
     exit 1
   fi
   as_root=(sudo)
@@ -44,7 +44,7 @@ if ! { "${as_root[@]}" apt-get update -qq &&
        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
      } >"$log" 2>&1; then
   tail -n 20 "$log" >&2
-  echo "install_dependencies.sh: apt-get could not install ${missing[*]}; is there a Debian 12 mirror in" \
-       "/etc/apt/sources.list, and a network?" >&2
+  echo "install_dependencies.sh: apt-get could not install ${missing[*]}. Check the network, and that" \
+       "/etc/apt/sources.list has a Debian 12 mirror." >&2
   exit 1
 fi

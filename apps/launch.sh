@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# mpirun for a terminal: the first Ctrl-C (or SIGTERM, SIGUSR1, SIGUSR2) lets all ranks of train end the step under way
-# and save, with exit code 75; the second ends them at once; the third kills mpirun. SIGHUP of a terminal that goes,
-# SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR also save, and are never a second request; `nohup apps/launch.sh` ignores
-# SIGHUP. Open MPI's mpirun alone kills its ranks two seconds after a Ctrl-C, saved or not, and ends with 1.
-#   apps/launch.sh -np 8 build/cpu-release/apps/train ...     all of it goes to mpirun (MPIRUN names another)
-# Where mpirun has not ended 10 s after the last of its ranks, all of which were on this host, it is killed. The exit
-# code is then that of the ranks: the first that is not 0. So it is where mpirun crashes after its ranks have failed, as
-# Open MPI 4.1.4 with PMIx 4.2.2 may.
+# mpirun with save on Ctrl-C. The first Ctrl-C (or SIGTERM, SIGUSR1, SIGUSR2) lets all ranks of train finish the step,
+# save, and end with exit code 75. The second ends them at once; the third kills mpirun. SIGHUP of a closed terminal,
+# SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR also save, but never count as a second request. `nohup apps/launch.sh` ignores
+# SIGHUP. Open MPI's mpirun kills its ranks two seconds after a Ctrl-C, saved or not, and ends with exit code 1.
+#   apps/launch.sh -np 8 build/cpu-release/apps/train ...     all arguments go to mpirun (or to $MPIRUN)
+# If all ranks were on this host and mpirun has not ended 10 s after the last of them, launch.sh kills mpirun. The exit
+# code is then the first of the ranks' exit codes other than 0. The same holds if mpirun crashes after its ranks failed,
+# as Open MPI 4.1.4 with PMIx 4.2.2 may.
 set -uo pipefail
-set -m  # mpirun gets a process group, so that the terminal's Ctrl-C reaches this script alone
+set -m  # a separate process group for mpirun, so that Ctrl-C reaches only this script
 [ ! -t 0 ] || exec </dev/null  # mpirun may not read from the terminal
 
-# PMIx has mpirun and its ranks share memory under a lock. A rank that is killed while it holds the lock, which it may
-# do as it starts, leaves mpirun waiting for ever. Messages need no lock.
+# With PMIx, mpirun and its ranks share memory with a lock. If a rank is killed while it holds the lock at its start,
+# mpirun waits forever. Messages need no lock.
 export PMIX_MCA_gds="${PMIX_MCA_gds:-hash}"
-# train writes its exit code there.
+# File that each rank of train appends its exit code to.
 MEGALITH_EXIT_CODES=$(mktemp "${TMPDIR:-/tmp}/megalith-exit-codes.XXXXXXXX" 2>/dev/null) || MEGALITH_EXIT_CODES=
 export MEGALITH_EXIT_CODES
 trap '[ -z "$MEGALITH_EXIT_CODES" ] || rm -f "$MEGALITH_EXIT_CODES"' EXIT
@@ -22,7 +22,7 @@ trap '[ -z "$MEGALITH_EXIT_CODES" ] || rm -f "$MEGALITH_EXIT_CODES"' EXIT
 requests=0 signals=0 mpirun='' repeated=''
 readonly ended=42  # exit code of the watcher that ended mpirun
 
-# Process ids of mpirun's children, where the kernel lists them.
+# Prints the process ids of mpirun's children, if the kernel lists them.
 children() {
   local file list
   for file in /proc/"$mpirun"/task/*/children; do
@@ -31,7 +31,7 @@ children() {
   done
 } 2>/dev/null
 
-# Before mpirun has started what it hands signals to, it loses them: where the kernel lists children, waits for that.
+# Waits until mpirun has children, if the kernel lists them: mpirun loses signals that arrive earlier.
 wait_for_children() {
   [ -r "/proc/$$/task/$$/children" ] || return 0
   for _ in {1..500}; do
@@ -41,23 +41,23 @@ wait_for_children() {
 }
 hand_on() {
   wait_for_children
-  kill "-$1" "$mpirun"  # which hands it to the ranks
+  kill "-$1" "$mpirun"  # mpirun forwards it to the ranks
 } 2>/dev/null
 ask() {
   signals=$((signals + 1)) requests=$((requests + 1))
-  [ -n "$mpirun" ] || return 0  # asked below
+  [ -n "$mpirun" ] || return 0  # requested below
   if [ $requests -le 2 ]; then
     hand_on USR1
   else
-    kill -KILL "$mpirun" 2>/dev/null  # the ranks end when they notice
+    kill -KILL "$mpirun" 2>/dev/null  # the ranks then end
   fi
 }
-ask_once() {  # by the signal that mpirun hands on and of which ranks count none as a second request
+ask_once() {  # sends the signal that mpirun forwards and that ranks never count as a second request
   signals=$((signals + 1)) repeated=yes
   [ -z "$mpirun" ] || hand_on ALRM
 }
 
-# "STATE EXIT" of a process: Z is one that has ended, with the status of waitpid.
+# Prints "STATE EXIT" of a process: state Z has ended; EXIT is the status of waitpid.
 state_of() {
   local line fields
   read -r line <"/proc/$1/stat" || return
@@ -65,7 +65,7 @@ state_of() {
   printf '%s %s' "${fields[0]}" "${fields[49]:-0}"
 } 2>/dev/null
 
-# Sets `here` where this process is a rank: to yes if all ranks of its job are on this host.
+# Sets `here` if this process is a rank: to yes if all ranks of its job are on this host, else to no.
 look_at_rank() {
   local variable world='' local_ranks=''
   while IFS= read -r -d '' variable; do
@@ -77,8 +77,8 @@ look_at_rank() {
   [ -z "$world" ] || { [ "$world" = "$local_ranks" ] && here=yes || here=no; }
 } 2>/dev/null
 
-# Ends mpirun 10 s after its last rank, where all ranks are on this host; also where no child was seen alive, and it has
-# not waited for those that ended.
+# Kills mpirun 10 s after its last rank if all ranks are on this host, also if no child was seen alive and mpirun has
+# not waited for ended children.
 watch() {
   local child alive dead looks=0 gone=0 here=''
   while kill -0 "$mpirun" 2>/dev/null; do
@@ -95,7 +95,7 @@ watch() {
     if [ $alive -eq 0 ] && [ "$here" != no ] && [ "$here$dead" != 0 ]; then gone=$((gone + 1)); else gone=0; fi
     if [ $gone -gt 20 ]; then
       note_codes
-      echo "apps/launch.sh: mpirun did not end within 10 s of its last rank: it was killed" >&2
+      echo "apps/launch.sh: mpirun was killed, as it did not end within 10 s of its last rank" >&2
       kill -KILL "$mpirun" 2>/dev/null
       exit $ended
     fi
@@ -104,7 +104,7 @@ watch() {
   done
 }
 
-# Adds those of ranks that mpirun has not waited for.
+# Adds the exit codes of ranks that mpirun has not waited for.
 note_codes() {
   local child status
   [ -n "$MEGALITH_EXIT_CODES" ] || return 0
@@ -116,7 +116,7 @@ note_codes() {
   done
 }
 
-# The first code that is not 0. Where there is none, but a code of each rank is not known: that of SIGKILL.
+# Prints the first code other than 0; without any code that of SIGKILL.
 code_of_ranks() {
   local code all=0
   [ -z "$MEGALITH_EXIT_CODES" ] || while read -r code; do
@@ -126,7 +126,7 @@ code_of_ranks() {
   [ $all -eq 1 ] && echo 0 || echo 137
 }
 
-{  # read as one, so that the file may change under a run
+{  # one block, which bash reads as a whole, so that the file may change during a run
   trap ask INT TERM USR1 USR2
   trap ask_once HUP XCPU ALRM VTALRM PWR
   "${MPIRUN:-mpirun}" "$@" &
@@ -140,25 +140,25 @@ code_of_ranks() {
   watch &
   watcher=$!
   before=-1 status=0
-  while [ $before -ne $signals ]; do  # a wait that a signal ends says nothing of mpirun
+  while [ $before -ne $signals ]; do  # a signal may have ended the wait
     before=$signals
     wait -f "$mpirun" 2>/dev/null
     status=$?
   done
-  if [ $status -gt 128 ]; then  # killed, or only stopped: the watcher ends when mpirun is gone
+  if [ $status -gt 128 ]; then  # killed or only stopped; the watcher ends after mpirun
     while kill -0 "$watcher" 2>/dev/null; do wait "$watcher"; done
     wait "$watcher"
     watched=$?
     wait "$mpirun" 2>/dev/null
     status=$?
     [ $watched -ne $ended ] || status=$(code_of_ranks)
-    if [ $status -eq 139 ]; then  # SIGSEGV, of mpirun or of a rank: one that another rank recorded says more
+    if [ $status -eq 139 ]; then  # SIGSEGV of mpirun or of a rank; a code that another rank recorded is better
       recorded=$(code_of_ranks)
       [ "$recorded" -eq 0 ] || [ "$recorded" -ge 128 ] || status=$recorded
     fi
   else
     kill "$watcher" 2>/dev/null
-    wait "$watcher" 2>/dev/null  # or the shell reports its end
+    wait "$watcher" 2>/dev/null  # otherwise the shell reports its end
   fi
   exit $status
 }

@@ -58,7 +58,7 @@ TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   EXPECT_EQ(killed.run().finish().code, 128 + SIGKILL);
   const Outcome outcome = ended.run().finish();
   EXPECT_EQ(outcome.code, 7);
-  EXPECT_EQ(outcome.err, "apps/launch.sh: mpirun did not end within 10 s of its last rank: it was killed\n");
+  EXPECT_EQ(outcome.err, "apps/launch.sh: mpirun was killed, as it did not end within 10 s of its last rank\n");
   EXPECT_EQ(unknown.run().finish().code, 128 + SIGKILL);  // no program of ours
   EXPECT_LT(Clock::now() - start, seconds(60));
   EXPECT_TRUE(is_running(elsewhere.run().pid()));  // a rank is on another host
