@@ -54,9 +54,9 @@ std::vector<bool> layers_with_experts(const Options& options) {
     other_tensors = other_tensors || changes_tensors(*now, options.model);
   }
   const std::string as_they_were = options.checkpoint.use_checkpoint_args
-                                       ? "leave them out: --use-checkpoint-args takes the checkpoint's values"
-                                       : "give the model's flags as they were, or --use-checkpoint-args";
-  refuse_usage(fmt::format("--load {}: {}", path, other_tensors ? "another model" : "not as it was trained"),
+                                       ? "remove them, as --use-checkpoint-args uses the checkpoint's values"
+                                       : "use the checkpoint's model flags, or add --use-checkpoint-args";
+  refuse_usage(fmt::format("--load {}: {}", path, other_tensors ? "a different model" : "different from its training"),
                {.expected = expected,
                 .got = got,
                 .remedy = as_they_were + (other_tensors ? ", or load another checkpoint"
@@ -112,7 +112,7 @@ Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world,
   on_all_ranks(world, [&] {
     if (!found.checkpoint) {
       if (wanted.use_checkpoint_args && !wanted.load.empty() && wanted.load != wanted.save)
-        refuse_no_checkpoint(wanted.load, "name the folder that train --save or convert --save wrote");
+        refuse_no_checkpoint(wanted.load, "give the folder that train --save or convert --save wrote");
       parsed = parser.finish();
       return;
     }
@@ -121,10 +121,9 @@ Parsed finish_flags(FlagParser& parser, const Parsed& read, Communicator& world,
     parsed = parser.finish(&config);
     if (world.rank() != 0) return;
     const std::string& path = found.checkpoint->path();
-    log_info(fmt::format("--use-checkpoint-args: the flags of the model, its experts and the tokenizer are those of {}",
-                         path));
+    log_info(fmt::format("--use-checkpoint-args: flags of model, experts and tokenizer are those of {}", path));
     if (!parsed.replaced.empty())
-      log_warning(fmt::format("--use-checkpoint-args: {} has other values than files: {}", path, parsed.replaced));
+      log_warning(fmt::format("--use-checkpoint-args: {} overrides values of files: {}", path, parsed.replaced));
   });
   return parsed;
 }

@@ -38,7 +38,7 @@ RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* check
     const std::string& named = flags.*file.path;
     if (!has(copies, file.name) || is_there(file, named)) continue;
     const std::string copy = take_copy(file.name);
-    if (!named.empty()) run.note = fmt::format("{} {} is not there: {} is taken", file.flag, named, copy);
+    if (!named.empty()) run.note = fmt::format("{} {} does not exist; {} is used", file.flag, named, copy);
     flags.*file.path = "";
     if (file.name == kTokenizerJson && has(copies, kTokenizerConfig)) take_copy(kTokenizerConfig);
   }

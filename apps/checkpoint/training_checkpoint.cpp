@@ -17,7 +17,7 @@ std::optional<LoadedCheckpoint> find_wanted(const CheckpointOptions& wanted, Com
 
 LoadedCheckpoint load_wanted(const CheckpointOptions& wanted) {
   std::optional<LoadedCheckpoint> found = find_wanted(wanted, nullptr);
-  if (!found) refuse_no_checkpoint(wanted.load, "name the folder that train --save wrote");
+  if (!found) refuse_no_checkpoint(wanted.load, "give the folder that train --save wrote");
   return std::move(*found);
 }
 

@@ -21,7 +21,7 @@ const OwnFlag& Options::own_flag(std::string_view flag) const {
   if (found == own.flags.end()) {
     fail({.subject = "flag --" + std::string(flag),
           .expected = "a flag that own_flags() declares",
-          .got = "none of that name",
+          .got = "an undeclared name",
           .remedy = "declare it in apps/own.cpp"});
   }
   return *found;

@@ -95,7 +95,7 @@ struct Options {
   template <class Value>
   const Value& own_value(std::string_view flag) const {
     const Value* const value = std::get_if<Value>(&own_flag(flag).value);
-    require(value != nullptr, "a flag of one's own is read as the type of its default");
+    require(value != nullptr, "a custom flag is read as the type of its default");
     return *value;
   }
   // Properties of the model, for files that need nothing else of it.

@@ -27,7 +27,7 @@ void check_stages(const PipelineLayout& layout) {
     refuse_usage("--pipeline-model-parallel-layout",
                  {.expected = "a layer, the embedding or the loss on each stage",
                   .got = fmt::format("none on stage {}", stage),
-                  .remedy = "give it a t, or lower --pipeline-model-parallel-size"});
+                  .remedy = "add a t to this stage, or lower --pipeline-model-parallel-size"});
   }
 }
 

@@ -58,10 +58,10 @@ RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
     refuse_usage(found ? beside : "--tokenizer-type",
                  {.expected = fmt::format("at most the {} ids of config.json", vocab),
                   .got = std::to_string(ids),
-                  .remedy = "name the tokenizer of this model"});
+                  .remedy = "give the tokenizer of this model"});
   } catch (const Error& error) {
     if (!found) throw;
-    throw Error(error.code(), fmt::format("{}; --tokenizer-type null converts the weights alone", error.what()));
+    throw Error(error.code(), fmt::format("{}; add --tokenizer-type null to convert only the weights", error.what()));
   }
 }
 
@@ -87,7 +87,8 @@ void write_model_flags(const std::string& folder, const std::string& checkpoint,
   file.write(
       fmt::format("# The model of {}, for train --config and plan --config. To train it further:\n"
                   "#   train --config {}/model.toml --load {} --finetune ...\n"
-                  "# seq-length is what the model was made for; a lower one takes less memory.\n{}",
+                  "# seq-length is the model's maximum; a lower value needs less memory.\n"
+                  "{}",
                   checkpoint, folder, folder, print_model_config(std::move(native))));
   file.commit();
 }
@@ -133,8 +134,7 @@ ModelConfig read_model(const Options& options) {
   const std::string path = options.checkpoint.load + "/config.json";
   HfKeys keys{.ignored = options.convert.ignore_config_keys};
   ModelConfig model = parse_hf_config(read_whole_file(path, kMaxConfig), path, &keys);
-  if (!keys.passed_over.empty())
-    log_warning(fmt::format("{}: keys that were not read: {}", path, first_names(keys.passed_over)));
+  if (!keys.passed_over.empty()) log_warning(fmt::format("{}: ignored keys: {}", path, first_names(keys.passed_over)));
   model.make_vocab_size_divisible_by = options.model.make_vocab_size_divisible_by;
   resolve(model);
   validate(model);
@@ -211,7 +211,7 @@ TokenizerOutput tokenizer_output(const Options& saved, const LoadedCheckpoint& c
       output.ids = {.bos = run.tokenizer.bos(), .eos = run.tokenizer.eod()};
       files = std::move(run.files);
     } else {
-      log_warning("the tokenizer's files are not those of the checkpoint: config.json gets no eos_token_id");
+      log_warning("the tokenizer's files differ from those of the checkpoint: config.json gets no eos_token_id");
     }
   } catch (const Error& error) {
     log_warning(fmt::format("config.json gets no eos_token_id: {}", error.what()));

@@ -30,9 +30,10 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
   ModelConfig& model = options.model;
   if (model.vocab_size != 0 && model.vocab_size < tokenizer.vocab_size() &&
       options.data.tokenizer_type != TokenizerType::kNull) {
-    refuse_usage("--vocab-size", {.expected = fmt::format("0 or at least the tokenizer's {}", tokenizer.vocab_size()),
+    refuse_usage("--vocab-size", {.expected = fmt::format("0 or at least {}, the size of the tokenizer's vocabulary",
+                                                          tokenizer.vocab_size()),
                                   .got = std::to_string(model.vocab_size),
-                                  .remedy = "leave it out: the tokenizer says it"});
+                                  .remedy = "remove it to use the tokenizer's size"});
   }
   model.vocab_size = std::max(model.vocab_size, tokenizer.vocab_size());
   resolve(model);
@@ -41,7 +42,7 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
     options.train.global_batch_size = options.train.micro_batch_size * mesh_sizes_of(options.parallel, world).dp;
   const RunConfig config = run_config(options, world);
   check_stages(options.train, config);
-  // The flag does not count the id that the null tokenizer adds, and is read again from checkpoints.
+  // The flag excludes the id that the null tokenizer adds; checkpoints store the value of the flag.
   const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;
   model.vocab_size -= added;
   update_effective(options);

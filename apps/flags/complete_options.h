@@ -1,4 +1,4 @@
-// Options that are set once the tokenizer and the number of ranks are known.
+// Options that depend on the tokenizer and the number of ranks.
 #pragma once
 
 #include "apps/config/options.h"
@@ -7,11 +7,11 @@
 
 namespace megalith {
 
-// What the flags say of the tokenizer.
+// Tokenizer options of the flags.
 TokenizerOptions tokenizer_options(const Options& options);
 
-// Sets what depends on the tokenizer and on the number of ranks: vocabulary, global batch size, number of steps. Errors
-// (exit code 2) say what of the sizes and the layout does not fit.
+// Sets what depends on the tokenizer and the number of ranks: vocabulary, global batch size, number of steps. Fails
+// with exit code 2 if sizes and layout do not fit together.
 RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int world);
 
 }  // namespace megalith

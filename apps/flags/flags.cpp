@@ -33,16 +33,16 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
-// Options while they are filled.
+// Options in the course of parsing.
 struct State {
   explicit State(OwnOptions own) : declared(std::move(own)) { check_own_defaults(declared); }
-  State(const State&) = delete;  // the table points into it
+  State(const State&) = delete;  // the table refers to members
   State& operator=(const State&) = delete;
 
   const OwnOptions declared;
   Options options = fresh();
   Requests requests;
-  std::vector<RawValue> given;  // on the command line
+  std::vector<RawValue> given;  // values of the command line
   FlagTable table = make_table(options, requests);
   const std::vector<std::string> defaults = values();  // in the order of the table
 
@@ -66,7 +66,7 @@ struct State {
   }
 };
 
-// What to do about a wrong value: the choice that was meant, or where all of them stand.
+// Remedy for a wrong value: the nearest choice, or --help.
 std::string remedy_for(const Flag& flag, const RawValue& value) {
   const auto in_lower_case = [](std::string text) {
     std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -79,10 +79,11 @@ std::string remedy_for(const Flag& flag, const RawValue& value) {
       return "did you mean " + choice + "?";
     }
   }
-  return "see --help";
+  const bool is_number = flag.binding.kind == ValueKind::kInteger || flag.binding.kind == ValueKind::kReal;
+  return is_number ? "use a number in this range" : "see --help";
 }
 
-// The flag that a value is for; a file gives neither those of the program nor arguments without a flag.
+// Flag of a value. A file gives neither flags of the program nor positional arguments.
 FlagTable::iterator flag_of(State& state, const RawValue& value) {
   const std::string name = value.file.empty() ? value.name : with_dashes(value.name);
   return std::find_if(state.table.begin(), state.table.end(),
@@ -98,7 +99,7 @@ void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& val
   for (const RawValue& value : values) {
     if (flag_of(state, value) == state.table.end()) unknown.push_back(unknown_key(value.name, prefix_of(value), names));
   }
-  if (!unknown.empty()) refuse_unknown(name_of(app), unknown, "the keys are the names of the flags, see --help");
+  if (!unknown.empty()) refuse_unknown(name_of(app), unknown, "use the names of flags as keys, see --help");
 }
 
 void apply(State& state, const RawValue& value) {
@@ -110,7 +111,7 @@ void apply(State& state, const RawValue& value) {
   found->origin = value.file.empty() ? "command line" : fmt::format("{}:{}", value.file, value.line);
 }
 
-// Two keys of one file may differ in dashes, underscores, table or synonym and still be the same flag.
+// Applies one file. Keys that differ only in dashes, underscores, table or synonym are the same flag.
 void apply_file(State& state, const std::vector<RawValue>& values) {
   std::map<std::string_view, const RawValue*> seen;
   for (const RawValue& value : values) {
@@ -119,8 +120,8 @@ void apply_file(State& state, const std::vector<RawValue>& values) {
     if (!is_new) {
       refuse_usage(prefix_of(value) + value.name,
                    {.expected = "one value",
-                    .got = fmt::format("a second one, the first is in line {}", earlier->second->line),
-                    .remedy = "dashes, underscores and tables make no difference: remove one"});
+                    .got = fmt::format("a second value after line {}", earlier->second->line),
+                    .remedy = "remove one, as dashes, underscores and tables make no difference"});
     }
   }
 }
@@ -132,7 +133,7 @@ void apply_files(State& state, App app, const std::vector<std::vector<RawValue>>
   for (const std::vector<RawValue>& values : files) apply_file(state, values);
 }
 
-// `words` are those that no flag of the program took.
+// Rejects the words of a command line that belong to no flag of the program.
 [[noreturn]] void refuse_words(App app, const FlagTable& table, const std::vector<std::string>& words) {
   std::vector<std::string> own;
   for (const Flag& flag : table) {
@@ -149,7 +150,7 @@ void apply_files(State& state, App app, const std::vector<std::vector<RawValue>>
   refuse_unknown(name_of(app), unknown, fmt::format("see {} --help", name_of(app)));
 }
 
-// Of the command line, in the table's order.
+// Values of the command line, in the order of the table.
 std::vector<RawValue> given_values(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
   std::vector<FlagSyntax> flags;
   for (const Flag& flag : table) {
@@ -166,7 +167,7 @@ std::vector<RawValue> given_values(App app, const FlagTable& table, const std::v
   return std::move(line.values);
 }
 
-// A contradiction names its flags; those that a file gave are shown with their line.
+// Checks the options; an error also reports the line of each of its flags that a file gave.
 void check_with_origins(const State& state, App app) {
   try {
     check(app, state.options);
@@ -184,7 +185,7 @@ void check_with_origins(const State& state, App app) {
 
 constexpr const char* kCheckpointConfig = "configuration of the checkpoint";
 
-// A value other than the default, or where the row says so any that a user gave: a checkpoint has all flags of its run.
+// True for a value other than the default, and with `at_default` for any value that a user, not a checkpoint, gave.
 bool is_given(const Flag& flag, std::string_view initial) {
   if (flag.origin == "default" || flag.origin == "derived") return false;
   const bool is_saved = flag.origin == "checkpoint" || flag.origin.starts_with(kCheckpointConfig);
@@ -220,14 +221,14 @@ std::string toml_of(const std::map<std::string, std::string>& config) {
   return text;
 }
 
-// Does --use-checkpoint-args take it? Of experts what the model is, not how it is trained, as losses of routers.
+// True if --use-checkpoint-args takes the flag: of expert flags those of the model, not of its training.
 bool comes_from_checkpoint(const Flag& flag) {
   return flag.group == FlagGroup::kModel || flag.group == FlagGroup::kOwn || on_load(flag) == OnLoad::kTokenizer ||
          (flag.group == FlagGroup::kMoe && on_load(flag) != OnLoad::kNoted);
 }
 
-// Over what files say, under the command line. Returns what of the files it replaces:
-// "--rotary-base 500000 (10000 in run.toml:3), ...".
+// Applies the flags of a checkpoint over files and under the command line. Returns the values of files that it
+// replaces: "--rotary-base 500000 (10000 in run.toml:3), ...".
 std::string apply_checkpoint(State& state, App app, const std::map<std::string, std::string>& config) {
   std::map<std::string, std::string> taken;
   std::vector<std::pair<std::string, std::string>> before;  // values and their origins
@@ -252,7 +253,7 @@ std::string apply_checkpoint(State& state, App app, const std::map<std::string, 
   return replaced;
 }
 
-// A longer sequence than that of the checkpoint asks nothing of positions that have no table.
+// Lets a sequence exceed the checkpoint's length if the model has no learned positions.
 void fit_positions(State& state) {
   ModelConfig& model = state.options.model;
   if (model.position_embedding_type == PositionEmbedding::kLearnedAbsolute) return;
@@ -266,7 +267,7 @@ void arm(const Requests& requests, int rank) {
   if (!requests.allow_faults) {
     refuse_usage("--fault", {.expected = "--allow-faults with it",
                              .got = "--fault alone",
-                             .remedy = "it makes the program fail on purpose, for tests"});
+                             .remedy = "remove --fault, a test aid, or add --allow-faults"});
   }
   std::vector<FaultRequest> faults;
   for (const std::string& text : requests.faults) faults.push_back(parse_fault(text));
@@ -364,14 +365,14 @@ Options options_from_config(App app, const std::map<std::string, std::string>& c
   for (const auto& [name, value] : config) {
     const auto flag = std::ranges::find(state.table, name, &Flag::name);
     if (flag == state.table.end()) {
-      refuse_format(kCheckpointConfig, "flags that this version has", escaped_short(name),
-                    "it was saved by another version of this program: load it with that version");
+      refuse_format(kCheckpointConfig, "flags of this version", escaped_short(name),
+                    "load it with the version that saved it");
     }
     if (flag->traits.of_run) taken.erase(name);
   }
   try {
     apply_files(state, app, {read_config_text(toml_of(taken), kCheckpointConfig)});
-    // A checkpoint has every flag's value, without origins.
+    // Values equal to the default count as defaults, since a checkpoint stores every flag without its origin.
     const std::vector<std::string> values = state.values();
     for (std::size_t i = 0; i < state.table.size(); ++i) {
       if (values[i] == state.defaults[i]) state.table[i].origin = "default";

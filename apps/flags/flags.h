@@ -1,9 +1,9 @@
-// Command line and configuration files of all programs. One table (apps/flags/flags_table.cpp) has every flag with the
-// field it fills, group, help, check and programs. The command line overrides --config files (TOML; later files
-// override earlier ones), which override defaults.
+// Command line and configuration files of all programs. The table of flags (apps/flags/flags_table.cpp) gives each flag
+// its field, group, help, check and programs. The command line overrides --config files (TOML; later files override
+// earlier files), which override defaults.
 //
-// Errors have exit code 2 (3 where a file cannot be read): unknown names with the nearest valid one, values out of
-// range with the valid ones, contradictions with both flags; keys with FILE:LINE:COLUMN.
+// Errors have exit code 2, or 3 if a file cannot be read. They report unknown names with the nearest valid name, values
+// with the valid range, and contradictions with both flags; keys have FILE:LINE:COLUMN.
 #pragma once
 
 #include <array>
@@ -32,16 +32,16 @@ std::string_view name_of(App app);
 
 struct Parsed {
   Options options;
-  std::string replaced;  // flags of --config files that a checkpoint has other values of, for a warning
-  std::string print;     // not empty: --help, --version or --print-config was asked; print it and end with exit code 0
+  std::string replaced;  // flags of --config files that a checkpoint overrides, for a warning
+  std::string print;  // output of --help, --version or --print-config; if not empty, print it and end with exit code 0
 };
 
-// `arguments` without the program's name. Arms the faults (core/base/files/fault.h) that --fault asks of this rank,
-// before any file is read. `own`: those of apps/own.cpp; without them their flags are unknown.
+// Parses `arguments` (without the program's name). Arms the faults (core/base/files/fault.h) that --fault requests for
+// this rank ahead of any file access. `own`: flags of apps/own.cpp; without `own` these flags are unknown.
 Parsed parse_flags(App app, const std::vector<std::string>& arguments, int rank = 0, OwnOptions own = {});
 
-// The same for many command lines, which share one table of flags. parse_text reads a configuration file's text in
-// place of a command line.
+// Parser of several command lines with one table of flags. parse_text reads the text of a configuration file instead of
+// a command line.
 class FlagParser {
  public:
   explicit FlagParser(App app, OwnOptions own = {});
@@ -52,9 +52,9 @@ class FlagParser {
   Parsed parse(const std::vector<std::string>& arguments, int rank = 0);
   Options parse_text(std::string_view toml, const std::string& file);
 
-  // parse() in two steps, between which the checkpoint of --use-checkpoint-args is looked for: read() gives the options
-  // unchecked, also for timeouts and the libraries' environment, which MPI_Init needs before; or has something to
-  // print. finish() takes the checkpoint's configuration, if there is one; errors in it have exit code 4.
+  // Two steps of parse(), between which the caller finds the checkpoint of --use-checkpoint-args. read() returns
+  // unchecked options, which MPI_Init needs for timeouts and the environment, or a text to print. finish() applies the
+  // checkpoint's configuration, if any; errors in it have exit code 4.
   Parsed read(const std::vector<std::string>& arguments, int rank = 0);
   Parsed finish(const std::map<std::string, std::string>* checkpoint = nullptr);
 
@@ -65,31 +65,31 @@ class FlagParser {
   std::unique_ptr<Table> table_;
 };
 
-// As parse_flags; prints what was asked for to standard output and ends the process.
+// Calls parse_flags; prints a requested text to standard output and ends the process.
 Options parse_options(App app, int argc, char** argv, OwnOptions own = {});
 
-// Brings options.effective up to date after fields were derived outside (from the tokenizer, the number of ranks).
+// Updates options.effective after other code derived fields (from the tokenizer, the number of ranks).
 void update_effective(Options& options);
 
-// The effective configuration by flag name, as a checkpoint keeps it, and back, without the device, which this machine
-// may not have. Values are TOML; errors in a checkpoint's have exit code 4.
+// Effective configuration by flag name, as a checkpoint stores it, and its inverse. The device is left out, since this
+// machine may not have it. Values are TOML; errors in a checkpoint's values have exit code 4.
 std::map<std::string, std::string> config_of(const Options& options);
 Options options_from_config(App app, const std::map<std::string, std::string>& config, OwnOptions own = {});
 
-// As config_of, but of the model and its tokenizer alone, for a checkpoint that no run made; and the same as TOML for
+// Configuration of the model and its tokenizer only, for a checkpoint without a run; as a map, and as TOML for
 // --config.
 std::map<std::string, std::string> model_config_of(Options options);
 std::string print_model_config(Options options);
 
-// The effective configuration as TOML that --config reads back; the origin of each value is a comment.
+// Effective configuration as TOML that --config accepts; a comment gives the origin of each value.
 std::string print_config(App app, const Options& options);
 
-// Derives what was left at 0 from other fields.
+// Derives fields that are 0 from other fields.
 void resolve(Options& options);
 
-// Throws Error (exit code 2) for what is missing, contradictory or not built yet, naming the flags. After `resolve`.
+// Fails with exit code 2 for missing, contradictory or unsupported flags, and reports them. Call it after `resolve`.
 void check(App app, const Options& options);
-// Its part about batches, layout and memory: plan --suggest changes these flags alone of options that were checked.
+// Checks batches, layout and memory only: plan --suggest changes only these flags of checked options.
 void check_layout(const Options& options);
 
 std::string help_text(App app, const OwnOptions& own = {});

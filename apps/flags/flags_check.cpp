@@ -45,13 +45,13 @@ void check_parallel(const Options& options) {
 
 void check_graph_impl(App app, const MemoryOptions& memory) {
   if (memory.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
-  refuse_usage("--cuda-graph-impl",
-               {.expected = "none or local",
-                .got = "full_iteration",
-                .remedy = app == App::kGenerate
-                              ? "local captures the whole step that draws a token"
-                              : "local captures whole layers; what stands between them (messages, reductions, the "
-                                "optimizer, hooks) stays outside of graphs"});
+  refuse_usage(
+      "--cuda-graph-impl",
+      {.expected = "none or local",
+       .got = "full_iteration",
+       .remedy = app == App::kGenerate
+                     ? "use local, which captures the full step that samples a token"
+                     : "use local, which captures full layers but no messages, reductions, optimizer or hooks"});
 }
 
 void check_memory(const Options& options) {
@@ -65,7 +65,7 @@ void check_memory(const Options& options) {
 }
 
 void check_model(const Options& options) {
-  constexpr const char* kRemedy = "give it as a flag or in a file with --config, such as configs/quickstart.toml";
+  constexpr const char* kRemedy = "set it by the flag or in a file with --config, such as configs/quickstart.toml";
   const ModelConfig& model = options.model;
   want(model.num_layers > 0, "--num-layers", kRemedy);
   want(model.hidden_size > 0, "--hidden-size", kRemedy);
@@ -81,35 +81,36 @@ void check_batch(const TrainingOptions& train) {
   if (train.global_batch_size % train.micro_batch_size != 0) {
     refuse_usage(
         "--global-batch-size and --micro-batch-size",
-        {.expected = "a global batch that is a multiple of the micro batch",
+        {.expected = "a global batch size that is a multiple of the micro batch size",
          .got = fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
                             train.micro_batch_size),
-         .remedy = fmt::format("such as --global-batch-size {}",
+         .remedy = fmt::format("use --global-batch-size {}",
                                (train.global_batch_size / train.micro_batch_size + 1) * train.micro_batch_size)});
   }
 }
 
 void check_data(const DataOptions& data) {
   want(data.mock_data || !data.data_path.empty(), "--data-path or --mock-data",
-       "name an indexed dataset that prepare wrote");
-  split_sequences(data.split, 0);  // refuses what is not a split
+       "give the prefix of an indexed dataset that prepare wrote");
+  split_sequences(data.split, 0);  // rejects an invalid split
 }
 
 void check_profile(const LoggingOptions& logging) {
   if (logging.profile_step_start >= logging.profile_step_end) {
     refuse_usage("--profile-step-start and --profile-step-end",
-                 {.expected = "a start before the end",
+                 {.expected = "a start below the end",
                   .got = fmt::format("{} and {}", logging.profile_step_start, logging.profile_step_end),
-                  .remedy = "the step of the end is not recorded"});
+                  .remedy = "raise --profile-step-end, which is not recorded itself"});
   }
   for (const std::string& rank : logging.profile_ranks) {
     if (rank.empty() || rank.size() > 7 || rank.find_first_not_of("0123456789") != std::string::npos)
-      refuse_usage("--profile-ranks",
-                   {.expected = "rank numbers", .got = escaped_short(rank), .remedy = "such as --profile-ranks 0 1"});
+      refuse_usage(
+          "--profile-ranks",
+          {.expected = "rank numbers", .got = escaped_short(rank), .remedy = "use numbers: --profile-ranks 0 1"});
   }
 }
 
-// A run creates, replaces or removes these.
+// Rejects one path for two files that a run creates, replaces or removes.
 void check_outputs(const Options& options) {
   const PathOfFlag metrics{"--metrics-jsonl", options.logging.metrics_jsonl}, trace{"--trace", options.logging.trace},
       stop{"--stop-file", options.train.stop_file};
@@ -129,12 +130,13 @@ void check_length(const Options& options) {
                   .remedy = fmt::format("raise --train-samples or lower {}", batch)});
   }
   not_both(train.train_samples > 0 && train.train_iters != end_of_run(train, {}).at.steps, "--train-iters",
-           "--train-samples", "remove one; the steps follow from samples and batches");
+           "--train-samples", "remove one, as the number of steps follows from samples and batch sizes");
   for (const auto& [is_positive, flag] :
        {std::pair{train.train_iters > 0, "train-iters"}, {train.schedule.lr > 0.0, "lr"}}) {
     const std::string name = fmt::format("--{}", flag);
-    want(is_positive || !options.is_default(flag), name.c_str(), "give it as a flag or in a file with --config");
-    if (!is_positive) refuse_usage(name, {.expected = "above 0", .got = "0", .remedy = "--skip-train evaluates only"});
+    want(is_positive || !options.is_default(flag), name.c_str(), "set it by the flag or in a file with --config");
+    if (!is_positive)
+      refuse_usage(name, {.expected = "above 0", .got = "0", .remedy = "raise it, or add --skip-train"});
   }
   validate(train.schedule);
 }
@@ -148,18 +150,18 @@ void check_forecast(const Options& options) {
 
 void check_convert(const Options& options) {
   const std::string &from = options.convert.from, &to = options.convert.to;
-  want(!from.empty() || !to.empty(), "--from or --to", "name hf or native");
+  want(!from.empty() || !to.empty(), "--from or --to", "use hf or native");
   for (const auto& [flag, format] : {std::pair("--from", from), std::pair("--to", to)}) {
     if (format != "hf" && format != "native" && !format.empty())
       refuse_usage(flag, {.expected = "hf or native",
                           .got = escaped_short(format),
-                          .remedy = "hf is a folder of transformers, native one of train"});
+                          .remedy = "use hf for a folder of transformers, native for a folder of train"});
   }
   if (from == to)
     refuse_usage("--from and --to",
-                 {.expected = "two formats", .got = from + " twice", .remedy = "one of the two flags is enough"});
-  want(!options.checkpoint.load.empty(), "--load", "name the folder to convert");
-  want(!options.checkpoint.save.empty(), "--save", "name the folder to write");
+                 {.expected = "different formats", .got = from + " twice", .remedy = "remove one of the two flags"});
+  want(!options.checkpoint.load.empty(), "--load", "give the folder to convert");
+  want(!options.checkpoint.save.empty(), "--save", "give the folder to write");
 }
 
 void check_prepare(const PrepareOptions& prepare) {
@@ -167,7 +169,7 @@ void check_prepare(const PrepareOptions& prepare) {
     refuse_usage(flag, {.expected = expected, .got = got, .remedy = "see prepare --help"});
   };
   if (prepare.inputs.empty()) refuse("--input", "at least one file", "none");
-  if (prepare.output_prefix.empty()) refuse("--output-prefix", "where to write PREFIX.bin and PREFIX.idx", "nothing");
+  if (prepare.output_prefix.empty()) refuse("--output-prefix", "the prefix of PREFIX.bin and PREFIX.idx", "nothing");
   if (std::ranges::find(prepare.document_start, "") != prepare.document_start.end())
     refuse("--document-start", "the first characters of a line", "none");
 }
@@ -178,7 +180,7 @@ void check_inspect(const Options& options) {
   const TrainingOptions& train = options.train;
   if (std::int64_t samples = 0; __builtin_mul_overflow(train.train_iters, train.global_batch_size, &samples))
     refuse_usage("--train-iters and --global-batch-size",
-                 {.expected = "fewer samples in the run",
+                 {.expected = "at most 2^63 - 1 samples in the run",
                   .got = fmt::format("{} x {}", train.train_iters, train.global_batch_size),
                   .remedy = "lower one of them"});
 }
@@ -249,13 +251,13 @@ void check(App app, const Options& options) {
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.device);
   if (app == App::kGenerate)
-    want(!options.checkpoint.load.empty(), "--load", "name the folder that train --save wrote");
+    want(!options.checkpoint.load.empty(), "--load", "give the folder that train --save wrote");
   if (app == App::kConvert) check_convert(options);
   if (app == App::kPrepare) check_prepare(options.prepare);
   if (app == App::kInspect) check_inspect(options);
   if (app == App::kConvert || app == App::kPrepare || app == App::kInspect) check_companions(app, options);
   if (app == App::kReport) {
-    want(!options.report.inputs.empty(), "METRICS.jsonl", "name a file that train --metrics-jsonl wrote");
+    want(!options.report.inputs.empty(), "METRICS.jsonl", "give a file that train --metrics-jsonl wrote");
     for (const std::string& input : options.report.inputs)
       require_other_file({"--output", options.report.output}, {"METRICS.jsonl", input});
   }

@@ -13,14 +13,14 @@ namespace megalith {
 
 namespace {
 
-// As one writes it on a command line.
+// Value as a command line writes it.
 std::string plain_value(const Flag& flag) {
   std::string value = flag.binding.get();
   std::erase_if(value, [](char c) { return std::string_view("[\",]").find(c) != std::string_view::npos; });
   return value;
 }
 
-// Of a flag that another one needs or excludes, whoever gave it.
+// True if `flag` has the value that another flag needs or excludes, whatever its origin.
 bool has_value(const Flag& flag, const OtherFlag& other) {
   const std::string value = plain_value(flag);
   std::string_view wanted = other.value;

@@ -1,4 +1,4 @@
-// The rows of the flags of the model; those of experts are in flags_moe.cpp.
+// Rows of the model flags; flags_moe.cpp has the rows of the expert flags.
 #include "apps/flags/flags_table.h"
 #include "core/model/config.h"
 
@@ -11,80 +11,80 @@ void add_model(FlagTable& t, ModelConfig& m) {
   Section model(t, kModel, kShaped);
   Section rope(t, kModel, kShaped, {.needs = {{"position-embedding-type", "rope"}}});
   Section scaling(t, kModel, kShaped, {.needs = {{"use-rope-scaling"}}});
-  model.add("num-layers", "N", integer(&m.num_layers, {1, 10'000}), "transformer blocks",
+  model.add("num-layers", "N", integer(&m.num_layers, {1, 10'000}), "number of transformer layers",
             {.shown = "required", .on_load = kTensors, .example = "3"});
-  model.add("hidden-size", "N", integer(&m.hidden_size, {1, kMaxWidth}), "width of the residual stream",
+  model.add("hidden-size", "N", integer(&m.hidden_size, {1, kMaxWidth}), "transformer hidden size",
             {.shown = "required", .on_load = kTensors, .example = "96"});
   model.add(
-      "ffn-hidden-size", "N", integer(&m.ffn_hidden_size, {0, 4 * kMaxWidth}), "width of the MLP; 0: derived",
+      "ffn-hidden-size", "N", integer(&m.ffn_hidden_size, {0, 4 * kMaxWidth}), "MLP hidden size; 0: derived",
       {.shown = "4 x hidden, with --swiglu 8/3 x hidden rounded down to 64", .on_load = kTensors, .example = "100"});
-  model.add("num-attention-heads", "N", integer(&m.num_attention_heads, {1, 65'536}), "query heads",
+  model.add("num-attention-heads", "N", integer(&m.num_attention_heads, {1, 65'536}), "number of attention heads",
             {.shown = "required", .on_load = kTensors, .example = "8"});
   model.add("group-query-attention", "", toggle(&m.group_query_attention),
-            "grouped-query attention, with one group unless --num-query-groups is given", {.on_load = kFree});
-  model.add("num-query-groups", "N", integer(&m.num_query_groups, {0, 65'536}), "key/value heads; 0: derived",
-            {.shown = "as many as query heads", .on_load = kTensors, .example = "2"});
-  model.add("kv-channels", "N", integer(&m.kv_channels, {0, 65'536}), "width of a head; 0: derived",
-            {.shown = "hidden / heads", .on_load = kTensors, .example = "24"});
+            "grouped-query attention; one key/value group unless --num-query-groups is given", {.on_load = kFree});
+  model.add("num-query-groups", "N", integer(&m.num_query_groups, {0, 65'536}), "number of key/value heads; 0: derived",
+            {.shown = "num-attention-heads", .on_load = kTensors, .example = "2"});
+  model.add("kv-channels", "N", integer(&m.kv_channels, {0, 65'536}), "size of an attention head; 0: derived",
+            {.shown = "hidden-size / num-attention-heads", .on_load = kTensors, .example = "24"});
   model.add(
-      "seq-length", "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "length of a sample",
+      "seq-length", "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "sequence length of a sample",
       {.apps = kShaped | kInspectApp, .shown = "required", .needs = {{"samples", {}, kInspectApp}}, .example = "48"});
   model.add("max-position-embeddings", "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}),
-            "rows of the learned position table; 0: derived",
+            "size of the learned position embedding; 0: derived",
             {.shown = "seq-length", .on_load = kPositions, .example = "64"});
-  model.add("vocab-size", "N", integer(&m.vocab_size, {0, kMaxVocab}), "token ids; 0: the tokenizer's",
+  model.add("vocab-size", "N", integer(&m.vocab_size, {0, kMaxVocab}), "number of token ids; 0: the tokenizer's",
             {.apps = kShaped | kTexts, .shown = "the tokenizer's", .on_load = kTensors, .example = "512"});
   model.add("make-vocab-size-divisible-by", "N", integer(&m.make_vocab_size_divisible_by, {1, kMaxVocab}),
-            "pad the vocabulary to a multiple of this",
+            "multiple that the vocabulary is padded to",
             {.apps = kShaped | kConvertApp,
              .on_load = kComputes,
              .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}},
              .example = "1"});
   model.add("position-embedding-type", "NAME", choice(&m.position_embedding_type, {"learned_absolute", "rope", "none"}),
-            "position information", {.example = "none"});
-  rope.add("rotary-base", "X", real(&m.rotary_base, {0, kInfinity, true}), "RoPE's theta", {.example = "5e5"});
-  rope.add("rotary-percent", "X", real(&m.rotary_percent, {0, 1, true}), "share of a head that RoPE rotates",
+            "type of position embedding", {.example = "none"});
+  rope.add("rotary-base", "X", real(&m.rotary_base, {0, kInfinity, true}), "base of RoPE (theta)", {.example = "5e5"});
+  rope.add("rotary-percent", "X", real(&m.rotary_percent, {0, 1, true}), "fraction of a head that RoPE rotates",
            {.example = "0.5"});
   rope.add("use-rope-scaling", "", toggle(&m.use_rope_scaling),
-           "scale RoPE's frequencies as Llama 3.1 does (rope_type llama3 of transformers)");
+           "RoPE frequency scaling of Llama 3.1 (rope_type llama3 of transformers)");
   scaling.add("rope-scaling-factor", "X", real(&m.rope_scaling.factor, {1, kInfinity}),
-              "with --use-rope-scaling: divides the low frequencies", {.example = "32"});
+              "with --use-rope-scaling: divisor of the low frequencies", {.example = "32"});
   scaling.add("rope-scaling-low-freq-factor", "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}),
-              "with --use-rope-scaling: frequencies of at most this many turns within the original length are low",
+              "with --use-rope-scaling: turns in the original context up to which a frequency is low",
               {.example = "0.3"});
   scaling.add("rope-scaling-high-freq-factor", "X", real(&m.rope_scaling.high_freq_factor, {0, kInfinity, true}),
-              "with --use-rope-scaling: frequencies of at least this many turns are not scaled", {.example = "4.1"});
+              "with --use-rope-scaling: turns from which a frequency is not scaled", {.example = "4.1"});
   scaling.add("rope-scaling-original-max-position-embeddings", "TOKENS",
               integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}),
-              "with --use-rope-scaling: context length that the model was first trained with", {.example = "8191"});
-  model.add("normalization", "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "kind of norm",
+              "with --use-rope-scaling: context length of the original pretraining", {.example = "8191"});
+  model.add("normalization", "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "type of normalization layer",
             {.on_load = kTensors, .example = "RMSNorm"});
-  model.add("norm-epsilon", "X", real(&m.norm_epsilon, {0, 1, true, true}), "added to the variance or mean square",
+  model.add("norm-epsilon", "X", real(&m.norm_epsilon, {0, 1, true, true}), "epsilon of the normalization layers",
             {.example = "1e-6"});
-  model.add("qk-layernorm", "", toggle(&m.qk_layernorm), "normalize queries and keys per head", {.on_load = kTensors});
+  model.add("qk-layernorm", "", toggle(&m.qk_layernorm), "norm of queries and keys per head", {.on_load = kTensors});
   model.add("swiglu", "", toggle(&m.swiglu), "gated MLP with SiLU", {.on_load = kTensors});
   model.add("activation-func", "NAME", choice(&m.activation_func, {"gelu_tanh", "gelu"}),
-            "activation of the MLP without --swiglu", {.example = "gelu"});
-  model.add("disable-bias-linear", "", inverted_toggle(&m.add_bias_linear), "no biases in the linear layers",
+            "MLP activation without --swiglu", {.example = "gelu"});
+  model.add("disable-bias-linear", "", inverted_toggle(&m.add_bias_linear), "linear layers without biases",
             {.on_load = kTensors});
   model.add("add-qkv-bias", "", toggle(&m.add_qkv_bias),
             "biases for queries, keys and values despite --disable-bias-linear", {.on_load = kTensors});
   model.add("add-attn-proj-bias", "", toggle(&m.add_attn_proj_bias),
-            "a bias for attention's output projection despite --disable-bias-linear", {.on_load = kTensors});
+            "bias for the attention output projection despite --disable-bias-linear", {.on_load = kTensors});
   model.add("untie-embeddings-and-output-weights", "", toggle(&m.untie_embeddings_and_output_weights),
-            "separate output matrix", {.on_load = kTensors});
+            "separate weights for the output layer", {.on_load = kTensors});
   model.add("hidden-dropout", "P", real(&m.hidden_dropout, {0, 1, false, true}),
-            "dropout probability on the residual stream", {.example = "0.1"});
-  model.add("attention-dropout", "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is built yet");
+            "dropout probability of the residual stream", {.example = "0.1"});
+  model.add("attention-dropout", "P", real(&m.attention_dropout, {0, 1, false, true}), "only 0 is implemented");
   model.add("init-method-std", "X", real(&m.init_method_std, {0, kInfinity, true}),
             "standard deviation of the initial weights", {.on_load = kFree, .example = "0.006"});
   model.add(
       "hf-model-type", "NAME", choice(&m.hf_model_type, {"auto", "mistral"}),
-      "model type that convert --to hf writes where several describe the same arithmetic; auto: Llama. No other effect",
+      "model type that convert --to hf writes if several describe the same arithmetic; auto: Llama; no other effect",
       {.on_load = kNoted,
        .example = "mistral --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear"});
   model.add("bf16", "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32),
-            "parameters and activations in bfloat16, main parameters in fp32",
+            "bfloat16 parameters and activations, fp32 main parameters",
             {.apps = kShaped | kConvertApp,
              .on_load = kTensors,
              .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}}});

@@ -29,7 +29,7 @@ std::vector<std::string_view> kind_names() {
   return names;
 }
 
-// KIND, KIND:LAYER or KIND:FIRST-LAST.
+// Accepts KIND, KIND:LAYER or KIND:FIRST-LAST.
 bool has_form(std::string_view word) {
   const std::size_t colon = std::min(word.find(':'), word.size());
   const std::string_view name = word.substr(0, colon);
@@ -51,7 +51,7 @@ void check_form(const Options& options) {
       if (words.size() > 1)
         refuse_usage(kFlag, {.expected = "auto alone",
                              .got = fmt::format("{}", fmt::join(words, " ")),
-                             .remedy = "remove auto, which chooses by itself, or the other names"});
+                             .remedy = "remove auto or the other names"});
       continue;
     }
     if (!has_form(word)) {
@@ -60,17 +60,17 @@ void check_form(const Options& options) {
       names.push_back(kAutoOffload);
       refuse_usage(kFlag, {.expected = alternatives(names),
                            .got = escaped_short(word),
-                           .remedy = "layers follow a colon: core_attn:3 or core_attn:0-10"});
+                           .remedy = "write layers after a colon, such as core_attn:3 or core_attn:0-10"});
     }
     const std::vector<OffloadModule> modules = offload_modules_of(word, layers);
     if (modules[0].first > modules[0].last || modules[0].last >= layers)
-      refuse_usage(kFlag, {.expected = fmt::format("layers from 0 to {}, the first before the last", layers - 1),
+      refuse_usage(kFlag, {.expected = fmt::format("layers from 0 to {}, the first not above the last", layers - 1),
                            .got = word,
-                           .remedy = "--num-layers says how many there are"});
+                           .remedy = "change the range or --num-layers"});
   }
 }
 
-// What flag has the layers' kind recomputed.
+// Flag that causes the recomputation of kinds.
 std::string recomputing_flag(const Options& options) {
   return options.memory.recompute_granularity == RecomputeGranularity::kFull ? "--recompute-granularity full"
                                                                              : "--recompute-modules";
@@ -108,24 +108,24 @@ void check_kinds(const Options& options) {
       const std::string name(name_of(module.kind));
       if (has(module, KindState::kRecomputed)) {
         refuse_usage(fmt::format("{} and {}", kFlag, recomputing_flag(options)),
-                     {.expected = fmt::format("kinds that are kept: {}", kept_of(module)),
-                      .got = fmt::format("{}, of which nothing {}, as it is recomputed",
+                     {.expected = fmt::format("a kind that is kept: {}", kept_of(module)),
+                      .got = fmt::format("{}, which is recomputed: nothing {}",
                                          word == name ? name : fmt::format("{} in {}", name, word),
-                                         module.kind == SlotKind::kOwn ? "that moves is kept" : "is kept"),
-                      .remedy = "leave it out of one of the two"});
+                                         module.kind == SlotKind::kOwn ? "that can move is kept" : "is kept"),
+                      .remedy = "remove it from one of the two flags"});
       }
-      if (has_own(module)) continue;  // which may keep it: a recording will tell
+      if (has_own(module)) continue;  // the custom layer may keep the kind; the recording decides
       OffloadModule everywhere = module;
       everywhere.first = 0;
       everywhere.last = options.num_layers() - 1;
-      refuse_usage(kFlag,
-                   {.expected = fmt::format("kinds that these layers have: {}", kept_of(module)),
-                    .got = word == name ? name : fmt::format("{} in {}", name, word),
-                    .remedy = module.kind == SlotKind::kLayerInput
-                                  ? "layer_input is what --recompute-granularity full keeps of its layers"
-                              : module.kind == SlotKind::kOwn ? "own is what a layer of your own keeps (apps/own.cpp)"
-                              : has(everywhere, KindState::kKept) ? "choose among them, or other layers"
-                                                                  : "choose among them"});
+      refuse_usage(kFlag, {.expected = fmt::format("a kind of these layers: {}", kept_of(module)),
+                           .got = word == name ? name : fmt::format("{} in {}", name, word),
+                           .remedy = module.kind == SlotKind::kLayerInput
+                                         ? "add --recompute-granularity full, which keeps layer_input, or remove it"
+                                     : module.kind == SlotKind::kOwn
+                                         ? "add a custom layer that keeps tensors (apps/own.cpp), or remove it"
+                                     : has(everywhere, KindState::kKept) ? "choose one of them, or other layers"
+                                                                         : "choose one of them"});
     }
   }
 }
@@ -138,33 +138,34 @@ void add_offload(FlagTable& t, OffloadOptions& o) {
   Section offload(t, kMemory, kShaped,
                   {.at_default = true, .needs = {{"fine-grained-activation-offloading"}}, .suggested = false});
   memory.add("fine-grained-activation-offloading", "", toggle(&o.fine_grained_activation_offloading),
-             "move the activations of --offload-modules to host memory behind forward and back before backward",
+             "offload of --offload-modules to host memory after forward, and their reload ahead of backward",
              {.example = "--offload-modules core_attn:0-1 act"});
   offload.add("offload-modules", "NAME...", list(&o.offload_modules),
-              "with it: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, expert_fc1, moe_act, "
-              "expert_fc2, own (what layers of your own keep), layer_input (what full recomputation keeps), "
-              "fused_group_mlp (the three of experts), each also of layers, such as moe_act:0-10; or auto: what hides "
-              "behind compute by the forecast of --rates",
+              "activations to offload: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, "
+              "expert_fc1, moe_act, expert_fc2, own (what custom layers keep), layer_input (what full recomputation "
+              "keeps), fused_group_mlp (the three of experts). Each may name its layers, such as moe_act:0-10. auto: "
+              "what overlaps with compute by the forecast of --rates",
               {.shown = "none", .example = "core_attn:0-1 act"});
   offload.add("activation-offload-fraction", "X", real(&o.activation_offload_fraction, {0, 1}),
-              "share of a chunk's groups, each a kind in a layer, that is moved; the last ones stay",
+              "fraction of a chunk's groups that is offloaded; a group is a kind in a layer, the last groups stay",
               {.example = "0.5"});
   offload.add("offload-mb-per-layer", "MIB", integer(&o.offload_mb_per_layer, {0, 1'000'000'000}),
-              "most of a layer and microbatch that is moved; 0: no limit", {.example = "12"});
-  offload.add(
-      "offload-distance", "LAYERS", integer(&o.offload_distance, {-1, 100}),
-      "layers that the copy of a buffer has behind its last reader and before its next: more hide longer copies, fewer "
-      "save more; 0: the rest of the layer, where there is one; -1: by the forecast with --rates, else 1",
-      {.example = "0"});
+              "maximum size that is offloaded per layer and microbatch; 0: no limit", {.example = "12"});
+  offload.add("offload-distance", "LAYERS", integer(&o.offload_distance, {-1, 100}),
+              "layers that the copy of a buffer has after its last reader and ahead of its next reader. More layers "
+              "hide longer copies, fewer save more memory. 0: the rest of the layer, if there is any. -1: by the "
+              "forecast with --rates, else 1",
+              {.example = "0"});
   offload.add("offload-slowdown", "X", real(&o.offload_slowdown, {0, 100}),
-              "with --rates: share of the step's computing that the forecast may see wait for copies; more saves more "
-              "memory. Buffers whose copies take longer stay",
+              "with --rates: fraction of the step's compute time that may wait for copies in the forecast. A larger "
+              "fraction saves more memory. Buffers whose copies take longer stay on the device",
               {.example = "0.1 --rates rates.toml"});
-  offload.add("min-offload-bytes", "BYTES", integer(&o.min_offload_bytes, {0, kMany}), "smaller buffers stay",
+  offload.add("min-offload-bytes", "BYTES", integer(&o.min_offload_bytes, {0, kMany}),
+              "minimum size of an offloaded buffer",
               {.excludes = {{"min-offloaded-tensor-size", "above 0"}}, .example = "123"});
   offload.add("min-offloaded-tensor-size", "N", integer(&o.min_offloaded_tensor_size, {0, kMany}),
-              "the same as a number of elements, each of the parameters' dtype, as Megatron-LM counts; 0: "
-              "--min-offload-bytes says",
+              "minimum size of an offloaded buffer in elements of the parameters' dtype, as in Megatron-LM; 0: "
+              "--min-offload-bytes applies",
               {.example = "123"});
 }
 
@@ -174,20 +175,20 @@ void check_offload(const Options& options) {
   const bool is_auto = std::ranges::find(offload.offload_modules, "auto") != offload.offload_modules.end();
   if (options.is_given("offload-slowdown") &&
       (options.forecast.rates.empty() || (offload.offload_distance >= 0 && !is_auto)))
-    refuse_usage("--offload-slowdown", {.expected = "--rates, by which it is kept, and no --offload-distance",
-                                        .got = options.forecast.rates.empty() ? "no --rates" : "--offload-distance",
-                                        .remedy = "add --rates FILE, or remove --offload-slowdown"});
+    refuse_usage("--offload-slowdown",
+                 {.expected = "--rates and no --offload-distance, as the forecast chooses the copies",
+                  .got = options.forecast.rates.empty() ? "no --rates" : "--offload-distance",
+                  .remedy = "add --rates FILE, or remove --offload-slowdown"});
   if (offload.offload_modules.empty())
-    refuse_usage(kFlag, {.expected = fmt::format("names of what to move: {}", alternatives(kind_names())),
+    refuse_usage(kFlag, {.expected = fmt::format("kinds to offload: {}", alternatives(kind_names())),
                          .got = "none",
-                         .remedy = "such as --offload-modules core_attn attn_proj"});
+                         .remedy = "add kinds, such as core_attn attn_proj"});
   check_form(options);
   if (!offloads_by_forecast(options)) return check_kinds(options);
   if (options.forecast.rates.empty())
-    refuse_usage("--offload-modules auto and --rates",
-                 {.expected = "--rates with auto, which goes by the forecast",
-                  .got = "auto alone",
-                  .remedy = "name the machine's rates, such as configs/rates/h200.toml"});
+    refuse_usage("--offload-modules auto and --rates", {.expected = "--rates with auto, which uses the forecast",
+                                                        .got = "auto alone",
+                                                        .remedy = "add --rates FILE, such as configs/rates/h200.toml"});
 }
 
 }  // namespace megalith

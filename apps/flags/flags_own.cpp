@@ -25,7 +25,7 @@ Binding binding_of(OwnFlag& flag) {
   return text(std::get_if<std::string>(&flag.value));
 }
 
-// The list of flags moves with its Options, so that each call looks for the value where it is.
+// Binding that looks up the value at each call, since the list of flags moves with its Options.
 Binding binding_of(Options& options, std::size_t index) {
   Binding binding = binding_of(options.own.flags[index]);
   binding.set = [&options, index](const std::vector<std::string>& texts) {
@@ -53,7 +53,7 @@ bool is_flag_name(std::string_view name) {
 void check_own_defaults(const OwnOptions& declared) {
   for (const OwnFlag& flag : declared.flags) {
     const bool* const toggle = std::get_if<bool>(&flag.value);
-    if (toggle != nullptr && *toggle) refuse(flag, "a toggle that is off by default", "one that is on");
+    if (toggle != nullptr && *toggle) refuse(flag, "a toggle that is off by default", "a toggle that is on");
   }
 }
 
@@ -61,11 +61,10 @@ void add_own(FlagTable& table, Options& options) {
   for (std::size_t i = 0; i < options.own.flags.size(); ++i) {
     const OwnFlag& flag = options.own.flags[i];
     const bool is_toggle = std::holds_alternative<bool>(flag.value);
-    if (!is_flag_name(flag.name)) refuse(flag, "a name of small letters, digits and dashes", "another name");
+    if (!is_flag_name(flag.name)) refuse(flag, "a name of lowercase letters, digits and dashes", "another name");
     if (std::ranges::any_of(table, [&](const Flag& other) { return is_named(other, flag.name); }))
-      refuse(flag, "a name that no other flag has", "that of another flag");
-    if (is_toggle != flag.unit.empty())
-      refuse(flag, "a unit for a value, and none for a toggle", "the other way round");
+      refuse(flag, "a unique name", "the name of another flag");
+    if (is_toggle != flag.unit.empty()) refuse(flag, "a unit for a value, no unit for a toggle", "the opposite");
     table.push_back({.name = flag.name,
                      .group = FlagGroup::kOwn,
                      .apps = kShaped,
@@ -82,9 +81,9 @@ void check_own_flags(const Options& options) {
                                       {"--recompute-modules", &options.memory.recompute_modules}}) {
     if (std::ranges::find(*modules, "own") == modules->end() || std::ranges::count(layers_with_own(options), true) > 0)
       continue;
-    refuse_usage(flag, {.expected = "own only with layers of your own",
-                        .got = "own, and no such layer",
-                        .remedy = "leave it out, or hang a layer in apps/own.cpp and switch it on"});
+    refuse_usage(flag, {.expected = "own only with custom layers",
+                        .got = "own without a custom layer",
+                        .remedy = "remove it, or add a layer in apps/own.cpp and enable it"});
   }
 }
 

@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// "[default 128; 1 to 16777216]"
+// Text such as "[default 128; 1 to 16777216]".
 std::string facts(const Flag& flag, App app) {
   const bool goes_with_another = std::ranges::any_of(
       flag.traits.needs, [app](const OtherFlag& need) { return (need.apps & static_cast<unsigned>(app)) != 0; });
@@ -39,33 +39,38 @@ std::string facts(const Flag& flag, App app) {
 
 struct Program {
   std::string_view name;
-  std::string_view usage;  // and what it does
+  std::string_view usage;  // with what the program does
 };
 
 constexpr std::array<Program, kApps.size()> kPrograms = {
-    {{"train", "Usage: mpirun -np N train --config FILE.toml [flags]\nTrains or evaluates a GPT.\n"},
-     {"generate", "Usage: generate --load DIR [--prompt TEXT] [flags]\nContinues a text.\n"},
+    {{"train",
+      "Usage: mpirun -np N train --config FILE.toml [flags]\n"
+      "Trains or evaluates a GPT model.\n"},
+     {"generate",
+      "Usage: generate --load DIR [--prompt TEXT] [flags]\n"
+      "Generates text from a checkpoint and a prompt.\n"},
      {"plan",
       "Usage: plan --config FILE.toml [--world-size RANKS] [flags]\n"
       "Forecasts layout, memory and work of a run without running it.\n"},
      {"report",
-      "Usage: report METRICS.jsonl... [--output FILE]\nDraws the metrics of one or more runs as an HTML page.\n"},
+      "Usage: report METRICS.jsonl... [--output FILE]\n"
+      "Writes an HTML page with charts of the metrics of one or more runs.\n"},
      {"convert",
       "Usage: convert --from hf|native --load DIR --save DIR [flags]\n"
-      "Converts weights of Hugging Face transformers to a checkpoint, or back.\n"},
+      "Converts weights of Hugging Face transformers to a checkpoint, or a checkpoint to these weights.\n"},
      {"prepare",
       "Usage: prepare --input FILE... --output-prefix PREFIX [flags]\n"
       "       prepare inspect PREFIX... [flags]\n"
-      "Turns text into the tokens that train reads: PREFIX.bin and PREFIX.idx, Megatron-LM's indexed dataset.\n"},
+      "Tokenizes text for train into PREFIX.bin and PREFIX.idx, Megatron-LM's indexed dataset.\n"},
      {"prepare inspect",
       "Usage: prepare inspect PREFIX... [flags]\n"
-      "Shows counts and the first documents of datasets, or the samples that train will read.\n"}}};
+      "Shows counts and the first documents of datasets, or the samples that train reads.\n"}}};
 
 const Program& program_of(App app) {
   return kPrograms[static_cast<std::size_t>(std::ranges::find(kApps, app) - kApps.begin())];
 }
 
-// Does it belong to the model and its tokenizer?
+// True for flags of the model and its tokenizer.
 bool is_of_model(const Flag& flag) {
   const bool counts = flag.group == FlagGroup::kModel || flag.group == FlagGroup::kMoe ||
                       flag.group == FlagGroup::kOwn || flag.group == FlagGroup::kData;
@@ -108,7 +113,7 @@ std::string print_config(App app, const Options& options) {
   for (const ConfigEntry& entry : options.effective) {
     if (entry.group != group) out += "\n[" + entry.group + "]\n";
     group = entry.group;
-    // A default is a comment: what reads the file back would take it for given.
+    // A default is printed as a comment; a reader of the file would otherwise treat the value as given.
     const bool is_default = entry.origin == "default";
     const std::string assignment = fmt::format("{}{} = {}", is_default ? "# " : "", entry.name, entry.value);
     out += fmt::format("{:<47} # {}\n", assignment, entry.origin);

@@ -18,7 +18,7 @@ std::string flag_value(ShardingStrategy strategy) {
                     "optim_grads_params"}[static_cast<std::size_t>(strategy)];
 }
 
-// What messages say of the strategies, of which experts may have one of their own.
+// Texts of messages about the strategies; experts may have a separate strategy.
 struct Said {
   std::string got, weights, gradients;
 };
@@ -32,8 +32,8 @@ Said said_of(const Options& options) {
   if (options.moe().num_experts == 0) return said;
   if (parallel.expert_sharding() != parallel.sharding())
     said.got += fmt::format(" and {} {}", of_experts, flag_value(parallel.expert_sharding()));
-  if (parallel.sharding() == ShardingStrategy::kNoShard) return said;  // then experts are not sharded either
-  for (std::string* needs : {&said.weights, &said.gradients}) *needs += ", or the same of " + of_experts;
+  if (parallel.sharding() == ShardingStrategy::kNoShard) return said;  // experts are not sharded either
+  for (std::string* needs : {&said.weights, &said.gradients}) *needs += ", or the same value of " + of_experts;
   return said;
 }
 
@@ -80,7 +80,7 @@ void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
              .got = said.got});
   if (shards_weights && parallel.fsdp_prefetch >= parallel.fsdp_unit_slots) {
     refuse_usage("--fsdp-prefetch and --fsdp-unit-slots",
-                 {.expected = "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use has a slot too",
+                 {.expected = "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use also has a slot",
                   .got = fmt::format("--fsdp-prefetch {} and --fsdp-unit-slots {}", parallel.fsdp_prefetch,
                                      parallel.fsdp_unit_slots),
                   .remedy = fmt::format("use --fsdp-unit-slots {} or --fsdp-prefetch {}", parallel.fsdp_prefetch + 1,
@@ -88,16 +88,16 @@ void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
   }
 }
 
-// Shares of gradients are added to in each microbatch, of experts and of the rest.
+// Rejects --fsdp-reduce-grads last with optim_grads, which adds each microbatch to gradient shards.
 void check_reduction(const ParallelOptions& parallel, const Said& said) {
   const bool keeps_shares = parallel.sharding() == ShardingStrategy::kOptimGrads ||
                             parallel.expert_sharding() == ShardingStrategy::kOptimGrads;
   if (parallel.fsdp_reduce_grads != GradientReduction::kLast || !keeps_shares) return;
   refuse_usage("--fsdp-reduce-grads last and optim_grads",
-               {.expected = "optim or optim_grads_params for experts and for all else, as with optim_grads a rank has "
-                            "no room for whole gradients",
+               {.expected = "optim or optim_grads_params for experts and for the rest, as a rank holds only gradient "
+                            "shards with optim_grads",
                 .got = said.got,
-                .remedy = "use optim in place of optim_grads, or remove --fsdp-reduce-grads last"});
+                .remedy = "use optim instead of optim_grads, or remove --fsdp-reduce-grads last"});
 }
 
 void check_sharding_of_experts(const Options& options) {
@@ -105,9 +105,9 @@ void check_sharding_of_experts(const Options& options) {
   const bool of_experts = parallel.expert_sharding() != ShardingStrategy::kNoShard;
   if (of_experts == parallel.shards_optimizer()) return;
   refuse_usage("--expert-data-parallel-sharding-strategy and --data-parallel-sharding-strategy",
-               {.expected = "both no_shard, or neither",
-                .got = of_experts ? "no_shard for what is not experts" : "no_shard for experts",
-                .remedy = "use optim for these, which shares out main parameters and moments and costs no more"});
+               {.expected = "no_shard for both flags or for neither",
+                .got = of_experts ? "no_shard for the parameters outside of experts" : "no_shard for experts",
+                .remedy = "use optim for these, which shards main parameters and moments"});
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ void check_sharding(const Options& options) {
            "--use-distributed-optimizer", "--data-parallel-sharding-strategy no_shard",
            "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim");
   const Said said = said_of(options);
-  // --use-distributed-optimizer does not go with another strategy that is given.
+  // --use-distributed-optimizer is incompatible with any other strategy that is given.
   const bool is_given = parallel.data_parallel_sharding_strategy != ShardingStrategy::kAuto;
   const std::string needs = is_given ? "--data-parallel-sharding-strategy optim" : "--use-distributed-optimizer";
   const std::string got = is_given ? said.got : "";
@@ -128,9 +128,7 @@ void check_sharding(const Options& options) {
   check_sharded_units(parallel, said);
   check_slot_grads(options, said);
   only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
-            {.flag = "--num-distributed-optimizer-instances",
-             .needs = needs,
-             .got = is_given ? got : "nothing that is sharded"});
+            {.flag = "--num-distributed-optimizer-instances", .needs = needs, .got = is_given ? got : "no sharding"});
   check_sharding_of_experts(options);
 }
 

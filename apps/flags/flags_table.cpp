@@ -55,7 +55,7 @@ FlagTable make_table(Options& options, Requests& requests) {
   add_prepare(table, options);
   add_testing(table, options.train);
   add_program(table, requests);
-  add_own(table, options);  // last, so that a name that is taken is seen
+  add_own(table, options);  // last, so that a duplicate name is found
   std::ranges::stable_sort(table, {}, &Flag::group);
   return table;
 }

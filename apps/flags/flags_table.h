@@ -1,4 +1,4 @@
-// The table of all flags: one row a flag. For the files of apps/flags* only.
+// Table of all flags, one row per flag; only for the files of apps/flags*.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace megalith {
 
 struct LrSchedule;
 
-// In the order of --help; the title is also the TOML table that --print-config writes.
+// Groups in the order of --help; the title is also the TOML table in --print-config.
 enum class FlagGroup {
   kModel,
   kMoe,
@@ -57,44 +57,43 @@ inline constexpr std::int64_t kMaxLength = 1 << 28;
 inline constexpr std::int64_t kMaxVocab = 1 << 24;
 inline constexpr std::int64_t kMaxRanks = 1 << 20;
 
-// Another flag that a flag needs or excludes (flags_check.h).
+// Flag that another flag needs or excludes (flags_check.h).
 struct OtherFlag {
-  std::string_view flag;         // without dashes in front
-  std::string_view value = {};   // "rope", "selective or full", "above 1"; empty: any that asks for something
-  unsigned apps = ~0U;           // programs that hold to it
-  std::string_view remedy = {};  // in place of the usual one: to use the flag that is needed, or to remove one
-  std::string_view got = {};     // what stands in place of a flag that is needed; empty: nothing
-  std::string_view also = {};    // a value that means the same, which messages leave out
+  std::string_view flag;         // without leading dashes
+  std::string_view value = {};   // "rope", "selective or full", "above 1"; empty: any value that enables it
+  unsigned apps = ~0U;           // programs in which the rule holds
+  std::string_view remedy = {};  // empty: use the needed flag, or remove one
+  std::string_view got = {};     // what is given instead of the needed flag; empty: nothing
+  std::string_view also = {};    // equivalent value that messages leave out
 };
 
 struct FlagTraits {
-  unsigned apps = 0;                   // App values that take it, or-ed; 0: those of its section
-  std::string_view shown = {};         // what --help shows as default where the field's own value says little
-  std::optional<OnLoad> on_load = {};  // none: as on_load() says for the group
+  unsigned apps = 0;                   // bits of App; 0: those of the section
+  std::string_view shown = {};         // default in --help, if the field's value says little
+  std::optional<OnLoad> on_load = {};  // none: on_load() of the group
   bool positional = false;
-  std::string_view synonym = {};  // another name that it takes
-  bool adds = false;              // a list to which each use of the flag adds; of others the last one counts
-  bool at_default = false;        // its needs and exclusions hold at its default value too, where that is given
+  std::string_view synonym = {};  // another name of the flag
+  bool adds = false;              // each use adds to the list; otherwise the last use counts
+  bool at_default = false;        // needs and excludes also hold for a given default value
   std::vector<OtherFlag> needs = {}, excludes = {};
-  bool of_run = false;                 // of one run: what reads a checkpoint's configuration leaves it out
-  std::optional<bool> suggested = {};  // does plan --suggest choose it; none: those of parallel and memory
-  std::string_view example = {};       // a value other than the default, then what else it takes besides its needs
+  bool of_run = false;                 // of one run: readers of a checkpoint's configuration ignore it
+  std::optional<bool> suggested = {};  // plan --suggest chooses it; none: true for parallel and memory
+  std::string_view example = {};       // value other than the default, then flags it requires in addition to `needs`
 };
 
 struct Flag {
-  std::string_view name;  // without dashes in front
+  std::string_view name;  // without leading dashes
   FlagGroup group;
-  unsigned apps;          // App values that take it, or-ed
-  std::string_view unit;  // of the value, as --help shows it; empty for a toggle
-  Binding binding;        // refers to the Options the table was made for
-  std::string_view help;  // what it sets
+  unsigned apps;          // bits of App
+  std::string_view unit;  // unit of the value in --help; empty for a toggle
+  Binding binding;        // refers to the Options of the table
+  std::string_view help;  // meaning of the value
   FlagTraits traits = {};
-  std::string origin = "default";  // of its value, as ConfigEntry has it
+  std::string origin = "default";  // origin of the value, as in ConfigEntry
 };
 using FlagTable = std::vector<Flag>;
 
-// Adds rows of one group to a table. `shared`: the traits apps, on_load, at_default, needs and suggested of rows that
-// do not say them.
+// Adder of rows of one group. `shared`: apps, on_load, at_default, needs and suggested for rows that do not set them.
 class Section {
  public:
   Section(FlagTable& table, FlagGroup group, unsigned apps, FlagTraits shared = {})
@@ -109,8 +108,8 @@ class Section {
   FlagTraits shared_;
 };
 
-// Without a word in the table: flags of the model compute, those of training, optimizer and data are noted, others
-// free.
+// Meaning of a changed value at load. Without a trait: model flags compute, flags of training, optimizer and data are
+// noted, others are free.
 OnLoad on_load(const Flag& flag);
 
 inline bool is_suggested(const Flag& flag) {
@@ -119,25 +118,25 @@ inline bool is_suggested(const Flag& flag) {
 inline bool is_named(const Flag& flag, std::string_view name) {
   return flag.name == name || (!flag.traits.synonym.empty() && flag.traits.synonym == name);
 }
-// May it be a key of a configuration file? prepare reads none.
+// True if the flag may be a key of a configuration file; prepare reads no such file.
 inline bool is_key(const Flag& flag) {
   using enum FlagGroup;
   return flag.group != kProgram && flag.group != kPrepare && flag.group != kInspect && !flag.traits.positional;
 }
 constexpr bool takes(const Flag& flag, App app) { return (flag.apps & static_cast<unsigned>(app)) != 0; }
 
-// Requests other than options; command line only.
+// Requests other than options; only on the command line.
 struct Requests {
   std::vector<std::string> config;  // TOML files
   bool print_config = false;
   bool allow_faults = false;
-  std::vector<std::string> faults;  // SITE:N[:KIND], see core/base/files/fault.h; or list
+  std::vector<std::string> faults;  // SITE:N[:KIND] of core/base/files/fault.h, or list
   std::int64_t fault_rank = -1;     // -1: all
   bool version = false;
   bool help = false;
 };
 
-// The rows, by file: flags_model.cpp, flags_moe.cpp, flags_training.cpp, flags_parallel.cpp, flags_offload.cpp,
+// Adders of rows, in flags_model.cpp, flags_moe.cpp, flags_training.cpp, flags_parallel.cpp, flags_offload.cpp and
 // flags_programs.cpp.
 void add_model(FlagTable& t, ModelConfig& m);
 void add_moe(FlagTable& t, MoeConfig& m);
@@ -153,8 +152,7 @@ void add_other_programs(FlagTable& t, Options& o);
 void add_prepare(FlagTable& t, Options& o);
 void add_testing(FlagTable& t, TrainingOptions& o);
 void add_program(FlagTable& t, Requests& r);
-// Flags of a user's own, as apps/own.cpp declares them. A name that is no flag's or that another flag has is an error
-// with exit code 9.
+// Adds the custom flags of apps/own.cpp. An invalid or duplicate name is an error with exit code 9.
 void add_own(FlagTable& t, Options& options);
 
 // `options` and `requests` must outlive the table.

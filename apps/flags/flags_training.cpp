@@ -1,4 +1,4 @@
-// The rows of the flags of training, its optimizer, data, evaluations and checkpoints.
+// Rows of the flags of training, optimizer, data, evaluation and checkpoints.
 #include "apps/config/checkpoint_options.h"
 #include "apps/config/data_options.h"
 #include "apps/config/optimizer_options.h"
@@ -14,7 +14,7 @@ using enum OnLoad;
 
 namespace {
 
-// Before --main-grads-dtype in the table, so that a contradiction is seen. False leaves that as it is.
+// Value of --grad-reduce-in-bf16. Its row precedes --main-grads-dtype, so that check() sees a contradiction.
 Binding bf16_gradients(OptimizerOptions& o) {
   Binding binding = toggle(&o.grad_reduce_in_bf16);
   binding.set = [&o, set = std::move(binding.set)](const std::vector<std::string>& texts) {
@@ -30,142 +30,146 @@ Binding bf16_gradients(OptimizerOptions& o) {
 void add_training(FlagTable& t, Options& options) {
   TrainingOptions& o = options.train;
   Section training(t, kTraining, kTrainApp);
-  training.add("micro-batch-size", "SAMPLES", integer(&o.micro_batch_size, {1, kMaxRanks}), "per rank and forward pass",
-               {.apps = kShaped, .example = "4"});
+  training.add("micro-batch-size", "SAMPLES", integer(&o.micro_batch_size, {1, kMaxRanks}),
+               "batch size per rank and forward pass", {.apps = kShaped, .example = "4"});
   training.add("global-batch-size", "SAMPLES", integer(&o.global_batch_size, {0, kMany}),
-               "per step, over all ranks; 0: derived",
+               "batch size per step, over all ranks; 0: derived",
                {.apps = kShaped | kInspectApp,
                 .shown = "micro-batch-size x data-parallel size",
                 .needs = {{"train-iters", {}, kInspectApp}},
                 .example = "32"});
-  training.add("train-iters", "STEPS", integer(&o.train_iters, {0, kMany}), "length of the run",
+  training.add("train-iters", "STEPS", integer(&o.train_iters, {0, kMany}), "number of training steps",
                {.apps = kTrainApp | kInspectApp,
                 .shown = "required",
                 .needs = {{"global-batch-size", {}, kInspectApp}, {"samples", {}, kInspectApp}},
                 .example = "7"});
-  training.add("train-samples", "SAMPLES", integer(&o.train_samples, {0, kMany}),
-               "length of the run in place of --train-iters: whole batches while these do not exceed it",
-               {.apps = kTrainApp | kInspectApp,
-                .shown = "off",
-                .needs = {{"global-batch-size", {}, kTrainApp}, {"samples", {}, kInspectApp}},
-                .excludes = {{.flag = "train-iters", .apps = kInspectApp}},
-                .example = "640"});
+  training.add(
+      "train-samples", "SAMPLES", integer(&o.train_samples, {0, kMany}),
+      "number of training samples, instead of --train-iters; the run ends with the last batch that does not exceed it",
+      {.apps = kTrainApp | kInspectApp,
+       .shown = "off",
+       .needs = {{"global-batch-size", {}, kTrainApp}, {"samples", {}, kInspectApp}},
+       .excludes = {{.flag = "train-iters", .apps = kInspectApp}},
+       .example = "640"});
   training.add("rampup-batch-size", "START INCREMENT SAMPLES", integers(&o.rampup_batch_size, {1, kMany}, 3),
-               "the batch grows from START by INCREMENT, in equal parts of the first SAMPLES samples, to "
-               "--global-batch-size; evaluations take the latter. Only with --train-samples",
+               "ramp of the batch size from START by INCREMENT, in equal parts of the first SAMPLES samples, to "
+               "--global-batch-size. Evaluations use --global-batch-size. Only with --train-samples",
                {.apps = kShaped,
                 .shown = "off",
                 .needs = {{.flag = "train-samples", .apps = kTrainApp, .got = "--train-iters"}},
                 .example = "8 8 100 --global-batch-size 32"});
-  training.add("skip-train", "", toggle(&o.skip_train), "evaluate only",
+  training.add("skip-train", "", toggle(&o.skip_train), "evaluation without training",
                {.on_load = kFree, .needs = {{"eval-iters", "above 0"}}});
-  training.add("seed", "N", integer(&o.seed, {0, 4'294'967'295}), "seed of weights, data order, dropout and sampling",
+  training.add("seed", "N", integer(&o.seed, {0, 4'294'967'295}),
+               "random seed of weights, data order, dropout and sampling",
                {.apps = kTrainApp | kGenerateApp | kInspectApp,
                 .needs = {{"samples", {}, kInspectApp}},
                 .example = "4294967295"});
   training.add("deterministic-mode", "", toggle(&options.deterministic_mode),
-               "use only kernels with bit-reproducible results (those of the CPU always are), and set "
-               "NCCL_GRAPH_REGISTER=0, so that sums over ranks have the same bits in captured graphs",
+               "only kernels with bit-reproducible results (on the CPU all are). The flag also sets "
+               "NCCL_GRAPH_REGISTER=0, so that captured graphs sum over ranks with the same bits",
                {.apps = kShaped, .on_load = kFree});
   training.add("exit-interval", "STEPS", integer(&o.exit_interval, {0, kMany}),
-               "save and end with exit code 75 at a multiple of this; 0: off", {.on_load = kFree, .example = "3"});
+               "number of steps; at each multiple the run saves and ends with exit code 75; 0: off",
+               {.on_load = kFree, .example = "3"});
   training.add("exit-duration-in-mins", "MINUTES", real(&o.exit_duration_in_mins, {0, 1e7, false, true}),
-               "save and end with exit code 75 after this time; 0: off", {.on_load = kFree, .example = "0.1"});
-  training.add("stop-file", "FILE", text(&o.stop_file),
-               "save and end with exit code 75 after the step in which this file appears, a regular file of the user "
-               "who runs train; it is then removed, as it is when a run completes. A run does not start where it is "
-               "there already. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 have the same effect, and a second of them ends "
-               "the run at once; so have SIGHUP, SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR, as often as they come",
-               {.shown = "none", .on_load = kFree, .example = "stop"});
+               "time after which the run saves and ends with exit code 75; 0: off",
+               {.on_load = kFree, .example = "0.1"});
+  training.add(
+      "stop-file", "FILE", text(&o.stop_file),
+      "file that stops the run. After the step in which the file appears, train saves and ends with exit code 75. The "
+      "file must be a regular file of the user who runs train. train removes it at a stop and when a run completes, "
+      "and does not start while it exists. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 also stop the run; a second one ends "
+      "it at once. SIGHUP, SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR also stop the run, however often they arrive",
+      {.shown = "none", .on_load = kFree, .example = "stop"});
   training.add("max-skipped-steps", "STEPS", integer(&o.max_skipped_steps, {0, kMany}),
-               "steps with NaN or Inf in loss or gradients that a whole run tolerates: such a step updates nothing and "
-               "is rerun to locate the first such value; one more ends the run with exit code 8",
+               "number of skipped steps that a run tolerates; one more ends the run with exit code 8. A step with NaN "
+               "or Inf in loss or gradients is skipped: it updates nothing and is rerun to locate the first such value",
                {.on_load = kFree, .example = "0"});
   training.add(
       "check-weight-hash-interval", "STEPS", integer(&o.check_weight_hash_interval, {0, kMany}),
-      "steps between comparisons of the data-parallel ranks' weights, main parameters and moments by hash (with "
-      "--use-distributed-optimizer weights only); a rank that differs ends the run with exit code 8; 0: never",
+      "steps between hash comparisons of weights, main parameters and moments over the data-parallel ranks (with "
+      "--use-distributed-optimizer only weights). A rank that differs ends the run with exit code 8. 0: never",
       {.on_load = kFree, .example = "5"});
   training.add("device", "NAME", choice(&options.device, {"cpu", "cuda"}),
-               "where to compute; cpu for plan --rates of a CPU",
+               "device that computes; cpu for plan --rates of a CPU",
                {.apps = kTrainApp | kGenerateApp | kPlanApp,
-                .shown = "cuda where a GPU can be used or plan has --rates, else cpu",
+                .shown = "cuda if a GPU is usable or plan has --rates, else cpu",
                 .on_load = kFree,
                 .of_run = true});
 }
 
 void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s) {
-  const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two of DType
+  const auto dtype = [](DType* field) { return choice(field, {"fp32", "bf16"}); };  // the first two values of DType
   Section optimizer(t, kOptimizer, kTrainApp);
-  optimizer.add("optimizer", "NAME", choice(&o.optimizer, {"adam"}), "Adam with decoupled weight decay",
-                {.apps = kShaped});
+  optimizer.add("optimizer", "NAME", choice(&o.optimizer, {"adam"}),
+                "optimizer; adam: Adam with decoupled weight decay", {.apps = kShaped});
   optimizer.add("lr", "X", real(&s.lr, {0, kInfinity}), "peak learning rate, above 0",
                 {.shown = "required", .example = "3.3333333333333335e-05"});
-  optimizer.add("min-lr", "X", real(&s.min_lr, {0, kInfinity}), "learning rate at the end of the decay",
+  optimizer.add("min-lr", "X", real(&s.min_lr, {0, kInfinity}), "minimum learning rate, at the end of the decay",
                 {.example = "1e-9"});
   optimizer.add("lr-decay-style", "NAME",
                 choice(&s.lr_decay_style, {"constant", "linear", "cosine", "WSD", "inverse-square-root"}),
-                "shape of the decay", {.example = "inverse-square-root"});
-  optimizer.add("lr-decay-iters", "STEPS", integer(&s.lr_decay_iters, {0, kMany}), "end of the decay; 0: derived",
+                "shape of the learning rate decay", {.example = "inverse-square-root"});
+  optimizer.add("lr-decay-iters", "STEPS", integer(&s.lr_decay_iters, {0, kMany}),
+                "step at which the decay ends; 0: derived",
                 {.shown = "train-iters",
-                 .excludes = {{.flag = "train-samples", .remedy = "a run by samples takes --lr-decay-samples"}},
+                 .excludes = {{.flag = "train-samples", .remedy = "use --lr-decay-samples with --train-samples"}},
                  .example = "200"});
   optimizer.add(
       "lr-decay-samples", "SAMPLES", integer(&s.lr_decay_samples, {0, kMany}),
-      "with --train-samples, in place of it; 0: derived",
+      "with --train-samples: sample at which the decay ends; 0: derived",
       {.shown = "train-samples", .needs = {{.flag = "train-samples", .got = "--train-iters"}}, .example = "500"});
-  optimizer.add("lr-warmup-iters", "STEPS", integer(&s.lr_warmup_iters, {0, kMany}), "linear warm-up",
-                {.excludes = {{.flag = "train-samples", .remedy = "a run by samples takes --lr-warmup-samples"}},
+  optimizer.add("lr-warmup-iters", "STEPS", integer(&s.lr_warmup_iters, {0, kMany}), "steps of linear warmup",
+                {.excludes = {{.flag = "train-samples", .remedy = "use --lr-warmup-samples with --train-samples"}},
                  .example = "10"});
   optimizer.add("lr-warmup-samples", "SAMPLES", integer(&s.lr_warmup_samples, {0, kMany}),
-                "with --train-samples, in place of it",
+                "with --train-samples: samples of linear warmup",
                 {.needs = {{.flag = "train-samples", .got = "--train-iters"}}, .example = "30"});
   optimizer.add("lr-warmup-fraction", "X", real(&s.lr_warmup_fraction, {0, 1, false, true}),
-                "warm-up as a share of --lr-decay-iters or --lr-decay-samples; 0: off", {.example = "0.013"});
+                "warmup as a fraction of --lr-decay-iters or --lr-decay-samples; 0: off", {.example = "0.013"});
   optimizer.add("lr-warmup-init", "X", real(&s.lr_warmup_init, {0, kInfinity}),
-                "learning rate of the first step of a warm-up", {.example = "1e-7"});
+                "learning rate at the first step of the warmup", {.example = "1e-7"});
   optimizer.add("lr-wsd-decay-iters", "STEPS", integer(&s.lr_wsd_decay_iters, {0, kMany}),
-                "last phase of --lr-decay-style WSD",
+                "steps of the annealing phase of --lr-decay-style WSD",
                 {.shown = "none",
                  .needs = {{"lr-decay-style", "WSD"}},
-                 .excludes = {{.flag = "train-samples", .remedy = "a run by samples takes --lr-wsd-decay-samples"}},
+                 .excludes = {{.flag = "train-samples", .remedy = "use --lr-wsd-decay-samples with --train-samples"}},
                  .example = "9"});
   optimizer.add("lr-wsd-decay-samples", "SAMPLES", integer(&s.lr_wsd_decay_samples, {0, kMany}),
-                "with --train-samples, in place of it",
+                "with --train-samples: samples of the annealing phase",
                 {.shown = "none",
                  .needs = {{.flag = "train-samples", .got = "--train-iters"}, {"lr-decay-style", "WSD"}},
                  .example = "9"});
   optimizer.add("lr-wsd-decay-style", "NAME",
-                choice(&s.lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"}), "shape of that phase",
-                {.example = "minus_sqrt"});
-  optimizer.add("adam-beta1", "X", real(&o.adam_beta1, {0, 1, false, true}), "decay of the first moment",
+                choice(&s.lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"}),
+                "shape of the annealing phase", {.example = "minus_sqrt"});
+  optimizer.add("adam-beta1", "X", real(&o.adam_beta1, {0, 1, false, true}), "decay rate of the first moment",
                 {.example = "0.8"});
-  optimizer.add("adam-beta2", "X", real(&o.adam_beta2, {0, 1, false, true}), "decay of the second moment",
+  optimizer.add("adam-beta2", "X", real(&o.adam_beta2, {0, 1, false, true}), "decay rate of the second moment",
                 {.example = "0.95"});
-  optimizer.add("adam-eps", "X", real(&o.adam_eps, {0, 1, true}), "added to the root of the second moment",
-                {.example = "1e-15"});
-  optimizer.add("weight-decay", "X", real(&o.weight_decay, {0, kInfinity}), "on matrices, not on norms and biases",
-                {.example = "0"});
+  optimizer.add("adam-eps", "X", real(&o.adam_eps, {0, 1, true}),
+                "epsilon that is added to the root of the second moment", {.example = "1e-15"});
+  optimizer.add("weight-decay", "X", real(&o.weight_decay, {0, kInfinity}),
+                "weight decay of matrices; norms and biases have none", {.example = "0"});
   optimizer.add("clip-grad", "X", real(&o.clip_grad, {0, kInfinity}),
-                "largest global L2 norm of the gradients; 0: no clipping", {.example = "0.3"});
-  optimizer.add(
-      "grad-reduce-in-bf16", "", bf16_gradients(o),
-      "means --main-grads-dtype bf16: gradients are not only reduced but also summed over microbatches in bf16",
-      {.apps = kShaped, .on_load = kFree, .example = "--bf16"});
+                "maximum global L2 norm of the gradients; 0: no clipping", {.example = "0.3"});
+  optimizer.add("grad-reduce-in-bf16", "", bf16_gradients(o),
+                "same as --main-grads-dtype bf16: gradients are reduced, and also summed over microbatches, in bf16",
+                {.apps = kShaped, .on_load = kFree, .example = "--bf16"});
   optimizer.add("main-grads-dtype", "NAME", dtype(&o.main_grads_dtype),
-                "dtype of the gradients, summed over microbatches and ranks; bf16 requires --bf16",
+                "dtype of the gradients in sums over microbatches and ranks; bf16 requires --bf16",
                 {.apps = kShaped, .example = "bf16 --bf16"});
-  optimizer.add("megatron-fsdp-grad-comm-dtype", "NAME",
-                choice(&o.megatron_fsdp_grad_comm_dtype, {"auto", "fp32", "bf16"}),
-                "dtype of a unit's gradients until they are reduced, with optim_grads, or optim_grads_params that "
-                "reduces gradients each microbatch: bf16 halves their slots and what goes over the links, the shards "
-                "stay --main-grads-dtype, and where GPUs read each other's memory the sums are not rounded either; "
-                "auto: as --main-grads-dtype",
-                {.apps = kShaped, .example = "fp32 --data-parallel-sharding-strategy optim_grads"});
+  optimizer.add(
+      "megatron-fsdp-grad-comm-dtype", "NAME", choice(&o.megatron_fsdp_grad_comm_dtype, {"auto", "fp32", "bf16"}),
+      "with optim_grads, or optim_grads_params and --fsdp-reduce-grads each: dtype of a unit's gradients until they "
+      "are reduced. bf16 halves their buffers and the bytes that the links carry; shards keep --main-grads-dtype. If "
+      "GPUs read each other's memory, the sums are not rounded either. auto: as --main-grads-dtype",
+      {.apps = kShaped, .example = "fp32 --data-parallel-sharding-strategy optim_grads"});
   optimizer.add("exp-avg-dtype", "NAME", dtype(&o.exp_avg_dtype), "dtype of Adam's first moment",
                 {.apps = kShaped, .example = "bf16"});
   optimizer.add("exp-avg-sq-dtype", "NAME", dtype(&o.exp_avg_sq_dtype),
-                "dtype of Adam's second moment; with bf16 keep --adam-beta2 below 0.996, or the moment cannot shrink",
+                "dtype of Adam's second moment; with bf16, the moment can shrink only if --adam-beta2 is below 0.996",
                 {.apps = kShaped, .example = "bf16"});
 }
 
@@ -177,34 +181,34 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
   Section files(t, kData, kShaped | kGenerateApp | kConvertApp | kTexts, of_tokenizer);
   Section evaluation(t, kEvaluation, kTrainApp);
   data.add("data-path", "PREFIX...", list(&o.data.data_path),
-           "indexed dataset without .bin/.idx, or WEIGHT PREFIX pairs",
+           "PREFIX of an indexed dataset, without .bin/.idx, or WEIGHT PREFIX pairs",
            {.shown = "this or --mock-data is required",
             .excludes = {{.flag = "mock-data", .remedy = "remove --mock-data to train on the dataset"}},
             .example = "0.3 A 0.7 B"});
-  data.add("split", "A,B,C", text(&o.data.split), "shares of training, validation and test documents",
+  data.add("split", "A,B,C", text(&o.data.split), "proportions of training, validation and test documents",
            {.apps = kTrainApp | kInspectApp, .needs = {{"samples", {}, kInspectApp}}, .example = "90,10"});
-  data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens in place of a dataset");
+  data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens instead of a dataset");
   tokenizer.add(
       "tokenizer-type", "NAME",
       choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"},
              {{"NullTokenizer", "null"}}),
-      "byte: ids are bytes, 256 ends a document; null, or NullTokenizer: ids as given, --vocab-size of them plus "
-      "one that ends documents; others: byte-level BPE from the files below",
+      "type of tokenizer. byte: ids are bytes, 256 ends a document. null or NullTokenizer: ids as given, --vocab-size "
+      "of them plus one that ends documents. Others: byte-level BPE from the files below",
       {.example = "null --vocab-size 100"});
   files.add("vocab-file", "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer",
             {.shown = "none", .example = "vocab.json"});
   files.add("merge-file", "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer",
             {.shown = "none", .example = "merges.txt"});
   files.add("tokenizer-model", "FILE", text(&o.data.tokenizer_model),
-            "tokenizer.json of HuggingFaceTokenizer, or its folder; or the ranks of TikTokenizer",
+            "tokenizer.json of HuggingFaceTokenizer, or its folder; rank file of TikTokenizer",
             {.shown = "none", .example = "tokenizer.json"});
   tokenizer.add("tiktoken-pattern", "NAME", text(&o.data.tiktoken_pattern),
-                "how TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2",
+                "pattern by which TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2",
                 {.shown = "none", .example = "o200k"});
   tokenizer.add("tiktoken-special-tokens", "NAME[=ID]...", list(&o.data.tiktoken_special_tokens),
-                "special tokens of TikTokenizer; one without an id gets the next free id",
+                "special tokens of TikTokenizer; a token without an id gets the next free id",
                 {.shown = "<|endoftext|>", .example = "<|a|>=7 <|b|>"});
-  tokenizer.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents with BPE",
+  tokenizer.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents, with BPE",
                 {.shown = "<|endoftext|>, <|end_of_text|> or </s>", .example = "</s>"});
   evaluation.add("eval-interval", "STEPS", integer(&o.train.eval_interval, {0, kMany}),
                  "steps between evaluations; 0: never", {.example = "9"});
@@ -216,30 +220,30 @@ void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
   Section checkpoint(t, kCheckpoint, kTrainApp);
   Section saves(t, kCheckpoint, kTrainApp, {.needs = {{"save"}}});
   Section loads(t, kCheckpoint, kTrainApp, {.needs = {{"load"}}});
-  checkpoint.add("save", "DIR", text(&o.save), "folder for checkpoints",
+  checkpoint.add("save", "DIR", text(&o.save), "folder to save checkpoints to",
                  {.apps = kTrainApp | kConvertApp, .shown = "none", .example = "kept"});
-  checkpoint.add("load", "DIR", text(&o.load), "folder to read the newest valid checkpoint from",
+  checkpoint.add("load", "DIR", text(&o.load), "folder to load the newest valid checkpoint from",
                  {.apps = kTrainApp | kGenerateApp | kConvertApp, .shown = "none", .example = "kept"});
   saves.add("save-interval", "STEPS", integer(&o.save_interval, {0, kMany}),
             "steps between checkpoints; 0: only at the end", {.example = "9"});
   saves.add("async-save", "", toggle(&o.async_save),
-            "write checkpoints in a background thread while training continues, from a copy in host memory that "
+            "checkpoints written by a background thread while training continues, from a copy in host memory. The copy "
             "is allocated (pinned on a GPU) before the first step",
             {.apps = kShaped});
-  saves.add("keep-last", "N", integer(&o.keep_last, {0, 1'000'000}), "newest checkpoints to keep; 0: all",
+  saves.add("keep-last", "N", integer(&o.keep_last, {0, 1'000'000}), "number of newest checkpoints to keep; 0: all",
             {.example = "9"});
   saves.add("max-failed-saves", "N", integer(&o.max_failed_saves, {0, 1'000'000}),
-            "end the run with exit code 3 after this many consecutive failed saves; 0: never", {.example = "9"});
-  checkpoint.add("ckpt-step", "STEP", integer(&o.ckpt_step, {0, kMany}), "checkpoint to load; 0: the newest valid one",
+            "number of consecutive failed saves that ends the run with exit code 3; 0: never", {.example = "9"});
+  checkpoint.add("ckpt-step", "STEP", integer(&o.ckpt_step, {0, kMany}), "step to load; 0: the newest valid one",
                  {.apps = kTrainApp | kGenerateApp | kConvertApp,
                   .needs = {{"load"}, {.flag = "to", .value = "hf", .apps = kConvertApp}},
                   .example = "9"});
-  loads.add("finetune", "", toggle(&o.finetune), "load the weights only and start at step 0");
+  loads.add("finetune", "", toggle(&o.finetune), "load of the weights only; the run starts at step 0");
   loads.add("use-checkpoint-args", "", toggle(&o.use_checkpoint_args),
-            "take the flags of the model, of what its experts and router are (their losses stay the run's own) "
-            "and of the tokenizer from the checkpoint of --load: they override --config files and defaults, the "
-            "command line overrides them; while there is no checkpoint, flags apply as given");
-  loads.add("no-load-optim", "", toggle(&o.no_load_optim), "do not load Adam's moments: start them at 0");
+            "flags of model, experts, router and tokenizer from the checkpoint of --load; router losses stay the run's "
+            "own. These flags override --config files and defaults, and the command line overrides them. While there "
+            "is no checkpoint, flags apply as given");
+  loads.add("no-load-optim", "", toggle(&o.no_load_optim), "load without Adam's moments, which start at 0");
 }
 
 }  // namespace megalith

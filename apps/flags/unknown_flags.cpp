@@ -12,7 +12,7 @@ namespace megalith {
 
 namespace {
 
-// A negative number is a value.
+// True for a flag; a negative number is a value.
 bool is_flag(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9') && word[1] != '.';
 }
@@ -34,9 +34,9 @@ UnknownFlag explained(UnknownFlag flag, const std::vector<std::string>& own) {
   const std::string name = flag.place + flag.shown;
   if (flag.is_word) refuse_usage(name + ": an argument without a flag", {.remedy = remedy});
   if (!flag.other.empty())
-    refuse_usage(fmt::format("{}: a flag of {}, not of {}", name, flag.other, program), {.remedy = "leave it out"});
+    refuse_usage(fmt::format("{}: a flag of {}, not of {}", name, flag.other, program), {.remedy = "remove it"});
   if (flag.megatrons && flag.megatrons->empty())
-    refuse_usage(name + ": a flag of Megatron-LM that is not built", {.remedy = remedy});
+    refuse_usage(name + ": a flag of Megatron-LM that is not implemented", {.remedy = remedy});
   if (flag.megatrons)
     refuse_usage(fmt::format("{}: a flag of Megatron-LM, not of {}", name, program),
                  {.remedy = std::string(*flag.megatrons)});
@@ -49,8 +49,8 @@ std::string in_list(const UnknownFlag& flag) {
   const std::string name = flag.place + flag.shown;
   if (flag.is_word) return name + " (an argument without a flag)";
   if (!flag.other.empty()) return fmt::format("{} (a flag of {})", name, flag.other);
-  if (flag.megatrons && flag.megatrons->empty()) return name + " (Megatron-LM's, not built)";
-  if (flag.megatrons) return fmt::format("{} (Megatron-LM's; {})", name, *flag.megatrons);
+  if (flag.megatrons && flag.megatrons->empty()) return name + " (of Megatron-LM, not implemented)";
+  if (flag.megatrons) return fmt::format("{} (of Megatron-LM; {})", name, *flag.megatrons);
   return flag.nearest.empty() ? name : fmt::format("{} (did you mean {}?)", name, flag.nearest);
 }
 
@@ -64,7 +64,7 @@ std::vector<UnknownFlag> unknown_flags(const std::vector<std::string>& words, co
       if (!is_value) unknown.push_back({.name = word, .shown = escaped_short(word), .is_word = true});
       continue;
     }
-    is_value = true;  // what follows
+    is_value = true;  // the next words are its values
     const std::string written = word.substr(0, word.find('='));
     UnknownFlag flag{.name = written.substr(std::min(written.find_first_not_of('-'), written.size())),
                      .shown = shown(written)};

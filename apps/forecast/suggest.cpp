@@ -33,10 +33,10 @@ constexpr std::size_t kSpare = 3;
 constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
                                    RecomputeGranularity::kFull};
 
-constexpr const char* kSlower = "slower than those listed";
-constexpr const char* kTooSlow = "slower than those listed, by the time of a few of their layers";
-constexpr const char* kDoesNotDivide = "heads, width, layers, experts or batch do not divide";
-constexpr const char* kTooLarge = "need more memory, even where all layers are recomputed";
+constexpr const char* kSlower = "slower than the listed layouts";
+constexpr const char* kTooSlow = "slower than the listed layouts, by the time of a few layers";
+constexpr const char* kDoesNotDivide = "heads, hidden size, layers, experts or batch size do not divide";
+constexpr const char* kTooLarge = "need more memory, even with full recomputation";
 
 std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t most) {
   std::vector<std::int64_t> divisors;
@@ -342,7 +342,7 @@ void refuse_layout_flags(const Options& options) {
   for (const ConfigEntry& entry : options.effective) {
     if (!entry.suggested || entry.origin == "default" || entry.origin == "derived") continue;
     refuse_usage(fmt::format("--suggest and --{}", entry.name),
-                 {.expected = "no layout flags: --suggest looks for the layout",
+                 {.expected = "no layout flags, as --suggest chooses the layout",
                   .got = fmt::format("--{} ({})", entry.name, entry.origin),
                   .remedy = "remove it"});
   }

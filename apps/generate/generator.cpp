@@ -225,7 +225,7 @@ void check_memory(const Options& options, const Generator::Sizes& most, int rank
                         gib(bytes.total()), gib(bytes.weights), gib(bytes.kv_cache), gib(bytes.arena)),
         .got = fmt::format("{:.2f} GiB free", gib(free)),
         .remedy = enough <= kMostRanks
-                      ? fmt::format("let ranks share out the weights: mpirun -np {} generate ...", enough)
+                      ? fmt::format("shard the weights over more ranks: mpirun -np {} generate ...", enough)
                       : "lower --num-samples or --max-new-tokens, or shorten the prompt",
         .show_place = false});
 }

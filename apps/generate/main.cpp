@@ -70,7 +70,7 @@ Tokenizer tokenizer_of_checkpoint(const Options& options, const LoadedCheckpoint
   refuse_usage("tokenizer of checkpoint " + checkpoint.path(),
                {.expected = checkpoint.state().tokenizer,
                 .got = tokenizer.identity(),
-                .remedy = "the tokenizer's files have changed; name the ones it was trained with"});
+                .remedy = "give the tokenizer files of its training, as the files have changed"});
 }
 
 // Number of tokens after a prompt of a given length: --max-new-tokens; by default up to the last position.
@@ -85,7 +85,7 @@ std::int64_t new_tokens(const Options& options, const Options& command_line, std
                {.expected = fmt::format("at most {}: the model has {}{}",
                                         counted(most > 0 ? most : model.max_position_embeddings - 1, "token"),
                                         counted(model.max_position_embeddings, "learned position"),
-                                        most > 0 ? fmt::format(" and the prompt takes {}", prompt) : ""),
+                                        most > 0 ? fmt::format(" and the prompt has {}", prompt) : ""),
                 .got = std::to_string(most > 0 ? wanted : prompt),
                 .remedy = most > 0 ? "lower it" : "shorten it"});
 }
@@ -147,7 +147,7 @@ class Continuations {
 };
 
 std::string speed_line(const Generator::Speed& speed) {
-  if (speed.tokens == 0) return "too few tokens to tell their speed";
+  if (speed.tokens == 0) return "too few tokens to measure the speed";
   return fmt::format("{} in {:.3f} s: {:.1f} tokens/s", counted(speed.tokens, "token"), speed.seconds,
                      static_cast<double>(speed.tokens) / speed.seconds);
 }
@@ -171,7 +171,7 @@ Request read_request(const Options& command_line, Communicator& world) {
   request.checkpoint = find_wanted(command_line.checkpoint, world.size() > 1 ? &world : nullptr);
   on_all_ranks(world, [&] {
     if (!request.checkpoint)
-      refuse_no_checkpoint(command_line.checkpoint.load, "name the folder that train --save wrote");
+      refuse_no_checkpoint(command_line.checkpoint.load, "give the folder that train --save wrote");
     request.options = merge(command_line, *request.checkpoint);
     Options& options = request.options;
     request.tokenizer = tokenizer_of_checkpoint(options, *request.checkpoint);
@@ -247,7 +247,7 @@ int generate_together(int argc, char** argv, const Launch& launch) {
     if (world->size() == 1) {
       refuse_usage(launch.sign,
                    {.expected = fmt::format("a world of {} ranks in MPI", launch.ranks),
-                    .got = "one of 1 rank",
+                    .got = "a world of 1 rank",
                     .remedy = fmt::format("start the ranks by mpirun -np {} of the Open MPI that generate was built "
                                           "with, or one process without a launcher",
                                           launch.ranks)});

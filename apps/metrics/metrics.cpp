@@ -138,7 +138,7 @@ void keep_until(const std::string& path, std::int64_t last_step) {
     if (!lines.has_end()) break;  // torn line
     if (!iteration) {
       refuse_format(fmt::format("{}:{}", path, lines.number()), "a line of --metrics-jsonl", got,
-                    "the file was left as it is; name another one");
+                    "give another file; this file is unchanged");
     }
     if (*iteration > last_step) continue;
     out.write(line->text);

@@ -242,7 +242,7 @@ MetricsRun read_metrics(const std::string& path) {
   MetricsRun run{.path = path};
   std::string place = path;
   const auto refuse = [&](const std::string& expected, const std::string& got) {
-    refuse_format(place, expected, got, "report draws files of train --metrics-jsonl");
+    refuse_format(place, expected, got, "give a file of train --metrics-jsonl");
   };
   bool has_evaluations = false;
   while (const std::optional<LineReader::Line> text = lines.next()) {
@@ -253,7 +253,8 @@ MetricsRun read_metrics(const std::string& path) {
     const std::optional<Json> object = text->is_too_long ? std::nullopt : parse(text->text);
     const std::optional<std::int64_t> iteration = iteration_in(object);
     if (!iteration && !lines.has_end()) {
-      log_warning(place + ": the last line is torn and left out: the run was ended while it wrote it, or still writes");
+      log_warning(place +
+                  ": the last line is incomplete and skipped: the run ended while writing it, or is still writing");
       break;
     }
     if (!iteration) refuse("a JSON object with an iteration", escaped_short(text->text));
@@ -272,7 +273,7 @@ MetricsRun read_metrics(const std::string& path) {
     read_run(line, run);
   }
   place = path;
-  if (run.records.empty()) refuse("at least one step", has_evaluations ? "evaluations of --skip-train alone" : "none");
+  if (run.records.empty()) refuse("at least one step", has_evaluations ? "only evaluations of --skip-train" : "none");
   return run;
 }
 

@@ -52,9 +52,9 @@ void print_suggestions(const Options& options, const Rates& rates) {
       options.forecast.device_memory_gib > 0 ? options.forecast.device_memory_gib * kGib : rates.device_memory;
   if (memory <= rates.device_reserve) {
     refuse_usage("--device-memory-gib",
-                 {.expected = fmt::format("more than the {:.1f} GiB that libraries take", gib(rates.device_reserve)),
+                 {.expected = fmt::format("more than the {:.1f} GiB of libraries", gib(rates.device_reserve)),
                   .got = fmt::format("{}", options.forecast.device_memory_gib),
-                  .remedy = "see device-reserve-gib of --rates"});
+                  .remedy = "raise it, or lower device-reserve-gib in --rates"});
   }
   const Suggestions found =
       suggest_layouts(options, static_cast<int>(options.parallel.world_size),

@@ -22,11 +22,11 @@ using Json = nlohmann::ordered_json;
 
 Json tiles(const StepForecast& step) {
   return Json::array(
-      {Json::array({fmt::format("{:.4g} ms", 1e3 * step.seconds), "a step"}),
+      {Json::array({fmt::format("{:.4g} ms", 1e3 * step.seconds), "per step"}),
        Json::array({with_unit(step.tokens_per_second), "tokens/s, all ranks"}),
-       Json::array({fmt::format("{:.4g}", step.tflops_per_rank), "TFLOP/s a rank, of the model"}),
-       Json::array({fmt::format("{:.1f} %", 100 * step.bubble_share), "bubble of the pipeline"}),
-       Json::array({bytes_text(static_cast<std::int64_t>(step.most_memory)), "memory of the fullest rank"})});
+       Json::array({fmt::format("{:.4g}", step.tflops_per_rank), "model TFLOP/s per rank"}),
+       Json::array({fmt::format("{:.1f} %", 100 * step.bubble_share), "pipeline bubble"}),
+       Json::array({bytes_text(static_cast<std::int64_t>(step.most_memory)), "peak memory, largest rank"})});
 }
 
 // Schedule of the step, or of fewer microbatches if the step has too many boxes for a page.
@@ -39,7 +39,7 @@ Json picture(const Forecast& forecast) {
   const std::int64_t drawn = std::max(most / stages, std::int64_t{2}) * stages;
   const Schedule some = schedule_of(pipeline, std::min(drawn, forecast.config.microbatches));
   Json block = schedule_block(some, simulate(some, forecast.durations));
-  block["note"] = fmt::format("Drawn with {} of {} microbatches, so its bubble is larger than the step's.",
+  block["note"] = fmt::format("The chart shows {} of {} microbatches, so its bubble is larger than the step's.",
                               some.num_microbatches, forecast.config.microbatches);
   return block;
 }

@@ -78,8 +78,8 @@ void add_sharding(Table& table, const Options& options, const MeshSizes& mesh, b
     table.add({"experts"}, " " + said_sharding(of_experts, sharers_of_experts(options, mesh)));
   if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
   const bool open = may_shard_ends(options) && !knows_memory;
-  table.add({"fully sharded"}, sharers(options, mesh) == 1 ? " in vain: one copy of each, nothing to share out"
-                               : open ? " embedding and head whole, unless the device has no room: --rates tells"
+  table.add({"fully sharded"}, sharers(options, mesh) == 1 ? " no effect (sharding group of one rank)"
+                               : open ? " embedding and head unsharded if memory suffices (--rates decides)"
                                       : " " + said_ends(options));
 }
 
@@ -99,8 +99,8 @@ Table layout_table(const Options& options, const RunConfig& config, bool knows_m
       fmt::format(" = {} x {} x {}", counted(mesh.dp, "data-parallel rank"),
                   counted(config.microbatches, "microbatch", "microbatches"), train.micro_batch_size));
   if (!train.rampup_batch_size.empty()) {
-    add("before that", train.rampup_batch_size[0],
-        fmt::format(" and {} more at a time, over {} (--rampup-batch-size)", train.rampup_batch_size[1],
+    add("batch size ramp from", train.rampup_batch_size[0],
+        fmt::format(" by {} over {} (--rampup-batch-size)", train.rampup_batch_size[1],
                     counted(train.rampup_batch_size[2], "sample")));
   }
   add("tokens per step", train.global_batch_size * options.model.seq_length);
@@ -117,8 +117,8 @@ Table pipeline_table(const RunConfig& config) {
   if (pipeline.placement.num_parts() == 1) return {};
   Table table{.title = "pipeline", .columns = kNumbers};
   table.add({"schedule", std::string(name_of(pipeline.kind))},
-            fmt::format(", {} a stage", counted(pipeline.placement.num_chunks, "chunk")));
-  table.add({"idle, at F = B = W", fmt::format("{:.1f}%", 100 * simulate(config.schedule(), {}).bubble_share())});
+            fmt::format(", {} per stage", counted(pipeline.placement.num_chunks, "chunk")));
+  table.add({"bubble, at F = B = W", fmt::format("{:.1f}%", 100 * simulate(config.schedule(), {}).bubble_share())});
   const std::int64_t ranks = config.mesh.world() / config.mesh.pp;
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage)
     table.add({}, fmt::format("stage {:<4} ranks {:>5} to {:<5} {}", stage, stage * ranks, (stage + 1) * ranks - 1,
@@ -155,7 +155,7 @@ Table memory_table(const MemoryUse& use, const StepPlans& plans, const std::stri
   for (int c = 0; c < kNumMemoryCategories; ++c)
     add_some(std::string(name_of(static_cast<MemoryCategory>(c))), use.persistent[static_cast<std::size_t>(c)]);
   add("step arena", use.arena);
-  add("  fullest moment, alive", plans.train.live_bytes);
+  add("  alive at peak memory", plans.train.live_bytes);
   for (const auto& [kind, bytes] : use.activations) add_some("    kept " + kind, bytes);
   add_some("    temporary", use.arena_live[static_cast<std::size_t>(MemoryCategory::kWorkspace)]);
   add_some("  evaluation step", plans.evaluate.peak_bytes);
@@ -174,7 +174,7 @@ void add_units(Table& table, const Forecast& forecast) {
     if (work.gathers.calls + work.reductions.calls == 0) continue;
     // With --fsdp-reduce-grads last all gradients are reduced together, as without units.
     const std::string reduced = work.reductions.calls == 0
-                                    ? "reduced once a step, in the lines above"
+                                    ? "reduced once per step, in the lines above"
                                     : said("reduced", work.reductions, stage.times.exposed_reductions);
     table.add({},
               fmt::format("units{}: {}; {}", forecast.stages.size() > 1 ? fmt::format(" of stage {}", stage.stage) : "",
@@ -190,7 +190,7 @@ Table flops_table(const Options& options, const Forecast& forecast) {
   table.add({"per token (causal, 6 N)", fmt::format("{:.4e}", flops_per_token(options))});
   table.add({"per step, all ranks", fmt::format("{:.4e}", flops_per_token(options) * tokens)});
   table.add({"per step and rank, launched", fmt::format("{:.4e}", most.work.flops)},
-            fmt::format(" (recompute included) in {:.0f} ops", most.work.ops));
+            fmt::format(" (with recompute) in {:.0f} ops", most.work.ops));
   return table;
 }
 
@@ -198,13 +198,13 @@ Table communication_table(const Forecast& forecast) {
   const std::vector<StageForecast>& stages = forecast.stages;
   if (std::ranges::all_of(stages, [](const StageForecast& stage) { return stage.work.volumes.empty(); })) return {};
   const bool many = stages.size() > 1;
-  Table table{.title = "communication of a rank in a step: payload, and bytes sent where a ring carries it",
+  Table table{.title = "communication per rank and step: payload, and bytes sent in a ring",
               .columns = {{.width = 10, .is_text = true, .head = "axis"},
                           {.width = 8, .head = "calls"},
                           {.width = 5, .is_text = true, .head = " "},
                           {.width = 16, .head = "payload"},
                           {.width = 16, .head = "sent"},
-                          {.width = 13, .head = "one after the other"}}};
+                          {.width = 13, .head = "in sequence"}}};
   if (many) table.columns.insert(table.columns.begin(), {.width = 17, .is_text = true, .head = "stages"});
   for (std::size_t s = 0; s < stages.size();) {
     std::size_t end = s;  // stages with equal communication share lines
@@ -226,7 +226,7 @@ Table communication_table(const Forecast& forecast) {
 Table step_table(const Forecast& forecast, const Rates* rates) {
   if (!forecast.step) {
     Table unknown{.title = "step time"};
-    unknown.add({}, "unknown: name the machine's rates with --rates, such as configs/rates/h200.toml");
+    unknown.add({}, "unknown: give the machine's rates with --rates, such as configs/rates/h200.toml");
     return unknown;
   }
   const StepForecast& step = *forecast.step;
@@ -236,13 +236,13 @@ Table step_table(const Forecast& forecast, const Rates* rates) {
   };
   ms("time", step.seconds);
   table.add({"tokens/s, all ranks", fmt::format("{:.0f}", step.tokens_per_second)});
-  table.add({"TFLOP/s and rank", fmt::format("{:.1f}", step.tflops_per_rank)});
-  ms("host, to enqueue it", step.host_seconds);
+  table.add({"TFLOP/s per rank", fmt::format("{:.1f}", step.tflops_per_rank)});
+  ms("host, enqueue", step.host_seconds);
   ms("forward and backward", step.pipeline_seconds);
-  table.add({"bubble of these", fmt::format("{:.1f}", 100 * step.bubble_share)}, " %");
+  table.add({"pipeline bubble", fmt::format("{:.1f}", 100 * step.bubble_share)}, " %");
   const auto& stages = forecast.simulation.stages;
   for (std::size_t s = 0; stages.size() > 1 && s < stages.size(); ++s)
-    table.add({}, fmt::format("  stage {:<4} works {:>11.2f} ms, waits {:>5.1f} %", s, 1e3 * stages[s].busy,
+    table.add({}, fmt::format("  stage {:<4} busy {:>11.2f} ms, idle {:>5.1f} %", s, 1e3 * stages[s].busy,
                               100 * (1 - stages[s].busy / step.pipeline_seconds)));
   return table;
 }
@@ -250,7 +250,7 @@ Table step_table(const Forecast& forecast, const Rates* rates) {
 std::string said_way(const Options& options, const Forecast& forecast) {
   switch (forecast.dispatcher) {
     case MoeTokenDispatcher::kAllGather: return "allgather: each token to all ranks";
-    case MoeTokenDispatcher::kFlex: return "flex: ranks read the tokens that chose them out of each other's memory";
+    case MoeTokenDispatcher::kFlex: return "flex: ranks read the tokens that chose them from each other's memory";
     default: break;
   }
   const bool padded = options.device == DeviceType::kCuda;
@@ -287,9 +287,9 @@ Table experts_table(const Options& options, const Forecast& forecast) {
                                    rows->sizes.experts, mesh.etp, mesh.ep, counted(mesh.edp, "copy", "copies")),
               .columns = {{.width = 27, .is_text = true}, {.width = 15}}};
   const auto add = [&table](const char* name, double mean, std::int64_t room) {
-    table.add({name, fmt::format("{:.0f}", mean)}, fmt::format(", room for {}", room));
+    table.add({name, fmt::format("{:.0f}", mean)}, fmt::format(", capacity {}", room));
   };
-  table.add({}, "of a layer and microbatch, with all experts chosen alike");
+  table.add({}, "per layer and microbatch, with uniform routing");
   table.add({"  tokens of the rank", fmt::to_string(rows->sizes.tokens)});
   add("  tokens that arrive", rows->mean.arrived, rows->room.arrived);
   add("  rows of its experts", rows->mean.rows, rows->room.rows);
@@ -300,10 +300,11 @@ Table experts_table(const Options& options, const Forecast& forecast) {
     if (forecast.stages.size() > 1) table.add({}, fmt::format("stage {}", stage.stage));
     for (const auto& [name, volume] : ways_of(stage.work)) {
       const std::string seconds = volume.seconds > 0 ? fmt::format(", {:.2f} ms", 1e3 * volume.seconds) : "";
-      table.add({fmt::format("  {}", name)}, fmt::format(" {:>12.2f} MiB a layer and microbatch, {:.2f} GiB a step{}",
-                                                         mib(volume.sent) / each, gib(volume.sent), seconds));
+      table.add({fmt::format("  {}", name)},
+                fmt::format(" {:>12.2f} MiB per layer and microbatch, {:.2f} GiB per step{}", mib(volume.sent) / each,
+                            gib(volume.sent), seconds));
     }
-    if (forecast.step) table.add({"  exposed", fmt::format("{:.2f}", 1e3 * stage.times.exposed_rows)}, " ms a step");
+    if (forecast.step) table.add({"  exposed", fmt::format("{:.2f}", 1e3 * stage.times.exposed_rows)}, " ms per step");
   }
   return table;
 }
@@ -344,7 +345,7 @@ std::vector<Table> plan_tables(const Options& options, const Forecast& forecast,
 
 std::vector<Table> suggestion_tables(const Options& options, const Rates& rates, double memory,
                                      const Suggestions& found) {
-  Table best{.title = fmt::format("layouts of {} of {} with {:.1f} GiB each, of which libraries take {:.1f}",
+  Table best{.title = fmt::format("layouts of {} of {} with {:.1f} GiB each, of which libraries use {:.1f}",
                                   counted(options.parallel.world_size, "rank"), rates.device, gib(memory),
                                   gib(rates.device_reserve)),
              .columns = {{.width = 10, .head = "step ms"},
@@ -360,8 +361,8 @@ std::vector<Table> suggestion_tables(const Options& options, const Rates& rates,
               fmt::format("{:.1f}", step.tflops_per_rank), fmt::format("{:.1f}", 100 * step.bubble_share),
               fmt::format("{:.1f}", gib(step.most_memory)), fmt::format(" {}", fmt::join(suggestion.flags, " "))});
   }
-  if (found.best.empty()) best.add({}, "none fits");
-  Table dropped{.title = fmt::format("of {} layouts, left out:", found.tried), .columns = {{.width = 6}}};
+  if (found.best.empty()) best.add({}, "no layout fits");
+  Table dropped{.title = fmt::format("of {} layouts, dropped:", found.tried), .columns = {{.width = 6}}};
   for (const auto& [reason, count] : found.dropped) dropped.add({fmt::to_string(count)}, " " + reason);
   return {std::move(best), std::move(dropped)};
 }

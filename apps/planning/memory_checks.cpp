@@ -40,12 +40,12 @@ void check_host_memory(const StepPlans& plans, std::size_t staging, Communicator
                                             : "kept activations and copies of checkpoints";
     fail({.code = ExitCode::kOutOfMemory,
           .subject = fmt::format("{}: memory of host {}", moves ? "--offload-modules" : "--async-save", own),
-          .expected = fmt::format("at most the {:.2f} GiB that it can give", gib(available)),
+          .expected = fmt::format("at most {:.2f} GiB, its available memory", gib(available)),
           .got = fmt::format("a forecast of {:.2f} GiB for {} of {}, {:.2f} of rank {}", gib(bytes), what,
                              counted(ranks, "rank"), gib(wanted[largest]), largest),
-          .remedy = moves
-                        ? "name fewer kinds or layers, or lower --activation-offload-fraction or --offload-mb-per-layer"
-                        : "save without --async-save",
+          .remedy =
+              moves ? "offload fewer kinds or layers, or lower --activation-offload-fraction or --offload-mb-per-layer"
+                    : "remove --async-save",
           .show_place = false});
   });
 }
@@ -63,7 +63,7 @@ void check_gpu_memory(const MemoryUse& planned, const RankGpu& gpu, Communicator
     fail({.code = ExitCode::kOutOfMemory,
           .subject = shared ? fmt::format("memory of GPU {}", gpu.name) : "memory of the GPU",
           .expected =
-              fmt::format("a run of at most {:.2f} GiB, free of {:.2f}", gib(gpu.memory.free), gib(gpu.memory.total)),
+              fmt::format("at most {:.2f} GiB, the free memory of {:.2f}", gib(gpu.memory.free), gib(gpu.memory.total)),
           .got = fmt::format("a forecast of {:.2f} GiB{} ({})", gib(use.bytes),
                              shared ? fmt::format(" for the {} ranks that share it, {:.2f} of this one", use.ranks,
                                                   gib(planned.total()))

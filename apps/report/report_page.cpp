@@ -220,10 +220,10 @@ class Report {
   Table savings() const {
     Table table{.title = "Activations on the host",
                 .columns = {{.head = "run"},
-                            {.head = "possible saving of devices"},
+                            {.head = "possible savings of devices"},
                             {.head = "saved by blocks"},
                             {.head = "R"},
-                            {.head = "memory of hosts"}}};
+                            {.head = "host memory"}}};
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       const OffloadMetrics* const offload = offload_of(runs_[i], false);
       if (offload == nullptr) continue;
@@ -237,7 +237,7 @@ class Report {
   // Table of the rank in each stage that saves the least of its possible savings.
   Table savings_of_stages() const {
     Table table{.columns = {{.head = "stage"},
-                            {.head = "possible saving"},
+                            {.head = "possible savings"},
                             {.head = "saved by the block"},
                             {.head = "R"},
                             {.head = "by the driver"},

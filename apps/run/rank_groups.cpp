@@ -34,7 +34,7 @@ ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
 
 RankGroups::RankGroups(const Mesh& mesh, const Options& options, const RunConfig& config)
     : ReplicaGroups(mesh.dp_cp(), options.parallel),
-      // Replicas of dense units are tp ranks apart, those of experts etp x ep.
+      // Replicas of dense units have a stride of tp ranks, those of experts etp x ep.
       expert_replicas(options.moe().num_experts > 0 && mesh.sizes().tp != mesh.sizes().etp * mesh.sizes().ep
                           ? mesh.make_group({Axis::kEdp}, std::string(name_of(Axis::kEdp)))
                           : nullptr),

@@ -48,13 +48,13 @@ void build_data(RunData& data, const DataRequest& request) {
   data.warning.clear();
   if (train.skip_train || start.order_samples == 0 || needed == start.order_samples) return;
   if (needed < start.order_samples) {
-    data.notes.push_back(fmt::format("training data keep their order, which was built for {}; the run ends after {}",
+    data.notes.push_back(fmt::format("training data keep the order that was built for {}; the run ends after {}",
                                      counted(start.order_samples, "sample"), needed));
   } else if (!data.sets.train.keeps_order_of(start.order_samples)) {
     data.warning = fmt::format(
         "training data change their order after sample {}: it was built for {}, and the run now ends after {}, which "
-        "takes other epochs. All epochs are shuffled again, as in Megatron-LM, so what was read may come again early; "
-        "to keep the order, end the run after {} or fewer",
+        "needs other epochs. All epochs are shuffled again, as in Megatron-LM, so samples may repeat early; to keep "
+        "the order, end the run after {} or fewer",
         start.at.samples, counted(start.order_samples, "sample"), needed, counted(start.order_samples, "sample"));
   }
 }

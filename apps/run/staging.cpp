@@ -83,7 +83,7 @@ StagedStep& Staging::ago(int steps) {
 void Staging::stage(Stream& compute, const StepInput& input) {
   const std::int64_t microbatches = std::ssize(input.first_samples), sequences = microbatches * config_.sequences;
   const std::int64_t length = config_.seq_length, mine = config_.rank_length();
-  require(microbatches <= most_microbatches_, "StepInput has more microbatches than there is room for");
+  require(microbatches <= most_microbatches_, "StepInput has more microbatches than the staging memory");
   require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
           "StepInput::tokens has a wrong size");
   ++staged_;

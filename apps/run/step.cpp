@@ -45,7 +45,7 @@ void Step::use(const StepPlans& plans) {
 }
 
 void Step::give_back() {
-  require(pending_ == 0, "a step is pending: its memory cannot be given back");
+  require(pending_ == 0, "a step is pending: its memory cannot be released");
   drop_broken_off();
   rank_.wait_for_parameters();
   rank_.drain();
@@ -60,7 +60,7 @@ void Step::give_back() {
 }
 
 void Step::set_microbatches(std::int64_t microbatches) {
-  require(rank_.memory.arena.block_bytes() == 0, "the step's memory was not given back");
+  require(rank_.memory.arena.block_bytes() == 0, "the step's memory was not released");
   if (rank_.config.microbatches == microbatches) return;
   rank_.config.microbatches = microbatches;
   actions_ = step_actions(rank_);

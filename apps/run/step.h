@@ -57,8 +57,8 @@ class Step {
   // If `on`, training steps neither capture nor replay. Equal on all ranks, as all ranks' graphs hold a collective.
   void run_eagerly(bool on) { warm_up_.run_eagerly(on); }
 
-  // Sets `times(iteration)`, true for training steps with timed copies, at least two steps apart. The times are in the
-  // step's result.
+  // Sets `times(iteration)`, true for training steps with timed copies, not for two steps in a row. The times are in
+  // the step's result.
   void time_copies(std::function<bool(std::int64_t)> times) { times_copies_ = std::move(times); }
 
   // Size of the step's memory that the driver reports; none if other processes changed the free memory at that time.

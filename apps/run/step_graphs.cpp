@@ -51,7 +51,7 @@ class DroppedPass {
   template <class Act>
   void run(const Action& action, const Act& act) {
     if (graph_ == nullptr) {
-      graph_ = std::make_unique<Graph>("what no graph holds");
+      graph_ = std::make_unique<Graph>("work outside of graphs");
       graph_->begin_dropped(rank_.streams.compute, sides_);
     }
     try {
@@ -118,7 +118,7 @@ void WarmUp::pass(bool ends) {
       } catch (const std::exception& error) {
         fail({.code = code_of(error),
               .subject = fmt::format("hook {}: {}", point, error.what()),
-              .remedy = "mend the hook",
+              .remedy = "fix the hook",
               .show_place = false});
       }
     }

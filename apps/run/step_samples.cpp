@@ -78,7 +78,7 @@ StepInput StepSamples::validation(std::int64_t consumed_samples, std::int64_t it
   const std::int64_t size = data_.valid.size(), end = consumed_samples + options_.train.global_batch_size;
   if (mesh_.rank() == 0 && end > size && !std::exchange(told_of_wrap_, true))
     log_info(
-        fmt::format("evaluations have read all {} and begin with the first again", counted(size, "validation sample")));
+        fmt::format("evaluations have read all {} and restart with the first", counted(size, "validation sample")));
   StepInput input = read(
       data_.valid, {.consumed_samples = consumed_samples, .microbatches = config_.evaluation_microbatches}, tokens_);
   input.iteration = iteration;

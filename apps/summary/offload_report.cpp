@@ -23,7 +23,8 @@ double shown_ms(double seconds) { return 1e3 * seconds; }
 
 std::string said_forecast(const OffloadStats& times) {
   return fmt::format(
-      "by forecast {:.2f} ms to the host and {:.2f} back beside {:.2f} of computing a microbatch, which waits {:.2f}",
+      "forecast per microbatch: {:.2f} ms to the host and {:.2f} back, concurrent with {:.2f} of compute, exposed "
+      "{:.2f}",
       shown_ms(times.copy_out), shown_ms(times.copy_back), shown_ms(times.step), shown_ms(times.waits()));
 }
 
@@ -80,8 +81,8 @@ std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks
 
 std::string said_measured(const OffloadStats& m) {
   std::string text = fmt::format(
-      "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; computing waited {:.2f} "
-      "and {:.2f}; saves {:.2f} MiB for {:.2f} away at the fullest moment (R = {:.4f})",
+      "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; compute waited {:.2f} "
+      "and {:.2f}; saves {:.2f} of {:.2f} MiB at peak memory (R = {:.4f})",
       counted(m.slots, "slot"), mib(m.bytes_out), shown_ms(m.copy_out), mib(m.bytes_back), shown_ms(m.copy_back),
       shown_ms(m.step), shown_ms(m.wait_out), shown_ms(m.wait_back), mib(m.saved_bytes), mib(m.saving_bytes),
       m.ratio());
@@ -100,7 +101,7 @@ std::string said_misplaced(const std::vector<OffloadStats>& ranks) {
   if (first == ranks.end()) return "";
   return fmt::format(
       "activations on the host of {}, first rank {}: expected memory of the GPU's NUMA node {}, got {}; copies are "
-      "slower: free memory of that node, and let the process run on its CPUs",
+      "slower; free memory of that node and run the process on its CPUs",
       counted(std::ranges::count_if(ranks, is_misplaced), "rank"), first - ranks.begin(), first->near_node,
       said_nodes(first->nodes));
 }
@@ -123,7 +124,7 @@ std::vector<Table> offload_tables(const StepPlans& plans, const std::string& who
   const OffloadChosen& chosen = plans.offload;
   if (chosen.rows.empty()) return {};
   const auto mib_text = [](auto bytes) { return fmt::format("{:.2f} MiB", mib(bytes)); };
-  Table kinds{.title = "kept activations of a microbatch per rank" + whose,
+  Table kinds{.title = "kept activations per microbatch and rank" + whose,
               .columns = {{.width = 12, .is_text = true, .head = "kind"},
                           {.width = 16, .head = "bytes"},
                           {.width = 6, .head = "slots"},
@@ -138,8 +139,8 @@ std::vector<Table> offload_tables(const StepPlans& plans, const std::string& who
   const OffloadStats planned = planned_offload(plans);
   Table sums{.columns = {{.width = 25, .is_text = true}, {.width = 16}}};
   const auto other = plans.train.live_activations.find(std::string(name_of(SlotKind::kOther)));  // at peak memory
-  if (other != plans.train.live_activations.end()) sums.add({"of no kind that moves", mib_text(other->second)});
-  sums.add({"saved, fullest moment", mib_text(planned.saving_bytes)});
+  if (other != plans.train.live_activations.end()) sums.add({"of other kinds", mib_text(other->second)});
+  sums.add({"saved, peak memory", mib_text(planned.saving_bytes)});
   sums.add({"saved, step arena", mib_text(planned.saved_bytes)}, fmt::format(", R = {:.4f}", planned.ratio()));
   sums.add({"host memory, pinned", mib_text(planned.host_bytes)});
   if (chosen.forecast) sums.add({}, said_forecast(*chosen.forecast));
@@ -155,7 +156,7 @@ std::string said_copies(const StepPlans& plans, std::int64_t microbatches, const
   for (const StepTimes::Chunk& chunk : times->chunks)
     of_microbatch += chunk.forward + chunk.backward_data + chunk.backward_weight;
   return fmt::format(
-      "offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms, beside {:.2f} ms of forward and "
+      "offload{}: {:.2f} MiB to the host in {:.2f} ms and back in {:.2f} ms, concurrent with {:.2f} ms of forward and "
       "backward; exposed {:.2f} and {:.2f} ms",
       whose, mib(bytes), shown_ms(times->offload.copy_out), shown_ms(times->offload.copy_back),
       shown_ms(static_cast<double>(microbatches) * of_microbatch - times->offload.wait_out - times->offload.wait_back),
@@ -169,7 +170,7 @@ std::string said_offload(const StepPlans& plans) {
   if (slots == 0) {
     const auto asked = std::ranges::find_if(chosen.rows, [](const auto& row) { return row.reason != kNotAskedFor; });
     const OffloadChosen::Row& first = asked == chosen.rows.end() ? chosen.rows.front() : *asked;
-    return fmt::format("nothing moves: {}: {}{}", name_of(first.kind), first.reason,
+    return fmt::format("nothing is offloaded: {}: {}{}", name_of(first.kind), first.reason,
                        chosen.rows.size() > 1 ? "; plan lists the others" : "");
   }
   std::string kinds;
@@ -179,8 +180,8 @@ std::string said_offload(const StepPlans& plans) {
   }
   const OffloadStats planned = planned_offload(plans);
   std::string text = fmt::format(
-      "{}; {}, {:.2f} MiB of a microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB for {:.2f} away at the fullest "
-      "moment (R = {:.4f})",
+      "{}; {}, {:.2f} MiB per microbatch, {:.2f} MiB of host memory; saves {:.2f} of {:.2f} MiB at peak memory (R = "
+      "{:.4f})",
       kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(planned.saved_bytes),
       mib(planned.saving_bytes), planned.ratio());
   if (chosen.forecast) text += "; " + said_forecast(*chosen.forecast);

@@ -35,7 +35,7 @@ bool hold(const StepGraphs& graphs, std::string_view module) {
 
 std::string said_capture(const MemoryOptions& memory) {
   return fmt::format("captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}",
-                     counted(memory.cuda_graph_warmup_steps, "warm-up step"),
+                     counted(memory.cuda_graph_warmup_steps, "warmup step"),
                      memory.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
 }
 
@@ -47,13 +47,13 @@ void check_captured_modules(const Options& options, const std::vector<StepGraphs
     // No rows are dispatched if each rank has all experts.
     const std::string_view needed = module == "moe_preprocess" ? "moe_router" : std::string_view(module);
     if (std::ranges::any_of(ranks, [&](const StepGraphs& rank) { return hold(rank, needed); })) continue;
-    refuse_usage("--cuda-graph-modules",
-                 {.expected = "modules that run apart in a layer of some rank",
-                  .got = module + ", which none captures",
-                  .remedy = module == "layer" ? "use --cuda-graph-impl none"
-                                              : fmt::format("leave out {}, or use layer, which also holds layers "
-                                                            "that are recomputed whole",
-                                                            module)});
+    refuse_usage(
+        "--cuda-graph-modules",
+        {.expected = "modules that run separately in a layer of some rank",
+         .got = module + ", which no rank captures",
+         .remedy = module == "layer"
+                       ? "use --cuda-graph-impl none"
+                       : fmt::format("remove {}, or use layer, which also captures fully recomputed layers", module)});
   }
 }
 
@@ -66,7 +66,7 @@ std::string said_graphs(const Options& options, const std::vector<StepGraphs>& r
         holding == std::ssize(ranks) ? module : fmt::format("{} on {} of {} ranks", module, holding, ranks.size()));
   }
   const auto [least, most] = std::ranges::minmax(ranks, {}, &StepGraphs::graphs);
-  return fmt::format("{}; {}{} a rank, {}", fmt::join(modules, ", "),
+  return fmt::format("{}; {}{} per rank, {}", fmt::join(modules, ", "),
                      least.graphs == most.graphs ? "" : fmt::format("{} to ", least.graphs),
                      counted(most.graphs, "graph"), said_capture(options.memory));
 }
@@ -80,11 +80,11 @@ Table graphs_table(const StepGraphs& graphs, const Options& options, const std::
   table.add({"of"}, fmt::format(" {}, {}", fmt::join(modules, " and "), said_capture(options.memory)));
   const auto add = [&table](const char* name, std::int64_t count) { table.add({name, fmt::to_string(count)}); };
   add("captured", graphs.graphs);
-  add("ops in them", graphs.captured_ops);
-  add(options.device == DeviceType::kCuda ? "nodes of a GPU, about" : "nodes", graphs.nodes);
+  add("captured ops", graphs.captured_ops);
+  add(options.device == DeviceType::kCuda ? "nodes on a GPU, about" : "nodes", graphs.nodes);
   table.add({"expected memory", fmt::format("{:.2f}", mib(graphs.bytes()))}, " MiB of a GPU");
-  add("replays a step", graphs.replays);
-  add("ops a step outside", graphs.eager_ops);
+  add("replays per step", graphs.replays);
+  add("eager ops per step", graphs.eager_ops);
   return table;
 }
 

@@ -16,7 +16,7 @@ std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh) {
 }
 
 std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
-  const char* const vain = sharers == 1 ? " (one copy of each: nothing to share out)" : "";
+  const char* const vain = sharers == 1 ? " (no effect: sharding group of one rank)" : "";
   switch (sharding) {
     case ShardingStrategy::kOptim: return fmt::format("distributed optimizer{}", vain);
     case ShardingStrategy::kOptimGrads: return fmt::format("sharded gradients and optimizer{}", vain);
@@ -27,14 +27,14 @@ std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
 
 std::string said_ends(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  if (!options.model.untie_embeddings_and_output_weights) return "embedding and head whole, which share their words";
-  if (options.machine.ends_exceed_memory) return "embedding and head too, as the device has no room for whole ones";
+  if (!options.model.untie_embeddings_and_output_weights) return "embedding and head unsharded, as they are tied";
+  if (options.machine.ends_exceed_memory) return "embedding and head sharded, as device memory does not suffice";
   switch (parallel.fsdp_embedding_and_head) {
-    case EndUnits::kSharded: return "embedding and head too, by --fsdp-embedding-and-head";
-    case EndUnits::kWhole: return "embedding and head whole, by --fsdp-embedding-and-head";
+    case EndUnits::kSharded: return "embedding and head sharded, by --fsdp-embedding-and-head";
+    case EndUnits::kWhole: return "embedding and head unsharded, by --fsdp-embedding-and-head";
     case EndUnits::kAuto:
-      return options.deterministic_mode ? "embedding and head whole, as --deterministic-mode does not go by memory"
-                                        : "embedding and head whole: there is room, or shards would need no less";
+      return options.deterministic_mode ? "embedding and head unsharded, by --deterministic-mode"
+                                        : "embedding and head unsharded: memory suffices, or shards need no less";
   }
   return "";
 }

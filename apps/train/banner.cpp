@@ -62,7 +62,7 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   const PipelineLayout& pipeline = config.pipeline;
   std::string text = fmt::format("tp {} x cp {} x dp {} x pp {}", mesh.tp, mesh.cp, mesh.dp, mesh.pp);
   if (pipeline.placement.num_parts() > 1) text += fmt::format(", schedule {}", name_of(pipeline.kind));
-  if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks a stage", pipeline.placement.num_chunks);
+  if (pipeline.placement.num_chunks > 1) text += fmt::format(" of {} chunks per stage", pipeline.placement.num_chunks);
   if (options.parallel.sequence_parallel) text += ", sequence parallel";
   const ShardingStrategy sharding = options.parallel.sharding(), of_experts = options.parallel.expert_sharding();
   const std::int64_t ranks = sharers(options, mesh);
@@ -73,29 +73,29 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
     text += fmt::format(
         " in {} instances{}", instances,
-        options.parallel.outer_dp_sharding_strategy == OuterSharding::kOptim ? " that share out the optimizer" : "");
-  return text + fmt::format(", {} of {} a step", counted(config.microbatches, "microbatch", "microbatches"),
+        options.parallel.outer_dp_sharding_strategy == OuterSharding::kOptim ? " that shard the optimizer" : "");
+  return text + fmt::format(", {} of {} per step", counted(config.microbatches, "microbatch", "microbatches"),
                             counted(config.sequences, "sequence"));
 }
 
 std::string said_model(const Options& options) {
   const ModelConfig& model = options.model;
   const std::int64_t parameters = count_parameters(options).total;
-  std::string text =
-      fmt::format("{} parameters ({}): {} of width {}, {}", with_unit(static_cast<double>(parameters)), parameters,
-                  counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));
+  std::string text = fmt::format(
+      "{} parameters ({}): {} of hidden size {}, {}", with_unit(static_cast<double>(parameters)), parameters,
+      counted(model.num_layers, "layer"), model.hidden_size, counted(model.num_attention_heads, "head"));
   if (model.num_query_groups != model.num_attention_heads)
     text += fmt::format(" in {}", counted(model.num_query_groups, "group"));
   return text +
          fmt::format(", vocabulary {}, {}", model.vocab_size, model.params_dtype == DType::kBf16 ? "bf16" : "fp32") +
-         (options.optimizer.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16 here" : "");
+         (options.optimizer.grad_reduce_in_bf16 ? "; --grad-reduce-in-bf16 means --main-grads-dtype bf16" : "");
 }
 
 // Text about a growing batch size.
 std::string said_ramp(const Options& options) {
   if (options.train.rampup_batch_size.empty()) return "";
   const std::int64_t first = batch_after(options.train, 0), last = options.train.rampup_batch_size[2];
-  return fmt::format(", from {} on over {} (--rampup-batch-size),", first * options.model.seq_length,
+  return fmt::format(", from {} over {} (--rampup-batch-size),", first * options.model.seq_length,
                      counted(last, "sample"));
 }
 
@@ -109,8 +109,8 @@ std::string said_tokens(const Options& options) {
   const RunEnd end = end_of_run(train, {});
   const double all = static_cast<double>(end.at.samples) * static_cast<double>(options.model.seq_length);
   return fmt::format(
-      "{} a step{} in sequences of {}, {}, from {}", step, said_ramp(options), options.model.seq_length,
-      train.skip_train ? "evaluation alone" : fmt::format("{} in {}", with_unit(all), counted(end.at.steps, "step")),
+      "{} per step{} in sequences of {}, {}, from {}", step, said_ramp(options), options.model.seq_length,
+      train.skip_train ? "evaluation only" : fmt::format("{} in {}", with_unit(all), counted(end.at.steps, "step")),
       prefixes.empty() ? "--mock-data" : listed(prefixes));
 }
 
@@ -118,30 +118,30 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   const MoeConfig& moe = options.model.moe;
   if (moe.num_experts == 0) return "";
   const ParameterCount count = count_parameters(options);
-  std::string text = fmt::format("{} of {} a token, {} active parameters, ", moe.router_topk, moe.num_experts,
+  std::string text = fmt::format("{} of {} per token, {} active parameters, ", moe.router_topk, moe.num_experts,
                                  with_unit(static_cast<double>(count.active())));
-  text += moe.use_transformer_engine_op_fuser ? "fused grouped products" : "grouped products";
-  if (!moe.grouped_gemm) text += " (as with --moe-grouped-gemm)";
+  text += moe.use_transformer_engine_op_fuser ? "fused grouped GEMM" : "grouped GEMM";
+  if (!moe.grouped_gemm) text += " (--moe-grouped-gemm is always active)";
   if (moe.expert_capacity_factor != 0)
-    text += fmt::format("; no rows beyond {} x the mean of a rank's microbatch", moe.expert_capacity_factor);
-  if (moe.pad_expert_input_to_capacity) text += "; none are padded, as no result would be another";
+    text += fmt::format("; capacity {} x the mean rows of a rank's microbatch", moe.expert_capacity_factor);
+  if (moe.pad_expert_input_to_capacity) text += "; --moe-pad-expert-input-to-capacity has no effect";
   const MeshSizes& mesh = config.mesh;
   if (mesh.etp * mesh.ep > 1)
-    text += fmt::format("; shared out over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep,
-                        counted(mesh.edp, "copy", "copies"), said_dispatcher(options));
+    text += fmt::format("; split over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep, counted(mesh.edp, "copy", "copies"),
+                        said_dispatcher(options));
   if (mesh.tp > 1 && options.is_default("expert-tensor-parallel-size"))
     text +=
-        "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows "
+        "; --expert-tensor-parallel-size 1: each tensor-parallel rank has unsplit experts for its own rows "
         "(Megatron-LM's default is the tensor-parallel size)";
   if (options.parallel.moe_shared_expert_overlap && mesh.etp * mesh.ep == 1)
-    text += "; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others";
+    text += "; --moe-shared-expert-overlap has no effect, as no rank waits for rows of others";
   return text;
 }
 
 std::string said_memory(const std::vector<RankFacts>& ranks) {
   const auto most = std::max_element(ranks.begin(), ranks.end(),
                                      [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
-  return fmt::format("{}rank {} takes {:.2f} MiB by forecast: {}", ranks.size() > 1 ? "at most, " : "",
+  return fmt::format("{}rank {} needs {:.2f} MiB by forecast: {}", ranks.size() > 1 ? "at most, " : "",
                      most - ranks.begin(), mib(most->bytes), most->owners);
 }
 

@@ -30,7 +30,7 @@ void choose_gemm_algorithms(Rank& rank, Step& step, Communicator& world, bool de
   const bool measured = measures && !pending.empty();
   if (measured) {
     const GemmTuning tuning = tune(*stream, *table, scratch);
-    log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms in place of {:.3f} ms, one call each{}",
+    log_info(fmt::format("measured the algorithms of {} GEMMs: {:.3f} ms instead of {:.3f} ms, one call each{}",
                          tuning.measured, tuning.chosen_seconds * 1e3, tuning.first_seconds * 1e3,
                          tuning.too_large > 0 ? fmt::format("; {} too large to measure", tuning.too_large) : ""));
   }

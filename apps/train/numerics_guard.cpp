@@ -134,8 +134,8 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
   if (world_.rank() != 0) return {};
   if (*first == kNothingFound) {
     log_warning(what +
-                ": run again, all its tensors were finite: a value that does not repeat (a hook, or the hardware), or "
-                "a norm beyond fp32");
+                ": in the rerun all tensors were finite; a value that does not repeat (from a hook or the hardware) or "
+                "a norm beyond fp32 is the cause");
     return {};
   }
   log_warning(fmt::format("{}; the first value that is not finite: rank {}, {}", what, of, text));
@@ -147,7 +147,7 @@ std::string NumericsGuard::over_budget(const TrainState& state) const {
   if (state.skipped_steps <= budget) return {};
   return fmt::format(
       "steps with NaN or Inf: expected at most {} (--max-skipped-steps) in the run, got {}, the last after step {}; "
-      "see the warnings for where they begin, lower --lr or go on from an older checkpoint",
+      "see the warnings for their origin, lower --lr or resume from an older checkpoint",
       budget, state.skipped_steps, state.step);
 }
 

@@ -28,22 +28,22 @@ void check_origin(const Options& options, const std::string& tokenizer, const Lo
     refuse_usage("--tokenizer-type of checkpoint " + found.path(),
                  {.expected = found.state().tokenizer,
                   .got = tokenizer,
-                  .remedy = "give the tokenizer's flags and files as they were"});
+                  .remedy = "use the checkpoint's tokenizer flags and files"});
   }
   const auto seed = static_cast<std::uint64_t>(options.train.seed);
   if (!wanted.finetune && found.state().seed != seed) {
     refuse_usage("--seed of checkpoint " + found.path(),
                  {.expected = std::to_string(found.state().seed),
                   .got = std::to_string(seed),
-                  .remedy = "the order of the data follows from it; --finetune starts a new order with these weights"});
+                  .remedy = "use the checkpoint's seed, or --finetune to start a new data order with these weights"});
   }
   const bool has_moments = std::ranges::any_of(
       found.tensors(), [](const TensorSpec& tensor) { return kind_of(tensor.name) == kExpAvgKind; });
   if (!wanted.finetune && !wanted.no_load_optim && !has_moments) {
     refuse_usage("--load " + wanted.load,
-                 {.expected = "--finetune beside it: the checkpoint holds weights alone, as convert writes them",
-                  .got = "neither that nor --no-load-optim",
-                  .remedy = "--finetune starts at step 0 with Adam's moments at 0"});
+                 {.expected = "--finetune with it, as the checkpoint has only weights (from convert)",
+                  .got = "neither --finetune nor --no-load-optim",
+                  .remedy = "add --finetune to start at step 0 with Adam's moments at 0"});
   }
 }
 
@@ -66,7 +66,7 @@ void RunCheckpoints::load(TrainState& state) {
       if (is_main()) log_info("no checkpoint in " + wanted.load + " yet: starting from the seed");
       return;
     }
-    refuse_no_checkpoint(wanted.load, "check the folder, or give the same folder to --save to start a new run in it");
+    refuse_no_checkpoint(wanted.load, "check the folder, or use the same folder for --save to start a new run in it");
   }
   const bool weights_only = wanted.finetune || wanted.no_load_optim;
   check_origin(options, setup_.tokenizer.identity(), *found);
@@ -98,9 +98,9 @@ void RunCheckpoints::load(TrainState& state) {
     log_info(
         fmt::format("loaded {} (step {}, {})", found->path(), from.step, counted(from.consumed_samples, "sample")));
   const std::string changes = wanted.finetune ? "" : changed_flags(options, from.config);
-  if (is_main() && !changes.empty()) log_warning("other flags than in " + found->path() + ": " + changes);
+  if (is_main() && !changes.empty()) log_warning("flags that differ from " + found->path() + ": " + changes);
   if (is_main() && !other_numbers.empty()) {
-    log_warning(fmt::format("--finetune: the weights of {} give other numbers than they were trained to give: {}",
+    log_warning(fmt::format("--finetune: the weights of {} were trained with other flags, which change the results: {}",
                             found->path(), other_numbers));
   }
 }
@@ -136,7 +136,7 @@ bool RunCheckpoints::end(const SaveResult& result) {
     last_saved_ = result.step;
     failed_in_row_ = 0;
     if (!is_main()) return true;
-    const std::string beside = async_ ? fmt::format(" beside the steps; stall {:.1f} ms, copy {:.1f} ms",
+    const std::string beside = async_ ? fmt::format(" concurrently with the steps; stall {:.1f} ms, copy {:.1f} ms",
                                                     1e3 * async_stall_, 1e3 * async_->copy_seconds())
                                       : "";
     log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s{})", result.path, static_cast<double>(result.bytes) * 1e-6,

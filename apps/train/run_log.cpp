@@ -142,16 +142,16 @@ void RunLog::graphs(const std::vector<GraphedRunner::Stats>& ranks) const {
   using Stats = GraphedRunner::Stats;
   log_info(fmt::format("graphs | captured: {} of {} ops, {} nodes{} | memory: {:.2f} MiB | capture: {:.2f} s",
                        spread(&Stats::graphs), spread(&Stats::ops), spread(&Stats::nodes),
-                       ranks.size() > 1 ? " a rank" : "", mib(most(&Stats::device_bytes)),
+                       ranks.size() > 1 ? " per rank" : "", mib(most(&Stats::device_bytes)),
                        most(&Stats::capture_seconds)));
 }
 
 void RunLog::no_graphs() const {
   if (!writes_) return;
   const Options& options = setup_.options;
-  log_warning(fmt::format("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps {}{}",
+  log_warning(fmt::format("graphs: none was captured, as no step followed --cuda-graph-warmup-steps {}{}",
                           options.memory.cuda_graph_warmup_steps,
-                          options.logging.trace.empty() ? "" : " and outside of the window of --trace"));
+                          options.logging.trace.empty() ? "" : " outside of the window of --trace"));
 }
 
 void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {

@@ -27,8 +27,8 @@ void warn_of_routers(const Options& options) {
                            moe.router_score_function == MoeScoreFunction::kSoftmax;
   if (!is_constant || options.train.skip_train) return;
   log_warning(
-      "--moe-router-topk 1 without --moe-router-pre-softmax: each token's weight is 1, so the loss of the tokens "
-      "teaches the routers nothing; only the losses of balance and --moe-z-loss-coeff do");
+      "--moe-router-topk 1 without --moe-router-pre-softmax: each token's weight is 1, so the loss of the tokens does "
+      "not train the routers; only load-balancing losses and --moe-z-loss-coeff do");
 }
 
 // Start of the data; nullopt if the checkpoint of --load was not searched yet.

@@ -65,13 +65,11 @@ std::chrono::milliseconds timeout_of(const Flags& flags, const std::vector<std::
 void check_launch(int world) {
   const Launch launch = launch_of(LaunchSigns::kAny);
   if (world > 1 || launch.ranks == 1) return;
-  refuse_usage(
-      launch.sign,
-      {.expected = fmt::format("a world of {} ranks in MPI", launch.ranks),
-       .got = "one of 1 rank",
-       .remedy = fmt::format("start the ranks by mpirun -np {} of the Open MPI that train was built with, or by srun "
-                             "--mpi=pmix; mpirun -np 1 where one rank is meant",
-                             launch.ranks)});
+  refuse_usage(launch.sign, {.expected = fmt::format("a world of {} ranks in MPI", launch.ranks),
+                             .got = "a world of 1 rank",
+                             .remedy = fmt::format("start the ranks by mpirun -np {} of the Open MPI that train was "
+                                                   "built with, or by srun --mpi=pmix; use mpirun -np 1 for one rank",
+                                                   launch.ranks)});
 }
 
 // Folder of --save while a run writes there. Fails now instead of at the first save.
@@ -181,7 +179,7 @@ ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_pt
   std::optional<StartWatch> start(label);
   start->begin({.what = "flags and configuration",
                 .expected = "all files of --config to be read",
-                .remedy = "see whether the disk that holds them answers"},
+                .remedy = "check that the disk of these files responds"},
                at_start(megalith::timeout_of(arguments)));
   const Flags flags = read_flags(arguments, static_cast<int>(launch_of(LaunchSigns::kCertain).rank));
   const Options& options = flags.read.options;
@@ -190,7 +188,7 @@ ExitCode start_training(int argc, char** argv, StopRequest& stop, std::unique_pt
   const std::chrono::milliseconds timeout = at_start(timeout_of(flags, arguments));
   start->begin({.what = "MPI_Init",
                 .expected = "all ranks",
-                .remedy = "see whether each of them was started, and whether their machines reach each other"},
+                .remedy = "check that each rank was started, and that the hosts reach each other"},
                timeout);
   mpi = std::make_unique<MpiRuntime>(argc, argv, MpiOptions{.timeout = timeout});
   const std::unique_ptr<Communicator> world = mpi->world();

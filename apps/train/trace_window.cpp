@@ -104,7 +104,7 @@ void TraceWindow::finish() {
   if (logging_.trace.empty() || state_ == State::kWritten) return;
   if (state_ == State::kUnderWay) return write();
   if (world_.rank() != 0) return;
-  log_warning(fmt::format("--trace {}: not written, no step of [{}, {}) was run", logging_.trace,
+  log_warning(fmt::format("--trace {}: not written, as no step of [{}, {}) ran", logging_.trace,
                           logging_.profile_step_start, logging_.profile_step_end));
 }
 

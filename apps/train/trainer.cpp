@@ -243,7 +243,7 @@ ExitCode Trainer::end_for_data(bool saved) {
   const bool saves = !options().checkpoint.save.empty() && progress_.started > 0;
   const char* const kept = !saves ? "" : saved ? " and saved" : ", but could not be saved";
   const std::string where =
-      state_.step == 0 ? "before the first step" : fmt::format("after step {}, which is right", state_.step);
+      state_.step == 0 ? "before the first step" : fmt::format("after step {}, which is valid", state_.step);
   failure_.message = fmt::format("{}; the run ends {}{}", failure_.data->message, where, kept);
   return failure_.data->code;
 }
@@ -251,7 +251,7 @@ ExitCode Trainer::end_for_data(bool saved) {
 void Trainer::tell_left_over() const {
   const std::int64_t left = progress_.end.left_over;
   if (left == 0 || !is_main()) return;
-  log_info(fmt::format("{} of --train-samples {} left over: the next step would take {}", left,
+  log_info(fmt::format("{} of --train-samples {} left over: the next step would need {}", left,
                        options().train.train_samples, batch_after(options().train, state_.consumed_samples)));
 }
 
@@ -277,9 +277,9 @@ namespace {
 
 std::string nothing_to_do(const TrainingOptions& train, const TrainState& state) {
   if (train.train_samples > 0)
-    return fmt::format("nothing to do: after {} of --train-samples {} there is no room for a batch of {}",
+    return fmt::format("nothing to do: after {} of --train-samples {} less than a batch of {} is left",
                        state.consumed_samples, train.train_samples, batch_after(train, state.consumed_samples));
-  return fmt::format("nothing to do: the checkpoint's step {} is not before --train-iters {}", state.step,
+  return fmt::format("nothing to do: the checkpoint's step {} is not below --train-iters {}", state.step,
                      train.train_iters);
 }
 

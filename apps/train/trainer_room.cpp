@@ -67,7 +67,7 @@ void Trainer::plan_again(const NewPlan& next) {
     } catch (const Error& error) {
       if (error.code() != ExitCode::kOutOfMemory) throw;
       fail({.code = ExitCode::kOutOfMemory,
-            .subject = fmt::format("{}; there is no memory for {:.2f} MiB in place of {:.2f}", next.reason,
+            .subject = fmt::format("{}; memory does not suffice for {:.2f} MiB instead of {:.2f}", next.reason,
                                    mib(setup_.plans.block_bytes()), mib(bytes)),
             .expected = next.expected,
             .got = error.what(),
@@ -85,18 +85,18 @@ void Trainer::make_room(const ExpertRoom& needed, const std::string& what) {
   const std::size_t bytes = setup_.plans.block_bytes();
   const double wanted = larger_factor(expert_rows(options(), setup_.config)->sizes, needed, factor);
   const std::string reason = fmt::format(
-      "{} needed room on a rank for at least {} tokens and {} rows of its experts, and had it for {} and {}", what,
-      needed.arrived, needed.rows, had.arrived, had.rows);
+      "{} needed capacity on a rank for at least {} tokens and {} rows of its experts, but had capacity for {} and {}",
+      what, needed.arrived, needed.rows, had.arrived, had.rows);
   plan_again(
       {.microbatches = setup_.config.microbatches,
        .capacity_factor = wanted,
        .reason = reason,
-       .expected = fmt::format("room for --moe-expert-rank-capacity-factor {:.3f}, up from {:.3f}", wanted, factor)});
+       .expected = fmt::format("memory for --moe-expert-rank-capacity-factor {:.3f}, up from {:.3f}", wanted, factor)});
   ++progress_.regrows;
   if (!is_main()) return;
   log_info(
-      fmt::format("{}; it is done again with {} and {}: --moe-expert-rank-capacity-factor {:.3f} in place of "
-                  "{:.3f}, {:.2f} MiB of a step in place of {:.2f}",
+      fmt::format("{}; it is rerun with {} and {}: --moe-expert-rank-capacity-factor {:.3f} instead of {:.3f}, {:.2f} "
+                  "MiB per step instead of {:.2f}",
                   reason, setup_.plans.room.arrived, setup_.plans.room.rows, wanted, factor,
                   mib(setup_.plans.block_bytes()), mib(bytes)));
 }
@@ -110,14 +110,14 @@ void Trainer::enter_stage() {
   explain_skip();
   const std::int64_t batch = batch_after(options().train, state_.consumed_samples);
   const std::string reason =
-      fmt::format("step {}: batches of {} from here on (--rampup-batch-size)", state_.step + 1, batch);
+      fmt::format("step {}: batch size {} from here on (--rampup-batch-size)", state_.step + 1, batch);
   plan_again({.microbatches = microbatches,
               .capacity_factor = setup_.plans.capacity_factor,
               .reason = reason,
-              .expected = fmt::format("room for {} a step, {} before",
+              .expected = fmt::format("memory for {} per step, up from {}",
                                       counted(microbatches, "microbatch", "microbatches"), had)});
   if (!is_main()) return;
-  log_info(fmt::format("{}: {} a step on each rank, {:.2f} MiB of it", reason,
+  log_info(fmt::format("{}: {} per step on each rank, {:.2f} MiB of step memory", reason,
                        counted(microbatches, "microbatch", "microbatches"), mib(setup_.plans.block_bytes())));
 }
 

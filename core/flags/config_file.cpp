@@ -17,14 +17,14 @@ namespace {
 constexpr std::size_t kMaxBytes = 1 << 20;
 constexpr int kMaxDepth = 32;
 
-constexpr const char* kForm = "write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
+constexpr const char* kForm = "write lines NAME = VALUE with names of flags, as in configs/quickstart.toml";
 
 [[noreturn]] void refuse(const std::string& place, const std::string& expected, const std::string& got) {
   refuse_usage(place, {.expected = expected, .got = got, .remedy = kForm});
 }
 
-// Skips a string that starts at `at`; returns the index after it. An unclosed one ends with its line, a long one with
-// the text.
+// Skips a string that starts at `at` and returns the index after it. An unclosed string ends with its line, an unclosed
+// multi-line string with the text.
 std::size_t after_string(std::string_view text, std::size_t at) {
   const char quote = text[at];
   const bool is_long = text.substr(at, 3) == std::string(3, quote);
@@ -35,7 +35,7 @@ std::size_t after_string(std::string_view text, std::size_t at) {
       i += 2;
     } else if (text.substr(i, close.size()) == close) {
       i += close.size();
-      for (int more = 0; is_long && more < 2 && i < text.size() && text[i] == quote; ++more) ++i;  // they belong to it
+      for (int more = 0; is_long && more < 2 && i < text.size() && text[i] == quote; ++more) ++i;  // part of the text
       return i;
     } else if (!is_long && text[i] == '\n') {
       return i;
@@ -46,17 +46,17 @@ std::size_t after_string(std::string_view text, std::size_t at) {
   return text.size();
 }
 
-// Does a visible ASCII character follow each backslash of a text in double quotes?
+// True if a visible ASCII character follows each backslash of a double-quoted text.
 bool has_plain_escapes(std::string_view text) {
   for (std::size_t i = 0; i + 1 < text.size(); ++i) {
     if (text[i] != '\\') continue;
     ++i;
-    if (text[i] <= ' ' || text[i] > '~') return false;  // char may be signed: beyond ASCII is below ' ' then
+    if (text[i] <= ' ' || text[i] > '~') return false;  // char may be signed: non-ASCII is below ' '
   }
   return true;
 }
 
-// Does a name follow the '[' or '[[' at `at`, as the parser takes for granted?
+// True if a name follows the '[' or '[[' at `at`, as toml++ assumes.
 bool names_a_table(std::string_view text, std::size_t at) {
   const auto skip_blanks = [&] { at = std::min(text.find_first_not_of(" \t", at), text.size()); };
   ++at;
@@ -66,11 +66,11 @@ bool names_a_table(std::string_view text, std::size_t at) {
     skip_blanks();
   }
   constexpr std::string_view kFirst =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"']";  // ] is an error that the parser tells
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"']";  // the parser rejects ]
   return at < text.size() && kFirst.find(text[at]) != std::string_view::npos;
 }
 
-// YYYY-MM-DD and what toml++ takes for the start of a time without checking it. No flag takes one.
+// True for YYYY-MM-DD and the start of a time, which toml++ parses unchecked; no flag accepts a date.
 bool begins_date_time(std::string_view text) {
   constexpr std::string_view kDate = "0000-00-00";
   if (text.size() <= kDate.size()) return false;
@@ -81,33 +81,33 @@ bool begins_date_time(std::string_view text) {
   return std::string_view(" Tt").find(text[kDate.size()]) != std::string_view::npos;
 }
 
-// What the parser must not see: nesting (brackets, and the dots of dotted keys) so deep that its tables, which are
-// destroyed recursively, would take the whole stack; and what toml++ 3.3 answers with undefined behaviour.
+// Rejects input that harms toml++ 3.3: nesting (brackets, dotted keys) so deep that its recursive destructors overflow
+// the stack, and text that causes undefined behavior.
 void check_harmless(std::string_view text, const std::string& file) {
   int line = 1;
   const auto refuse_line = [&](const std::string& expected, const std::string& got) {
     refuse(fmt::format("{}:{}", file, line), expected, got);
   };
-  std::string open;  // brackets and braces
+  std::string open;  // open brackets and braces
   int dots = 0;
   bool line_begins = true;
-  char before = '\n';  // the last character that is no blank
-  int equals = 0;      // since a name could begin
+  char before = '\n';  // last character other than a blank
+  int equals = 0;      // since the last place where a name can begin
   for (std::size_t i = text.starts_with("\xef\xbb\xbf") ? 3 : 0; i < text.size();) {
     const char c = text[i];
     if (c == '[' && line_begins && open.empty() && !names_a_table(text, i))
       refuse_line("the name of a table after [", "none");
     line_begins = c == '\n' || (line_begins && (c == ' ' || c == '\t'));
     const char last = c == ' ' || c == '\t' ? before : std::exchange(before, c);
-    // Elsewhere the parser sees no text, list or table, and looks into it for the end of a number.
+    // Elsewhere the parser sees no text, list or table, and searches them for the end of a number.
     if (std::string_view("\"'[{").find(c) != std::string_view::npos &&
         std::string_view("\n=,[{").find(last) == std::string_view::npos)
-      refuse_line(fmt::format("{} only where a name or a value begins", c), "one inside");
-    if (c == '=' && ++equals > 1) refuse_line("one = after a name", "a second one");
+      refuse_line(fmt::format("{} only where a name or a value begins", c), "it inside of a name or value");
+    if (c == '=' && ++equals > 1) refuse_line("one = per name", "a second =");
     if ((c == '\n' && open.empty()) || c == '{' || (c == ',' && open.ends_with('{'))) equals = 0;
     if (c == '"' || c == '\'') {
       const std::size_t next = after_string(text, i);
-      // toml++ looks for blanks after a backslash, as it does outside of texts.
+      // toml++ searches for blanks after a backslash, as it does outside of texts.
       if (c == '"' && !has_plain_escapes(text.substr(i, next - i)))
         refuse_line("a letter, digit or sign after each \\ of a text", "another character");
       line +=
@@ -121,8 +121,8 @@ void check_harmless(std::string_view text, const std::string& file) {
       continue;
     }
     if (begins_date_time(text.substr(i))) refuse_line("a boolean, number, text or list of them", "a date and time");
-    if (static_cast<unsigned char>(c) >= 0x80)  // toml++ would run into undefined behaviour
-      refuse_line("characters beyond ASCII in texts and comments only", "one outside");
+    if (static_cast<unsigned char>(c) >= 0x80)  // undefined behavior in toml++
+      refuse_line("ASCII characters outside of texts and comments", "another character");
     if (c == '\n') ++line;
     if (c == '\n' || c == ',' || c == '=') dots = 0;
     if (c == '[' || c == '{') open += c;
@@ -163,7 +163,7 @@ void collect(const toml::table& table, const std::string& file, int depth, std::
     RawValue value{.name = std::string(key.str()), .type = RawType::kArray, .file = file};
     value.line = static_cast<std::uint32_t>(position.line);
     value.column = static_cast<std::uint32_t>(position.column);
-    if (const toml::table* inner = node.as_table()) {  // groups keys, its name says nothing
+    if (const toml::table* inner = node.as_table()) {  // a table only groups keys
       collect(*inner, file, depth + 1, out);
       continue;
     }

@@ -112,15 +112,15 @@ TEST(OwnLayer, FlagsThatNameItNeedIt) {
   };
   for (const std::string with : {"", "--adapter-rank 0"}) {
     EXPECT_THAT(error(with + " --fine-grained-activation-offloading --offload-modules own"),
-                HasSubstr("own is what a layer of your own keeps"));
+                HasSubstr("add a custom layer that keeps tensors"));
     EXPECT_THAT(error(with + " --cuda-graph-impl local --cuda-graph-modules own"),
-                HasSubstr("own only with layers of your own"));
+                HasSubstr("own only with custom layers"));
     EXPECT_THAT(error(with + " --recompute-granularity selective --recompute-modules own"),
-                HasSubstr("own only with layers of your own"));
+                HasSubstr("own only with custom layers"));
   }
   EXPECT_THAT(error("--adapter-rank 8 --recompute-granularity selective --recompute-modules own "
                     "--fine-grained-activation-offloading --offload-modules own"),
-              HasSubstr("own, of which nothing that moves is kept, as it is recomputed"));
+              HasSubstr("own, which is recomputed: nothing that can move is kept"));
   EXPECT_THAT(error("--adapter-rank 9 --tensor-model-parallel-size 2"),
               HasSubstr("an --adapter-rank that 2 divides, got 9"));
   EXPECT_THAT(error("--adapter-rank -1"), HasSubstr("--adapter-rank: expected"));
@@ -130,8 +130,8 @@ TEST(OwnFlags, ABadDeclarationIsAnErrorOfTheProgram) {
   const auto error = [](OwnFlag flag) {
     return error_of(ExitCode::kInternal, [&] { FlagParser(App::kTrain, {.flags = {flag}}); });
   };
-  EXPECT_THAT(error({.name = "lr", .unit = "X", .help = "", .value = 1.0}), HasSubstr("a name that no other flag has"));
-  EXPECT_THAT(error({.name = "My_Flag", .unit = "X", .help = "", .value = 1.0}), HasSubstr("small letters"));
+  EXPECT_THAT(error({.name = "lr", .unit = "X", .help = "", .value = 1.0}), HasSubstr("a unique name"));
+  EXPECT_THAT(error({.name = "My_Flag", .unit = "X", .help = "", .value = 1.0}), HasSubstr("lowercase letters"));
   EXPECT_THAT(error({.name = "mine", .unit = "", .help = "", .value = 1.0}), HasSubstr("a unit for a value"));
   EXPECT_THAT(error({.name = "mine", .unit = "", .help = "", .value = true}), HasSubstr("off by default"));
 }

@@ -28,7 +28,7 @@ TEST(AsyncSave, SavesWhatASaveAtOnceDoesAndGoesOnFromIt) {
   EXPECT_EQ(steps_of(folder.read_lines("beside.jsonl")), steps_of(folder.read_lines("plain.jsonl")));
   for (const int step : {2, 4, 6}) expect_same_tensors(folder, "beside", "plain", step);
   EXPECT_THAT(outcome.err, HasSubstr("saved beside/step_0000004 ("));
-  EXPECT_THAT(outcome.err, HasSubstr(" s beside the steps; stall "));
+  EXPECT_THAT(outcome.err, HasSubstr(" s concurrently with the steps; stall "));
   EXPECT_THAT(outcome.err, HasSubstr("| host, checkpoint staging: "));
   EXPECT_THAT(folder.read("beside.jsonl"), HasSubstr("\"checkpoint_stall_ms\": "));
 }

@@ -19,12 +19,14 @@ TEST(BadInput, Flags) {
   expect(mock({"--num-layer", "3"}), "--num-layer: unknown flag of train; did you mean --num-layers?");
   expect(mock({"--num-layers"}), "--num-layers: expected an integer from 1 to 10000, got no value; see train --help");
   expect(mock({"stray"}), "\"stray\": an argument without a flag; see train --help");
-  expect(mock({"--lr", "nan"}), "--lr: expected a number of at least 0 and finite, in fp32, got \"nan\"; see --help");
+  expect(mock({"--lr", "nan"}),
+         "--lr: expected a number of at least 0 and finite, in fp32, got \"nan\"; use a number in this range");
   expect(mock({"--train-iters", "99999999999999999999"}),
-         "--train-iters: expected an integer from 0 to 1000000000000, got \"99999999999999999999\"; see --help");
+         "--train-iters: expected an integer from 0 to 1000000000000, got \"99999999999999999999\"; use a number in "
+         "this range");
   expect(mock({"--micro-batch-size", "0"}),
-         "--micro-batch-size: expected an integer from 1 to 1048576, got \"0\"; see --help");
-  expect(mock({"--world-size", "2"}), "--world-size: a flag of plan, not of train; leave it out");
+         "--micro-batch-size: expected an integer from 1 to 1048576, got \"0\"; use a number in this range");
+  expect(mock({"--world-size", "2"}), "--world-size: a flag of plan, not of train; remove it");
 }
 
 // Open MPI would have all processes without mpirun share a folder, and one that ends removes it under one that starts.
@@ -41,15 +43,14 @@ TEST(BadInput, ContradictoryFlags) {
   };
   expect(mock({"--data-path", "text"}),
          "--data-path and --mock-data: expected one of them, got both; remove --mock-data to train on the dataset");
-  expect(tiny(), "--data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
+  expect(tiny(), "--data-path or --mock-data: missing; give the prefix of an indexed dataset that prepare wrote");
   expect(
       mock({"--save-interval", "3"}),
       "--save-interval and --save: expected --save-interval only with --save, got --save-interval alone; use --save, "
       "or remove --save-interval");
-  expect(
-      mock({"--global-batch-size", "7"}),
-      "--global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro batch, got "
-      "--global-batch-size 7 and --micro-batch-size 2; such as --global-batch-size 8");
+  expect(mock({"--global-batch-size", "7"}),
+         "--global-batch-size and --micro-batch-size: expected a global batch size that is a multiple of the micro "
+         "batch size, got --global-batch-size 7 and --micro-batch-size 2; use --global-batch-size 8");
   expect(mock({"--hidden-size", "30"}),
          "--hidden-size and --num-attention-heads: expected a hidden size that is a multiple of the heads, or "
          "--kv-channels, got --hidden-size 30 and --num-attention-heads 4; such as --hidden-size 32");
@@ -66,8 +67,9 @@ TEST(BadInput, ConfigurationFiles) {
   const auto config = [](const std::string& name) { return mock({"--config", name}); };
   expect_train_error(folder, config("typo.toml"), 2,
                      "typo.toml:3:1: unknown key hiden-size; did you mean hidden-size?");
-  expect_train_error(folder, config("type.toml"), 2,
-                     "type.toml:1:1: num-layers: expected an integer from 1 to 10000, got \"2\"; see --help");
+  expect_train_error(
+      folder, config("type.toml"), 2,
+      "type.toml:1:1: num-layers: expected an integer from 1 to 10000, got \"2\"; use a number in this range");
   expect_train_error(
       folder, config("none.toml"), 3,
       "--config: cannot open none.toml: No such file or directory (ENOENT); check the path and its permissions");
@@ -179,16 +181,16 @@ TEST(BadInput, Checkpoints) {
     expect_train_error(folder, mock(Words{"--load", "kept"} + flags), code, message);
   };
   const std::string same =
-      "; give the model's flags as they were, or --use-checkpoint-args, or load another checkpoint";
+      "; use the checkpoint's model flags, or add --use-checkpoint-args, or load another checkpoint";
   expect({"--ckpt-step", "4"}, 5,
          "no valid checkpoint in kept for step 4; there is none of that step: leave --ckpt-step out for the newest");
   expect({"--num-layers", "3"}, 2,
-         "--load kept/step_0000006: another model: expected --num-layers 2, got --num-layers 3" + same);
+         "--load kept/step_0000006: a different model: expected --num-layers 2, got --num-layers 3" + same);
   expect({"--num-attention-heads", "2"}, 2,
-         "--load kept/step_0000006: another model: expected --num-attention-heads 4, --num-query-groups 4, "
+         "--load kept/step_0000006: a different model: expected --num-attention-heads 4, --num-query-groups 4, "
          "--kv-channels 8, got --num-attention-heads 2, --num-query-groups 2, --kv-channels 16" +
              same);
-  expect({"--bf16"}, 2, "--load kept/step_0000006: another model: expected --bf16 false, got --bf16 true" + same);
+  expect({"--bf16"}, 2, "--load kept/step_0000006: a different model: expected --bf16 false, got --bf16 true" + same);
   expect({"--tokenizer-type", "null", "--vocab-size", "256"}, 2,
          "--tokenizer-type of checkpoint kept/step_0000006: expected byte-257, got null-257; give the tokenizer's "
          "flags and files as "
@@ -225,8 +227,8 @@ TEST(BadInput, GraphsOfAModuleThatNoRankCaptures) {
                      mock({"--cuda-graph-impl", "local", "--cuda-graph-modules", "mlp", "--recompute-granularity",
                            "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"}),
                      2,
-                     "--cuda-graph-modules: expected modules that run apart in a layer of some rank, got mlp, which "
-                     "none captures; leave out mlp, or use layer, which also holds layers that are recomputed whole");
+                     "--cuda-graph-modules: expected modules that run separately in a layer of some rank, got mlp, "
+                     "which no rank captures; remove mlp, or use layer, which also captures fully recomputed layers");
 }
 
 TEST(BadInput, SizesBeyondAnyMachine) {
@@ -279,18 +281,18 @@ TEST(BadInput, OtherPrograms) {
   };
   const Words shape = {"--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--seq-length", "16"};
   expect("plan", {}, 2,
-         "--num-layers: missing; give it as a flag or in a file with --config, such as configs/quickstart.toml");
+         "--num-layers: missing; set it by the flag or in a file with --config, such as configs/quickstart.toml");
   expect("plan", shape + Words{"--global-batch-size", "100", "--world-size", "3"}, 2,
          "--global-batch-size: expected a multiple of --micro-batch-size 1 x 3 data-parallel ranks, got 100; use 99 or "
          "102");
-  expect("generate", {}, 2, "--load: missing; name the folder that train --save wrote");
+  expect("generate", {}, 2, "--load: missing; give the folder that train --save wrote");
   expect("generate", {"--load", "none"}, 5,
-         "--load none: expected a checkpoint, got none; name the folder that train --save wrote");
+         "--load none: expected a checkpoint, got none; give the folder that train --save wrote");
   expect("generate", {"--load", "none", "--top-p", "1.5"}, 2,
-         "--top-p: expected a number of at least 0 and at most 1, got \"1.5\"; see --help");
+         "--top-p: expected a number of at least 0 and at most 1, got \"1.5\"; use a number in this range");
   expect("generate", {"--load", "none", "--prompt", "a\xff"}, 2,
          "--prompt: expected text in UTF-8, got bytes that are not UTF-8; see --help");
-  expect("report", {}, 2, "METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
+  expect("report", {}, 2, "METRICS.jsonl: missing; give a file that train --metrics-jsonl wrote");
   expect("report", {"none.jsonl"}, 3,
          "cannot open none.jsonl: No such file or directory (ENOENT); check the path and its permissions");
 }

@@ -67,8 +67,8 @@ TEST(Convert, TrainingStartsFromIt) {
       words("--config native/model.toml --mock-data --train-iters 3 --lr 1e-3 --load native --eval-iters 0");
   expect_train_error(
       folder, flags, 2,
-      "--load native: expected --finetune beside it: the checkpoint holds weights alone, as convert "
-      "writes them, got neither that nor --no-load-optim; --finetune starts at step 0 with Adam's moments at 0");
+      "--load native: expected --finetune with it, as the checkpoint has only weights (from convert), got neither "
+      "--finetune nor --no-load-optim; add --finetune to start at step 0 with Adam's moments at 0");
   const Outcome outcome = run_ok(program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_THAT(outcome.warnings(), ::testing::IsEmpty());
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
@@ -100,7 +100,7 @@ TEST(Convert, ExitCodes) {
   const auto refused = [&](const Words& flags, int code, const std::string& line) {
     expect_error(folder, program("convert", flags), code, HasSubstr(line));
   };
-  refused({"--from", "hf", "--load", "none"}, 2, "convert: error: --save: missing; name the folder to write");
+  refused({"--from", "hf", "--load", "none"}, 2, "convert: error: --save: missing; give the folder to write");
   refused({"--form", "hf"}, 2, "convert: error: --form: unknown flag of convert; did you mean --from?");
   refused({"--from", "hf", "--load", "none", "--save", "out"}, 3, "convert: error: cannot open none/config.json: ");
   refused({"--to", "hf", "--load", "none", "--save", "out"}, 5, "convert: error: --load none: expected a checkpoint");

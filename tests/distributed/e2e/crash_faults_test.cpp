@@ -170,7 +170,7 @@ TEST(Crash, FaultsAreRefusedWithoutLeave) {
   };
   expect(
       {"--fault", "save.begin:1"},
-      "--fault: expected --allow-faults with it, got --fault alone; it makes the program fail on purpose, for tests");
+      "--fault: expected --allow-faults with it, got --fault alone; remove --fault, a test aid, or add --allow-faults");
   expect({"--allow-faults", "--fault", "save.begin:0"},
          "--fault save.begin:0: expected SITE:N[:kind] with N from 1 to 10^12, got 0; --fault list shows the sites");
   expect({"--allow-faults", "--fault", "nowhere:1"},

@@ -96,8 +96,8 @@ TEST_F(Generate, LearnedPositionsEndTheText) {
   EXPECT_EQ(run(program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: what fits
   EXPECT_EQ(run(program("generate", load + Words{""}), folder_).code, 0);
   expect_error(folder_, program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), 2,
-               "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned "
-               "positions and the prompt takes 6, got 11; lower it");
+               "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned positions and "
+               "the prompt has 6, got 11; lower it");
   expect_error(
       folder_, program("generate", load + Words{"abcdefghijklmnop"}), 2,
       "generate: error: --prompt: expected at most 15 tokens: the model has 16 learned positions, got 16; shorten it");

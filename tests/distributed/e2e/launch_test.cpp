@@ -46,9 +46,9 @@ TEST(Launch, CopiesOfRankZeroAreRefused) {
   const Outcome train = with_variable(folder, "WORLD_SIZE=2", program("train", saving_forever({})));
   EXPECT_EQ(train.code, 2);
   EXPECT_THAT(train.errors(),
-              ElementsAre("train: error: [rank 0/1] WORLD_SIZE=2: expected a world of 2 ranks in MPI, got one of 1 "
+              ElementsAre("train: error: [rank 0/1] WORLD_SIZE=2: expected a world of 2 ranks in MPI, got a world of 1 "
                           "rank; start the ranks by mpirun -np 2 of the Open MPI that train was built with, or by srun "
-                          "--mpi=pmix; mpirun -np 1 where one rank is meant"));
+                          "--mpi=pmix; use mpirun -np 1 for one rank"));
   const Outcome prepare = with_variable(folder, "OMPI_COMM_WORLD_SIZE=2",
                                         program("prepare", {"--input", "text.txt", "--output-prefix", "out"}));
   EXPECT_EQ(prepare.code, 2);

@@ -33,11 +33,11 @@ TEST(Ramp, KilledInEachStageAndResumed) {
   const Outcome whole =
       run_ok(program_on(2, "train", run_of_53() + Words{"--metrics-jsonl", "whole.jsonl", "--save", "whole"}), folder);
   const std::string log = whole.out + whole.err;
-  EXPECT_THAT(log, AllOf(HasSubstr("step 1: batches of 4 from here on (--rampup-batch-size): 1 microbatch a step"),
-                         HasSubstr("step 4: batches of 8 from here on (--rampup-batch-size): 2 microbatches a step"),
-                         HasSubstr("step 6: batches of 12 from here on (--rampup-batch-size): 3 microbatches a step"),
+  EXPECT_THAT(log, AllOf(HasSubstr("step 1: batch size 4 from here on (--rampup-batch-size): 1 microbatch per step"),
+                         HasSubstr("step 4: batch size 8 from here on (--rampup-batch-size): 2 microbatches per step"),
+                         HasSubstr("step 6: batch size 12 from here on (--rampup-batch-size): 3 microbatches per step"),
                          HasSubstr("iteration 7/ 7 | consumed samples: 52 |"),
-                         HasSubstr("1 of --train-samples 53 left over: the next step would take 12\n")));
+                         HasSubstr("1 of --train-samples 53 left over: the next step would need 12\n")));
   std::vector<std::string> batches;
   for (const std::string& line : folder.read_lines("whole.jsonl"))
     batches.push_back(number_after(line, "\"global_batch_size\": "));
@@ -59,8 +59,7 @@ TEST(Ramp, PlanShowsTheMemoryOfTheLargestStage) {
   const Folder folder;
   const Words layout = {"--pipeline-model-parallel-size", "2"};
   const Outcome plan = run_ok(program("plan", ramp() + layout + Words{"--world-size", "2"}), folder);
-  EXPECT_THAT(plan.out,
-              HasSubstr("  before that                                 4 and 4 more at a time, over 24 samples"));
+  EXPECT_THAT(plan.out, HasSubstr("  batch size ramp from                        4 by 4 over 24 samples"));
   EXPECT_THAT(plan.out, HasSubstr("12 = 1 data-parallel rank x 6 microbatches x 2\n"));
   const Outcome run =
       run_ok(program_on(2, "train",
@@ -99,7 +98,7 @@ TEST(Ramp, ARunBySamplesEndsAfterThemWhateverItsBatches) {
   const Outcome again = train(words("--global-batch-size 2"));
   EXPECT_EQ(again.code, 0);
   EXPECT_THAT(again.out + again.err,
-              HasSubstr("nothing to do: after 80 of --train-samples 80 there is no room for a batch of 2"));
+              HasSubstr("nothing to do: after 80 of --train-samples 80 less than a batch of 2 is left"));
 }
 
 }  // namespace

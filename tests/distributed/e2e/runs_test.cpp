@@ -214,7 +214,7 @@ TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
   ASSERT_EQ(run(program("train", flags + thin), folder).code, 0);
   EXPECT_EQ(entries_of("grad-norm", folder.path("thin")), 5);  // of 6 steps all but the third: 2 and 4 are evaluated
   const Outcome again = run_ok(program("train", flags), folder);
-  EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not before --train-iters 6"));
+  EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not below --train-iters 6"));
   const Outcome evaluation = run_ok(
       program("train", flags + Words{"--skip-train", "--metrics-jsonl", "m.jsonl", "--tensorboard-dir", "events"}),
       folder);
@@ -223,7 +223,7 @@ TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
   EXPECT_TRUE(std::filesystem::exists(folder.path("events/by-samples")));
   EXPECT_THAT(evaluation.out, HasSubstr(" validation loss at iteration 6 | lm loss value: "));
   const Outcome longer = run(program("train", flags + Words{"--train-iters", "7"}), folder);
-  EXPECT_THAT(longer.warnings(), ::testing::ElementsAre("[megalith] warning: other flags than in kept/step_0000006: "
+  EXPECT_THAT(longer.warnings(), ::testing::ElementsAre("[megalith] warning: flags that differ from kept/step_0000006: "
                                                         "--train-iters 7 (was 6), --lr-decay-iters 7 (was 6)"));
 }
 

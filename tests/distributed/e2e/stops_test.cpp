@@ -82,8 +82,8 @@ TEST(Stops, NoMemoryForMoreRoomEndsAllRanksWithExitCode6) {
     if (outcome.code != 0) last = outcome;
   }
   EXPECT_EQ(last.code, 6) << last.err;
-  EXPECT_THAT(last.errors(), ElementsAre(AllOf(HasSubstr("error: [rank 1/2] step 1 needed room on a rank for "),
-                                               HasSubstr("there is no memory for "))));
+  EXPECT_THAT(last.errors(), ElementsAre(AllOf(HasSubstr("error: [rank 1/2] step 1 needed capacity on a rank for "),
+                                               HasSubstr("memory does not suffice for "))));
 }
 #endif
 

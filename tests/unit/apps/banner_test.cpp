@@ -30,9 +30,9 @@ TEST(Banner, OfOneRank) {
                 {{.host = "here", .device = "CPU", .bytes = 3 << 20, .owners = "optimizer 2.00, parameters 1.00"}}),
       "  ranks   1 on here, CPU\n"
       "  layout  tp 1 x cp 1 x dp 1 x pp 1, 1 microbatch of 1 sequence a step\n"
-      "  model   126.7 k parameters (126720): 2 layers of width 64, 4 heads, vocabulary 257, fp32\n"
+      "  model   126.7 k parameters (126720): 2 layers of hidden size 64, 4 heads, vocabulary 257, fp32\n"
       "  tokens  32 a step in sequences of 32, 3.2 k in 100 steps, from --mock-data\n"
-      "  memory  rank 0 takes 3.00 MiB by forecast: optimizer 2.00, parameters 1.00\n");
+      "  memory  rank 0 needs 3.00 MiB by forecast: optimizer 2.00, parameters 1.00\n");
 }
 
 TEST(Banner, OfRanksOnManyHosts) {
@@ -51,10 +51,10 @@ TEST(Banner, OfRanksOnManyHosts) {
       banner_of(flags, ranks),
       "  ranks   16 on 4 hosts (a: 4, b: 4, c: 4, d: 4), NVIDIA H200\n"
       "  layout  tp 2 x cp 1 x dp 4 x pp 2, schedule 1f1b, sequence parallel, distributed optimizer in 2 instances, 4 "
-      "microbatches of 2 sequences a step\n"
-      "  model   118.4 k parameters (118400): 2 layers of width 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
+      "microbatches of 2 sequences per step\n"
+      "  model   118.4 k parameters (118400): 2 layers of hidden size 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
       "  tokens  1024 a step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
-      "  memory  at most, rank 5 takes 5.00 MiB by forecast: gradients 5.00\n");
+      "  memory  at most, rank 5 needs 5.00 MiB by forecast: gradients 5.00\n");
 }
 
 TEST(Banner, SaysWhatGraphsHoldOnAllRanks) {
@@ -70,12 +70,12 @@ TEST(Banner, SaysWhatGraphsHoldOnAllRanks) {
   const StepGraphs both{.graphs = 4, .modules = kAttention | kMlp}, mlp{.graphs = 1, .modules = kMlp}, none;
   EXPECT_EQ(graphs_of({}, {none}), "");
   EXPECT_EQ(graphs_of({"--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}, {both}),
-            "  graphs  layer; 4 graphs a rank, captured after 2 warm-up steps (--cuda-graph-warmup-steps; "
+            "  graphs  layer; 4 graphs per rank, captured after 2 warmup steps (--cuda-graph-warmup-steps; "
             "Megatron-LM's default is 3)");
   const std::vector<std::string> modules = {"--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn",
                                             "mlp"};
   const std::string captured =
-      " a rank, captured after 1 warm-up step (--cuda-graph-warmup-steps; Megatron-LM's default is 3); "
+      " per rank, captured after 1 warmup step (--cuda-graph-warmup-steps; Megatron-LM's default is 3); "
       "transformer_engine means local here";
   EXPECT_EQ(graphs_of(modules, {both, both}), "  graphs  attn, mlp; 4 graphs" + captured);
   EXPECT_EQ(graphs_of(modules, {mlp, both}), "  graphs  attn on 1 of 2 ranks, mlp; 1 to 4 graphs" + captured);
@@ -92,20 +92,19 @@ TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
     return said_ends(options);
   };
   const std::string untied = "--untie-embeddings-and-output-weights", flag = "--fsdp-embedding-and-head";
-  EXPECT_EQ(said({}), "embedding and head whole, which share their words");
-  EXPECT_EQ(said({untied}), "embedding and head whole: there is room, or shards would need no less");
-  EXPECT_EQ(said({untied}, true), "embedding and head too, as the device has no room for whole ones");
-  EXPECT_EQ(said({untied, flag, "whole"}), "embedding and head whole, by --fsdp-embedding-and-head");
-  EXPECT_EQ(said({untied, flag, "sharded"}), "embedding and head too, by --fsdp-embedding-and-head");
-  EXPECT_EQ(said({untied, "--deterministic-mode"}),
-            "embedding and head whole, as --deterministic-mode does not go by memory");
+  EXPECT_EQ(said({}), "embedding and head unsharded, as they are tied");
+  EXPECT_EQ(said({untied}), "embedding and head unsharded: memory suffices, or shards need no less");
+  EXPECT_EQ(said({untied}, true), "embedding and head sharded, as device memory does not suffice");
+  EXPECT_EQ(said({untied, flag, "whole"}), "embedding and head unsharded, by --fsdp-embedding-and-head");
+  EXPECT_EQ(said({untied, flag, "sharded"}), "embedding and head sharded, by --fsdp-embedding-and-head");
+  EXPECT_EQ(said({untied, "--deterministic-mode"}), "embedding and head unsharded, by --deterministic-mode");
 }
 
 TEST(Banner, SaysWhatIsShardedInVain) {
   EXPECT_EQ(said_sharding(ShardingStrategy::kNoShard, 1), "not sharded");
   EXPECT_EQ(said_sharding(ShardingStrategy::kOptimGradsParams, 2), "fully sharded");
   EXPECT_EQ(said_sharding(ShardingStrategy::kOptimGradsParams, 1),
-            "fully sharded (one copy of each: nothing to share out)");
+            "fully sharded (no effect: sharding group of one rank)");
 }
 
 TEST(Banner, OwnersThatTakeNothingAreLeftOut) {
@@ -127,21 +126,21 @@ std::string experts_of(const std::vector<std::string>& flags) {
 
 TEST(Banner, SaysWhoHoldsExperts) {
   const std::string start =
-      "  experts 2 of 4 a token, 158.8 k active parameters, grouped products (as with --moe-grouped-gemm)";
+      "  experts 2 of 4 per token, 158.8 k active parameters, grouped GEMM (--moe-grouped-gemm is always active)";
   const std::string etp_notice =
-      "; --expert-tensor-parallel-size 1: each tensor-parallel rank has whole experts for its own rows (Megatron-LM's "
-      "default is the tensor-parallel size)";
+      "; --expert-tensor-parallel-size 1: each tensor-parallel rank has unsplit experts for its own rows "
+      "(Megatron-LM's default is the tensor-parallel size)";
   const std::vector<std::string> tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
   std::vector<std::string> split = tensor;
   split.insert(split.end(), {"--expert-model-parallel-size", "2"});
   EXPECT_EQ(experts_of({}), start);
   EXPECT_EQ(experts_of(tensor), start + etp_notice);
   EXPECT_EQ(experts_of(split),
-            start + "; shared out over etp 1 x ep 2, 2 copies, rows by alltoall (flex needs GPUs)" + etp_notice);
+            start + "; split over etp 1 x ep 2, 2 copies, rows by alltoall (flex needs GPUs)" + etp_notice);
   EXPECT_EQ(experts_of({"--expert-tensor-parallel-size", "4", "--moe-token-dispatcher-type", "allgather"}),
-            start + "; shared out over etp 4 x ep 1, 1 copy, rows by allgather");
+            start + "; split over etp 4 x ep 1, 1 copy, rows by allgather");
   EXPECT_TRUE(experts_of({"--moe-shared-expert-overlap", "--moe-shared-expert-intermediate-size", "24"})
-                  .ends_with("; --moe-shared-expert-overlap changes nothing, as no rank waits for rows of others"));
+                  .ends_with("; --moe-shared-expert-overlap has no effect, as no rank waits for rows of others"));
 }
 
 TEST(Banner, SaysWhyRowsDoNotGoByFlex) {

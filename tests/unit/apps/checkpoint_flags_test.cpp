@@ -40,8 +40,8 @@ TEST(CheckpointFlags, TheSameFlagsAreFine) {
 TEST(CheckpointFlags, TheMessageNamesFlagValuesAndRemedy) {
   const Config saved = config_of(train_options(kRope));
   EXPECT_EQ(refused(with(kRope, {"--load", "kept", "--rotary-base", "500000", "--norm-epsilon", "1e-6"}), saved),
-            "--load kept/step_7: not as it was trained: expected --rotary-base 10000, --norm-epsilon 1e-05, got "
-            "--rotary-base 500000, --norm-epsilon 1e-06; give the model's flags as they were, or "
+            "--load kept/step_7: different from its training: expected --rotary-base 10000, --norm-epsilon 1e-05, got "
+            "--rotary-base 500000, --norm-epsilon 1e-06; use the checkpoint's model flags, or add "
             "--use-checkpoint-args, or start a new run from these weights with --finetune");
   const Words other = {"--load", "kept", "--rotary-base", "500000", "--hidden-dropout", "0.1", "--seq-length", "64"};
   Words tuned = other;
@@ -50,8 +50,8 @@ TEST(CheckpointFlags, TheMessageNamesFlagValuesAndRemedy) {
             "--seq-length 64 (was 32), --rotary-base 500000 (was 10000), --hidden-dropout 0.1 (was 0)");
   tuned.insert(tuned.end(), {"--num-layers", "3"});
   EXPECT_EQ(refused(with(kRope, tuned), saved),
-            "--load kept/step_7: another model: expected --num-layers 2, got --num-layers 3; give the model's flags as "
-            "they were, or --use-checkpoint-args, or load another checkpoint");
+            "--load kept/step_7: a different model: expected --num-layers 2, got --num-layers 3; use the checkpoint's "
+            "model flags, or add --use-checkpoint-args, or load another checkpoint");
 }
 
 // A checkpoint of a version that did not have the flag yet computes what its default says.
@@ -184,9 +184,9 @@ TEST_F(CheckpointArgs, WinOverFilesAndYieldToTheCommandLine) {
   EXPECT_EQ(explicit_base.model.rotary_base, 20000);
   EXPECT_EQ(origin(explicit_base, "rotary-base"), "command line");
   EXPECT_EQ(refused(explicit_base, config_of(saved)),
-            "--load kept/step_7: not as it was trained: expected --rotary-base 500000, got --rotary-base 20000; leave "
-            "them out: --use-checkpoint-args takes the checkpoint's values, or start a new run from these weights with "
-            "--finetune");
+            "--load kept/step_7: different from its training: expected --rotary-base 500000, got --rotary-base 20000; "
+            "remove them, as --use-checkpoint-args uses the checkpoint's values, or start a new run from these weights "
+            "with --finetune");
   flags.emplace_back("--finetune");
   EXPECT_EQ(check_same_model(parse(flags, saved).options, "kept/step_7", config_of(saved)),
             "--rotary-base 20000 (was 500000)");

@@ -177,7 +177,7 @@ TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
   EXPECT_EQ(read_file("back/tokenizer.json"), tokenizer);
   EXPECT_EQ(read_file("back/tokenizer_config.json"), "{\"model_max_length\": 8}");
   EXPECT_FALSE(std::filesystem::exists("back/generation_config.json"));
-  EXPECT_ERROR(ExitCode::kFormat, "; --tokenizer-type null converts the weights alone", to_native("hf", "other"));
+  EXPECT_ERROR(ExitCode::kFormat, "; add --tokenizer-type null to convert only the weights", to_native("hf", "other"));
   EXPECT_THAT(to_native("hf", "other", {"--tokenizer-type", "null"}), HasSubstr("tokenizer null-1000"));
 }
 
@@ -315,15 +315,17 @@ TEST_F(Converter, Flags) {
     flags.insert(flags.begin(), folders.begin(), folders.end());
     return flags;
   };
-  refused(folders, "--from or --to: missing; name hf or native");
+  refused(folders, "--from or --to: missing; use hf or native");
   refused(with({"--from", "torch"}),
-          "--from: expected hf or native, got \"torch\"; hf is a folder of transformers, native one of train");
-  refused(with({"--to", "torch"}),
-          "--to: expected hf or native, got \"torch\"; hf is a folder of transformers, native one of train");
+          "--from: expected hf or native, got \"torch\"; use hf for a folder of transformers, native for a folder of "
+          "train");
+  refused(
+      with({"--to", "torch"}),
+      "--to: expected hf or native, got \"torch\"; use hf for a folder of transformers, native for a folder of train");
   refused(with({"--to", "hf", "--from", "hf"}),
-          "--from and --to: expected two formats, got hf twice; one of the two flags is enough");
-  refused({"--from", "hf", "--load", "a"}, "--save: missing; name the folder to write");
-  refused({"--from", "hf", "--save", "a"}, "--load: missing; name the folder to convert");
+          "--from and --to: expected different formats, got hf twice; remove one of the two flags");
+  refused({"--from", "hf", "--load", "a"}, "--save: missing; give the folder to write");
+  refused({"--from", "hf", "--save", "a"}, "--load: missing; give the folder to convert");
   refused(with({"--to", "hf", "--bf16"}),
           "--bf16 and --to: expected --bf16 only with --to native, got --to hf; use --to native, or remove --bf16");
   refused(with({"--to", "hf", "--ignore-config-keys", "x"}),

@@ -179,17 +179,17 @@ TEST(ExpertLoads, AreAPictureOfTheReport) {
   EXPECT_THAT(page,
               HasSubstr("layer 2, step 1 – 250: the largest load 1.00 x the mean, the least 0.25 x, entropy 0.5"));
   EXPECT_THAT(page, HasSubstr("layer 2, step 251 – 500: the largest load 3.90 x the mean"));
-  EXPECT_THAT(page, HasSubstr("Load balancing loss"));
-  EXPECT_THAT(page, Not(HasSubstr("Router z loss")));
+  EXPECT_THAT(page, HasSubstr("Load-balancing loss"));
+  EXPECT_THAT(page, Not(HasSubstr("Router z-loss")));
   EXPECT_THAT(page, Not(HasSubstr("Dropped rows")));
   EXPECT_THAT(page, Not(HasSubstr("other ranks")));
   for (StepMetrics& step : run.records)
     for (ExpertLoad& load : step.experts) load.rows_sent = 12;
   run.records[3].expert_room_used = 0.5;
   run.records[3].expert_room_regrows = 1;
-  EXPECT_THAT(
-      test::rendered(report_page({run})),
-      AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Room used by rows"), HasSubstr("Regrows of that room")));
+  EXPECT_THAT(test::rendered(report_page({run})),
+              AllOf(HasSubstr("Rows sent to other ranks"), HasSubstr("Capacity used by rows"),
+                    HasSubstr("Reruns with more capacity")));
   MetricsRun dense = run;
   dense.path = "b.jsonl";
   for (StepMetrics& step : dense.records) step.experts.clear();

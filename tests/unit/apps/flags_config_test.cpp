@@ -18,7 +18,7 @@
 namespace megalith::test {
 namespace {
 
-const std::string kForm = "; write NAME = VALUE lines with the names of flags, as in configs/quickstart.toml";
+const std::string kForm = "; write lines NAME = VALUE with names of flags, as in configs/quickstart.toml";
 
 class FlagsConfig : public InFolder {
  protected:
@@ -70,34 +70,35 @@ TEST_F(FlagsConfig, QuotesAtTheEndOfALongTextBelongToIt) {
 TEST_F(FlagsConfig, KeysOfOtherProgramsAreCheckedToo) {
   EXPECT_EQ(file_outcome("temperature = 0.8\n"), "valid");
   EXPECT_EQ(file_outcome("temperature = -1\n"),
-            "exit 2: run.toml:1:1: temperature: expected a number of at least 0 and at most 1000, got -1; see --help");
+            "exit 2: run.toml:1:1: temperature: expected a number of at least 0 and at most 1000, got -1; use a number "
+            "in this range");
 }
 
 TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
   EXPECT_EQ(file_outcome("seed = 1\n\n[model]\n  num_layer = 3\n"),
             "exit 2: run.toml:4:3: unknown key num_layer; did you mean num-layers?");
   EXPECT_EQ(file_outcome("wallpaper = 3\n"),
-            "exit 2: run.toml:1:1: unknown key wallpaper; the keys are the names of the flags, see --help");
+            "exit 2: run.toml:1:1: unknown key wallpaper; use the names of flags as keys, see --help");
   EXPECT_EQ(file_outcome("config = \"x\"\n"),
-            "exit 2: run.toml:1:1: unknown key config; the keys are the names of the flags, see --help");
+            "exit 2: run.toml:1:1: unknown key config; use the names of flags as keys, see --help");
   EXPECT_THAT(file_outcome("inputs = [\"a.jsonl\"]\n"), StartsWith("exit 2: run.toml:1:1: unknown key inputs; "));
   EXPECT_THAT(file_outcome("samples = 3\n"), StartsWith("exit 2: run.toml:1:1: unknown key samples; ")) << "of prepare";
   const std::string x80(80, 'x');
   EXPECT_EQ(file_outcome(x80 + " = 1\n"),
-            "exit 2: run.toml:1:1: unknown key " + x80 + "; the keys are the names of the flags, see --help");
+            "exit 2: run.toml:1:1: unknown key " + x80 + "; use the names of flags as keys, see --help");
   EXPECT_EQ(file_outcome(x80 + "x = 1\n"),
-            "exit 2: run.toml:1:1: unknown key \"" + x80 + "\"...; the keys are the names of the flags, see --help");
+            "exit 2: run.toml:1:1: unknown key \"" + x80 + "\"...; use the names of flags as keys, see --help");
 }
 
 TEST_F(FlagsConfig, UnknownKeysOfAllFilesAreToldTogether) {
   write("a.toml", "[model]\nnum_layer = 3\nmtp_num_layers = 8\nseed = 1\n");
   write("b.toml", "seed = \"no number\"\nwallpaper = 3\n");
   EXPECT_EQ(train_outcome({"--config", "a.toml", "--config", "b.toml"}),
-            "exit 2: unknown keys: a.toml:2:1: num_layer (did you mean num-layers?), a.toml:3:1: mtp_num_layers "
-            "(Megatron-LM's, not built), b.toml:2:1: wallpaper; the keys are the names of the flags, see --help");
+            "exit 2: unknown keys: a.toml:2:1: num_layer (did you mean num-layers?), a.toml:3:1: mtp_num_layers (of "
+            "Megatron-LM, not implemented), b.toml:2:1: wallpaper; use the names of flags as keys, see --help");
   EXPECT_EQ(file_outcome("seed = 1\nuse_flash_attn = true\n"),
-            "exit 2: run.toml:2:1: use_flash_attn: a flag of Megatron-LM, not of train; attention is always one fused "
-            "kernel whose softmax is fp32: leave it out");
+            "exit 2: run.toml:2:1: use_flash_attn: a flag of Megatron-LM, not of train; remove it: attention is always "
+            "one fused kernel with fp32 softmax");
 }
 
 TEST_F(FlagsConfig, AContradictionNamesTheLinesOfItsFlagsAlone) {
@@ -123,21 +124,23 @@ TEST_F(FlagsConfig, FaultsAreArmedOnTheirRankBeforeFilesAreRead) {
 
 TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
   EXPECT_EQ(file_outcome("seed = -1\n"),
-            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got -1; see --help");
-  EXPECT_EQ(file_outcome("seed = \"1\"\n"),
-            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got \"1\"; see --help");
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got -1; use a number in this range");
+  EXPECT_EQ(
+      file_outcome("seed = \"1\"\n"),
+      "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got \"1\"; use a number in this range");
   EXPECT_EQ(file_outcome("seed = 1.0\n"),
-            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got 1; see --help");
+            "exit 2: run.toml:1:1: seed: expected an integer from 0 to 4294967295, got 1; use a number in this range");
   EXPECT_EQ(file_outcome("lr = nan\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got nan; see --help");
   EXPECT_EQ(file_outcome("lr = -inf\n"), "exit 2: run.toml:1:1: lr: expected a finite number, got -inf; see --help");
   EXPECT_EQ(file_outcome("lr = true\n"),
-            "exit 2: run.toml:1:1: lr: expected a number of at least 0 and finite, in fp32, got true; see --help");
+            "exit 2: run.toml:1:1: lr: expected a number of at least 0 and finite, in fp32, got true; use a number in "
+            "this range");
   EXPECT_EQ(
       file_outcome("lr = 2024-01-01\n"),
       "exit 2: run.toml:1:1: lr: expected a boolean, number, text or list of them, got a date or time; see --help");
-  EXPECT_EQ(
-      file_outcome("lr = [1, 2]\n"),
-      "exit 2: run.toml:1:1: lr: expected a number of at least 0 and finite, in fp32, got [\"1\", \"2\"]; see --help");
+  EXPECT_EQ(file_outcome("lr = [1, 2]\n"),
+            "exit 2: run.toml:1:1: lr: expected a number of at least 0 and finite, in fp32, got [\"1\", \"2\"]; use a "
+            "number in this range");
   EXPECT_EQ(file_outcome("data-path = [[\"a\"]]\n"),
             "exit 2: run.toml:1:1: data-path: expected a list of texts, got a nested list; see --help");
   EXPECT_EQ(file_outcome("data-path = [{a = 1}]\n"),
@@ -153,8 +156,8 @@ TEST_F(FlagsConfig, WrongValuesNamePlaceAndValidValues) {
 
 TEST_F(FlagsConfig, OneFlagTwiceIsAnError) {
   EXPECT_EQ(file_outcome("log-interval = 1\n[x]\nlog_interval = 1\n"),
-            "exit 2: run.toml:3:1: log_interval: expected one value, got a second one, the first is in line 1; dashes, "
-            "underscores and tables make no difference: remove one");
+            "exit 2: run.toml:3:1: log_interval: expected one value, got a second value after line 1; remove one, as "
+            "dashes, underscores and tables make no difference");
 }
 
 TEST_F(FlagsConfig, UnreadableFileIsExit3) {
@@ -177,13 +180,14 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
   // So it does where it takes a text, a list or a table for the rest of a number.
   for (const char* text : {"lr = 1\"\xcf\x9e\"", "lr = 1.'\xcf\x9e'", "lr = 1 \"\xcf\x9e\"", "lr = 1[\"\xcf\x9e\"]",
                            "lr = 1{\"\xcf\x9e\"}", "lr = [0, 1'\xcf\x9e']"})
-    EXPECT_THAT(file_outcome(text), HasSubstr(" only where a name or a value begins, got one inside; "));
+    EXPECT_THAT(file_outcome(text),
+                HasSubstr(" only where a name or a value begins, got it inside of a name or value; "));
   EXPECT_THAT(file_outcome(std::string("lr = 1\0\"\xcf\x9e\"", 11)), HasSubstr(": expected \" only where a name"));
   for (const char* text :
        {"x = \"\"\"a\\\xef\xbb\xbb\"\"\"", "x = \"\"\"a\\\n \xcf\x9e\"\"\"", "x = \"\\\xcf\x9e\"", "x = \"\\\x7f\""})
     EXPECT_THAT(file_outcome(text), HasSubstr(": expected a letter, digit or sign after each \\ of a text, got "));
   for (const char* text : {"lr = 1=\"\xcf\x9e\"", "x = [1,\n1='\xcf\x9e']", "x = {a = 1='\xcf\x9e'}"})
-    EXPECT_THAT(file_outcome(text), HasSubstr(": expected one = after a name, got a second one; "));
+    EXPECT_THAT(file_outcome(text), HasSubstr(": expected one = per name, got a second =; "));
   for (const char* text : {"lr = 1969-05-27T\x03", "lr = 1969-05-27 # x"})
     EXPECT_THAT(file_outcome(text),
                 StartsWith("exit 2: run.toml:1: expected a boolean, number, text or list of them, "));
@@ -327,10 +331,9 @@ TEST_F(FlagsConfig, ADamagedConfigurationOfACheckpointIsExit4) {
     return std::string("valid");
   };
   EXPECT_EQ(outcome_of("seed", "7"), "valid");
-  EXPECT_EQ(
-      outcome_of("sed", "7"),
-      "exit 4: configuration of the checkpoint: expected flags that this version has, got \"sed\"; it was saved by "
-      "another version of this program: load it with that version");
+  EXPECT_EQ(outcome_of("sed", "7"),
+            "exit 4: configuration of the checkpoint: expected flags of this version, got \"sed\"; load it with the "
+            "version that saved it");
   EXPECT_THAT(outcome_of("seed", "7 8"), HasSubstr("exit 4: configuration of the checkpoint:"));
 }
 

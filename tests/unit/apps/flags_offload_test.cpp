@@ -16,24 +16,23 @@ TEST(Flags, OffloadNamesWhatItCanMove) {
     return train_outcome(words);
   };
   const std::string kinds = "attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act or fc2";
-  EXPECT_EQ(outcome({"--offload-modules", "moe_act"}),
-            "exit 2: --offload-modules: expected kinds that these layers have: " + kinds +
-                ", got moe_act; choose among them");
+  EXPECT_EQ(outcome({"--offload-modules", "moe_act"}), "exit 2: --offload-modules: expected a kind of these layers: " +
+                                                           kinds + ", got moe_act; choose one of them");
   EXPECT_EQ(outcome({"--offload-modules", "core_attn", "fused_group_mlp"}),
-            "exit 2: --offload-modules: expected kinds that these layers have: " + kinds +
-                ", got expert_fc1 in fused_group_mlp; choose among them");
+            "exit 2: --offload-modules: expected a kind of these layers: " + kinds +
+                ", got expert_fc1 in fused_group_mlp; choose one of them");
   EXPECT_EQ(outcome({"--offload-modules", "layer_input"}),
-            "exit 2: --offload-modules: expected kinds that these layers have: " + kinds +
-                ", got layer_input; layer_input is what --recompute-granularity full keeps of its layers");
+            "exit 2: --offload-modules: expected a kind of these layers: " + kinds +
+                ", got layer_input; add --recompute-granularity full, which keeps layer_input, or remove it");
   EXPECT_EQ(outcome({"--recompute-granularity", "selective", "--offload-modules", "attn_proj"}),
-            "exit 2: --offload-modules and --recompute-modules: expected kinds that are kept: attn_norm, qkv_linear, "
-            "core_attn, mlp_norm, fc1, act or fc2, got attn_proj, of which nothing is kept, as it is recomputed; leave "
-            "it out of one of the two");
+            "exit 2: --offload-modules and --recompute-modules: expected a kind that is kept: attn_norm, qkv_linear, "
+            "core_attn, mlp_norm, fc1, act or fc2, got attn_proj, which is recomputed: nothing is kept; remove it from "
+            "one of the two flags");
   EXPECT_EQ(outcome({"--recompute-granularity", "full", "--offload-modules", "core_attn"}),
-            "exit 2: --offload-modules and --recompute-granularity full: expected kinds that are kept: layer_input, "
-            "got core_attn, of which nothing is kept, as it is recomputed; leave it out of one of the two");
+            "exit 2: --offload-modules and --recompute-granularity full: expected a kind that is kept: layer_input, "
+            "got core_attn, which is recomputed: nothing is kept; remove it from one of the two flags");
   for (const char* word : {"gdp_qkv", "other", "core_attn:", "core_attn:1-", "core_attn:x", ":1", "auto:1"})
-    EXPECT_THAT(outcome({"--offload-modules", word}), HasSubstr("layers follow a colon")) << word;
+    EXPECT_THAT(outcome({"--offload-modules", word}), HasSubstr("write layers after a colon")) << word;
   for (const char* word : {"core_attn:2", "core_attn:1-0", "core_attn:0-2"})
     EXPECT_THAT(outcome({"--offload-modules", word}), HasSubstr("expected layers from 0 to 1")) << word;
   for (const char* word : {"core_attn:0", "core_attn:0-1", "act"})
@@ -41,8 +40,8 @@ TEST(Flags, OffloadNamesWhatItCanMove) {
         train_options({"--fine-grained-activation-offloading", "--offload-modules", word}).offload.offload_modules,
         std::vector<std::string>{word});
   EXPECT_THAT(outcome({"--offload-modules", "auto", "act"}), HasSubstr("expected auto alone"));
-  EXPECT_THAT(outcome({"--offload-modules", "auto"}), HasSubstr("name the machine's rates"));
-  EXPECT_THAT(outcome({}), HasSubstr("--offload-modules: expected names of what to move"));
+  EXPECT_THAT(outcome({"--offload-modules", "auto"}), HasSubstr("add --rates FILE"));
+  EXPECT_THAT(outcome({}), HasSubstr("--offload-modules: expected kinds to offload"));
   EXPECT_THAT(outcome({"--offload-modules", "act", "--min-offload-bytes", "1", "--min-offloaded-tensor-size", "1"}),
               HasSubstr("expected one of them"));
   EXPECT_THAT(train_outcome({"--offload-mb-per-layer", "3"}), HasSubstr("only with --fine-grained-activation"));
@@ -63,9 +62,9 @@ TEST(Flags, OffloadOfExpertsGoesWithRecomputationOfOtherSlots) {
             "valid");
   EXPECT_THAT(outcome({"--offload-modules", "fused_group_mlp", "--recompute-granularity", "selective",
                        "--recompute-modules", "moe_act"}),
-              HasSubstr("expected kinds that are kept: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, "
+              HasSubstr("expected a kind that is kept: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, "
                         "expert_fc1 or moe_act, got expert_fc2 in fused_group_mlp"));
-  EXPECT_THAT(outcome({"--offload-modules", "fc1"}), HasSubstr("kinds that these layers have"));
+  EXPECT_THAT(outcome({"--offload-modules", "fc1"}), HasSubstr("a kind of these layers"));
 }
 
 }  // namespace

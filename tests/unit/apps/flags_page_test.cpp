@@ -60,8 +60,8 @@ std::string row(const Flag& flag) {
   const std::string example =
       flag.traits.example.empty() ? "" : fmt::format(" Example: `--{} {}`", flag.name, flag.traits.example);
   return fmt::format("| `{}` | {}{} | {} | {}.{}{}{} |\n", name, cell(default_of(flag)), cell(range), programs_of(flag),
-                     cell(std::string(flag.help)), others(flag.traits.needs, "Needs"),
-                     others(flag.traits.excludes, "Not with"), cell(example));
+                     cell(std::string(flag.help)), others(flag.traits.needs, "Requires"),
+                     others(flag.traits.excludes, "Excludes"), cell(example));
 }
 
 std::string shown_name(const Flag& flag) {

@@ -158,13 +158,13 @@ TEST_F(RoundTrip, EveryFlagOfTheModelIsCompared) {
     EXPECT_THAT(message, StartsWith("--load kept/step_7: "));
     EXPECT_THAT(message, HasSubstr("--" + name + " " + saved.at(name)));
     EXPECT_THAT(message, HasSubstr("--" + name + " " + now));
-    EXPECT_THAT(message, HasSubstr("; give the model's flags as they were, or --use-checkpoint-args, or "));
+    EXPECT_THAT(message, HasSubstr("; use the checkpoint's model flags, or add --use-checkpoint-args, or "));
     ++refused;
     words.push_back("--finetune");
     const Options tuned = parser.parse(test::with_small_run(words)).options;
     if (kind != OnLoad::kComputes || name == "seq-length") {  // here with learned positions, one for each token
       EXPECT_THAT(error_of(ExitCode::kUsage, [&] { check_same_model(tuned, "kept/step_7", saved); }),
-                  HasSubstr("another model"));
+                  HasSubstr("a different model"));
       continue;
     }
     const std::string warning = check_same_model(tuned, "kept/step_7", saved);

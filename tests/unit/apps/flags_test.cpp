@@ -95,8 +95,9 @@ TEST(Flags, DtypesOfGradientsAndMoments) {
   EXPECT_EQ(train_outcome({"--main-grads-dtype", "bf16"}),
             "exit 2: --main-grads-dtype bf16 and --bf16: expected --main-grads-dtype bf16 only with --bf16, got "
             "--main-grads-dtype bf16 alone; use --bf16, or remove --main-grads-dtype bf16");
-  EXPECT_EQ(train_outcome({"--loss-chunk-size", "-1"}),
-            "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"; see --help");
+  EXPECT_EQ(
+      train_outcome({"--loss-chunk-size", "-1"}),
+      "exit 2: --loss-chunk-size: expected an integer from 0 to 1000000000000, got \"-1\"; use a number in this range");
 }
 
 TEST(Flags, MegatronsNameOfBf16Gradients) {
@@ -146,7 +147,7 @@ TEST(Flags, UnknownFlagNamesTheNearest) {
   EXPECT_EQ(train_outcome({"--swilgu"}), "exit 2: --swilgu: unknown flag of train; did you mean --swiglu?");
   EXPECT_EQ(train_outcome({"--wallpaper"}), "exit 2: --wallpaper: unknown flag of train; see train --help");
   EXPECT_EQ(train_outcome({"--temperature", "1"}),
-            "exit 2: --temperature: a flag of generate, not of train; leave it out");
+            "exit 2: --temperature: a flag of generate, not of train; remove it");
   EXPECT_EQ(train_outcome({"stray"}), "exit 2: \"stray\": an argument without a flag; see train --help");
   EXPECT_THAT(train_outcome({std::string(100'000, '-') + "x"}), HasSubstr("unknown flag of train"));
   // Found by fuzzing: the message stays one line.
@@ -163,19 +164,18 @@ TEST(Flags, AHintIsNoFartherThanAThirdOfTheLetters) {
 }
 
 TEST(Flags, AllUnknownFlagsAreToldTogether) {
-  EXPECT_EQ(
-      train_outcome({"--num-layer", "3", "--mtp-num-layers=8", "--fp16", "--temperature", "1", "--wallpaper", "-1",
-                     "red", "--mtp-num-layers=4", "--seed", "7"}),
-      "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --mtp-num-layers (Megatron-LM's, "
-      "not built), --fp16 (Megatron-LM's; use --bf16), --temperature (a flag of generate), --wallpaper; see "
-      "train --help");
+  EXPECT_EQ(train_outcome({"--num-layer", "3", "--mtp-num-layers=8", "--fp16", "--temperature", "1", "--wallpaper",
+                           "-1", "red", "--mtp-num-layers=4", "--seed", "7"}),
+            "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --mtp-num-layers (of "
+            "Megatron-LM, not implemented), --fp16 (of Megatron-LM; use --bf16), --temperature (a flag of generate), "
+            "--wallpaper; see train --help");
   EXPECT_EQ(outcome(App::kTrain, {"stray", "--wallpaper", "red"}),
             "exit 2: unknown flags of train: \"stray\" (an argument without a flag), --wallpaper; see train --help");
 }
 
 TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
   EXPECT_EQ(train_outcome({"--moe_extended_tp", "2"}),
-            "exit 2: --moe_extended_tp: a flag of Megatron-LM that is not built; see train --help");
+            "exit 2: --moe_extended_tp: a flag of Megatron-LM that is not implemented; see train --help");
   EXPECT_EQ(train_outcome({"--use-mcore-models"}),
             "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; there is one implementation, fused where "
             "that is faster: leave it out");
@@ -203,19 +203,23 @@ TEST(Flags, MissingValueNamesTheFlag) {
 
 TEST(Flags, OutOfRangeNamesTheValidValues) {
   EXPECT_EQ(train_outcome({"--num-layers", "0"}),
-            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"0\"; see --help");
+            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"0\"; use a number in this range");
   EXPECT_EQ(train_outcome({"--num-layers", "2.5"}),
-            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"2.5\"; see --help");
+            "exit 2: --num-layers: expected an integer from 1 to 10000, got \"2.5\"; use a number in this range");
   EXPECT_EQ(train_outcome({"--seed", "99999999999999999999"}),
-            "exit 2: --seed: expected an integer from 0 to 4294967295, got \"99999999999999999999\"; see --help");
-  EXPECT_EQ(train_outcome({"--lr", "-1"}),
-            "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"-1\"; see --help");
-  EXPECT_EQ(train_outcome({"--lr", "nan"}),
-            "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"nan\"; see --help");
-  EXPECT_EQ(train_outcome({"--lr", "1e999"}),
-            "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"1e999\"; see --help");
+            "exit 2: --seed: expected an integer from 0 to 4294967295, got \"99999999999999999999\"; use a number in "
+            "this range");
+  EXPECT_EQ(
+      train_outcome({"--lr", "-1"}),
+      "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"-1\"; use a number in this range");
+  EXPECT_EQ(
+      train_outcome({"--lr", "nan"}),
+      "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"nan\"; use a number in this range");
+  EXPECT_EQ(
+      train_outcome({"--lr", "1e999"}),
+      "exit 2: --lr: expected a number of at least 0 and finite, in fp32, got \"1e999\"; use a number in this range");
   EXPECT_EQ(train_outcome({"--adam-beta1", "1"}),
-            "exit 2: --adam-beta1: expected a number of at least 0 and below 1, got \"1\"; see --help");
+            "exit 2: --adam-beta1: expected a number of at least 0 and below 1, got \"1\"; use a number in this range");
   EXPECT_EQ(train_outcome({"--lr-decay-style", "cosin"}),
             "exit 2: --lr-decay-style: expected constant, linear, cosine, WSD or inverse-square-root, got \"cosin\"; "
             "did you mean cosine?");
@@ -243,10 +247,9 @@ TEST(Flags, ContradictionsNameBothFlags) {
   EXPECT_EQ(train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
             "exit 2: --train-iters and --train-samples: expected one of them, got both; remove one; the steps follow "
             "from samples and batches");
-  EXPECT_EQ(
-      train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
-      "exit 2: --global-batch-size and --micro-batch-size: expected a global batch that is a multiple of the micro "
-      "batch, got --global-batch-size 10 and --micro-batch-size 4; such as --global-batch-size 12");
+  EXPECT_EQ(train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
+            "exit 2: --global-batch-size and --micro-batch-size: expected a global batch size that is a multiple of "
+            "the micro batch size, got --global-batch-size 10 and --micro-batch-size 4; use --global-batch-size 12");
   EXPECT_EQ(
       train_outcome({"--save-interval", "10"}),
       "exit 2: --save-interval and --save: expected --save-interval only with --save, got --save-interval alone; use "
@@ -301,13 +304,13 @@ TEST(Flags, WhatIsNotBuiltYetSaysSo) {
 TEST(Flags, WhatIsRequiredIsNamed) {
   EXPECT_EQ(
       outcome(App::kTrain, {}),
-      "exit 2: --num-layers: missing; give it as a flag or in a file with --config, such as configs/quickstart.toml");
+      "exit 2: --num-layers: missing; set it by the flag or in a file with --config, such as configs/quickstart.toml");
   EXPECT_EQ(train_outcome({"--mock-data=false"}),
-            "exit 2: --data-path or --mock-data: missing; name an indexed dataset that prepare wrote");
+            "exit 2: --data-path or --mock-data: missing; give the prefix of an indexed dataset that prepare wrote");
   EXPECT_EQ(train_outcome({"--lr", "0"}), "exit 2: --lr: expected above 0, got 0; --skip-train evaluates only");
   EXPECT_EQ(train_outcome({"--lr", "0", "--skip-train"}), "valid");
-  EXPECT_EQ(outcome(App::kGenerate, {}), "exit 2: --load: missing; name the folder that train --save wrote");
-  EXPECT_EQ(outcome(App::kReport, {}), "exit 2: METRICS.jsonl: missing; name a file that train --metrics-jsonl wrote");
+  EXPECT_EQ(outcome(App::kGenerate, {}), "exit 2: --load: missing; give the folder that train --save wrote");
+  EXPECT_EQ(outcome(App::kReport, {}), "exit 2: METRICS.jsonl: missing; give a file that train --metrics-jsonl wrote");
 }
 
 TEST(Flags, SplitIsOneToThreeShares) {

@@ -195,7 +195,7 @@ TEST_P(GeneratorTest, SaysHowManyRanksHoldTheWeights) {
   check_memory(wanted, kMost, 1, 0);
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check_memory(wanted, kMost, 1, four.total()); }),
               testing::AllOf(testing::HasSubstr("generate on 1 rank: expected 0.00 GiB on each: 0.00 GiB of weights"),
-                             testing::HasSubstr("share out the weights: mpirun -np 4 generate")));
+                             testing::HasSubstr("shard the weights over more ranks: mpirun -np 4 generate")));
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check_memory(wanted, kMost, 1, four.kv_cache); }),
               testing::HasSubstr("lower --num-samples"));
 }

@@ -1,4 +1,4 @@
-// docs/metrics.md is made from the tables of metrics_schema.h; each row is written and read back.
+// Tests that docs/metrics.md equals the tables of metrics_schema.h, and that each row can be read back.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -43,18 +43,19 @@ std::string table_of(const char* title, std::span<const Metric<Owner>> schema, s
 
 std::string metrics_page() {
   return fmt::format(
-             "# Metrics\n\nMade from the tables of measurements (`apps/metrics/metrics_schema.cpp`) by `{}`.\n\n"
-             "`--metrics-jsonl FILE` writes one JSON object a step, with these keys in this order; rows without a key "
-             "are "
-             "derived. `KEY_hex` is the fp32 value as C99 `%a` prints it (`nan`, `inf`, `-inf`), so that runs can be "
-             "compared bit for bit. Keys that are absent were not measured.\n\n"
+             "# Metrics\n\nThis page lists every measurement of `--metrics-jsonl`, TensorBoard, the log line and "
+             "`report`.\n\n"
+             "The tables in `apps/metrics/metrics_schema.cpp` generate it by\n`{}`.\n\n"
+             "`--metrics-jsonl FILE` writes one JSON object per step, with these keys in this order. Rows without a "
+             "key "
+             "are\nderived. `KEY_hex` is the fp32 value as C99 `%a` prints it (`nan`, `inf`, `-inf`), for comparisons "
+             "bit for bit.\nAbsent keys were not measured.\n\n"
              "The first line of a run, and of a resumed run, also has `run`: `{{\"megalith\": VERSION, \"commit\": "
-             "COMMIT, "
-             "\"config\": {{FLAG: VALUE}}}}`. A run with `--skip-train` writes one line: `iteration`, `evaluation` "
-             "(`validation`), `consumed_samples`, `validation_loss` and `run`.\n",
+             "COMMIT,\n\"config\": {{FLAG: VALUE}}}}`. A run with `--skip-train` writes one line: `iteration`, "
+             "`evaluation`\n(`validation`), `consumed_samples`, `validation_loss` and `run`.\n",
              kMetricsUpdate) +
          table_of("A step", step_schema(), "", "") +
-         table_of("`experts`: arrays with an entry for each layer of experts", expert_schema(), "moe/", "_layer_N") +
+         table_of("`experts`: arrays with one entry per MoE layer", expert_schema(), "moe/", "_layer_N") +
          table_of("`offload`: sums over all ranks; `stages`: the rank in each stage that waited the longest",
                   offload_schema(), "offload/", "");
 }
@@ -62,7 +63,7 @@ std::string metrics_page() {
 TEST(MetricsPage, HasEveryRowOfTheSchema) {
   const std::string now = metrics_page();
   if (std::getenv("MEGALITH_UPDATE_DOCS") != nullptr) std::ofstream(kMetricsPage) << now;
-  EXPECT_TRUE(read_bytes(kMetricsPage) == now) << "docs/metrics.md is not what the schema says: run " << kMetricsUpdate;
+  EXPECT_TRUE(read_bytes(kMetricsPage) == now) << "docs/metrics.md differs from the schema; run " << kMetricsUpdate;
 }
 
 template <class Owner, class Column>

@@ -161,8 +161,8 @@ TEST_F(MetricsFile, ATornLastLineIsLeftOutWithAWarning) {
     ::testing::internal::CaptureStderr();
     EXPECT_THAT(iterations("m.jsonl"), ElementsAre(1));
     EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-              "[megalith] warning: m.jsonl:2: the last line is torn and left out: the run was ended while it wrote it, "
-              "or still writes\n");
+              "[megalith] warning: m.jsonl:2: the last line is incomplete and skipped: the run ended while writing it, "
+              "or is still writing\n");
   }
   ::testing::internal::CaptureStderr();
   write("m.jsonl", "{\"iteration\": 1}\n{\"iteration\": 2}");  // whole, but for its end
@@ -304,7 +304,7 @@ TEST_F(MetricsFile, OffloadIsAnObjectOfNumbers) {
 }
 
 TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {
-  const std::string remedy = "; report draws files of train --metrics-jsonl";
+  const std::string remedy = "; give a file of train --metrics-jsonl";
   write("m.jsonl", "");
   EXPECT_EQ(message_of([] { read_metrics("m.jsonl"); }),
             "exit 4: m.jsonl: expected at least one step, got none" + remedy);

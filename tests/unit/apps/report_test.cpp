@@ -174,7 +174,7 @@ TEST_F(Report, ShowsActivationsOnTheHost) {
   std::string page = test::rendered(report_page({run}));
   EXPECT_THAT(page, HasSubstr("<td class=\"n\">4.0 MiB</td><td class=\"n\">3.0 MiB</td><td class=\"n\">0.7500</td>"));
   EXPECT_THAT(page, HasSubstr("Moved to the host and back"));
-  EXPECT_THAT(page, Not(HasSubstr("Computing waited for copies")));  // none was timed
+  EXPECT_THAT(page, Not(HasSubstr("Compute waits for copies")));  // none was timed
   EXPECT_THAT(page, Not(HasSubstr("stage 0")));
   run.records[2].offload->stages = {{.wait_out = 0.002, .saving_bytes = 2 << 20, .saved_bytes = 1 << 20},
                                     {.saving_bytes = 4 << 20, .saved_bytes = 4 << 20, .saved_driver_bytes = 2 << 20}};
@@ -185,7 +185,7 @@ TEST_F(Report, ShowsActivationsOnTheHost) {
   MetricsRun other = small_run();
   other.path = "b.jsonl";
   page = test::rendered(report_page({run, other}));
-  EXPECT_THAT(page, HasSubstr("Computing waited for copies"));
+  EXPECT_THAT(page, HasSubstr("Compute waits for copies"));
   EXPECT_THAT(page, HasSubstr("<td>a&lt;b&gt;.jsonl</td>"));
 }
 

@@ -61,17 +61,18 @@ TEST_F(TokenizerFiles, StayWithTheCheckpoint) {
   EXPECT_EQ(newest().read_small_file("tokenizer.json"), text);
 
   std::filesystem::remove("t.json");
-  EXPECT_THAT(train(joined(flags, {"--train-iters", "3"}), 2),
-              HasSubstr("warning: --tokenizer-model t.json is not there: kept/step_0000002/tokenizer.json is taken\n"));
+  EXPECT_THAT(
+      train(joined(flags, {"--train-iters", "3"}), 2),
+      HasSubstr("warning: --tokenizer-model t.json does not exist; kept/step_0000002/tokenizer.json is used\n"));
   EXPECT_EQ(newest().state().step, 3);
   EXPECT_EQ(newest().read_small_file("tokenizer.json"), text);
 
   // The model and the tokenizer out of the checkpoint alone, on other ranks.
   const Words asked = joined(run_, {"--use-checkpoint-args", "--train-iters", "4"});
-  EXPECT_THAT(train(asked, 1), Not(HasSubstr("is not there")));
+  EXPECT_THAT(train(asked, 1), Not(HasSubstr("does not exist")));
   EXPECT_EQ(newest().state().step, 4);
   EXPECT_EQ(newest().read_small_file("tokenizer.json"), text);
-  EXPECT_THAT(train(joined(asked, {"--train-iters", "5"}), 2), Not(HasSubstr("is not there")));
+  EXPECT_THAT(train(joined(asked, {"--train-iters", "5"}), 2), Not(HasSubstr("does not exist")));
   EXPECT_EQ(newest().state().step, 5);
 
   std::filesystem::copy(kGoldenTokenizers + "llama3.json", "t.json");
@@ -88,7 +89,8 @@ TEST_F(TokenizerFiles, OfAFolderStayWithTheCheckpointToo) {
   EXPECT_THAT(train(joined(flags, {"2"})), Not(HasSubstr("exit")));
   EXPECT_EQ(newest().small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
   std::filesystem::remove("hf/tokenizer.json");  // the folder stays
-  EXPECT_THAT(train(joined(flags, {"3"})), HasSubstr("--tokenizer-model hf is not there: kept/step_0000002/tokenizer"));
+  EXPECT_THAT(train(joined(flags, {"3"})),
+              HasSubstr("--tokenizer-model hf does not exist; kept/step_0000002/tokenizer"));
   std::filesystem::remove_all("hf");
   EXPECT_THAT(train(joined(flags, {"4"})), Not(HasSubstr("exit")));
   EXPECT_EQ(newest().state().step, 4);

@@ -166,9 +166,9 @@ TEST(ExpertsForecast, IsATable) {
   const Forecast two = make_forecast(options, 8, {.rates = &rates});
   const std::string text = printed(experts_table(options, two));
   EXPECT_THAT(text, testing::AllOf(testing::StartsWith("experts: 2 of 8 on a rank (etp 1 x ep 4, 1 copy)\n"),
-                                   HasSubstr("tokens that arrive                     59, room for 128\n"),
-                                   HasSubstr("rows of its experts                    64, room for 128\n"),
-                                   HasSubstr("  stage 1\n    forward, dispatch"), HasSubstr("ms a step\n")));
+                                   HasSubstr("tokens that arrive                     59, capacity 128\n"),
+                                   HasSubstr("rows of its experts                    64, capacity 128\n"),
+                                   HasSubstr("  stage 1\n    forward, dispatch"), HasSubstr("ms per step\n")));
   const Options whole = complete(flags(1), 8);
   EXPECT_TRUE(experts_table(whole, make_forecast(whole, 8, {})).rows.empty());
 }
@@ -200,7 +200,7 @@ TEST(ExpertsForecast, IsWeighedAmongLayouts) {
     return std::ranges::find(suggestion.flags, "--pipeline-model-parallel-size") == suggestion.flags.end();
   });
   EXPECT_THAT(first->flags, testing::Contains("--expert-model-parallel-size"));
-  EXPECT_GT(suggest(3, 1).dropped.at("heads, width, layers, experts or batch do not divide"), 0);
+  EXPECT_GT(suggest(3, 1).dropped.at("heads, hidden size, layers, experts or batch size do not divide"), 0);
 }
 
 // As the comments of the configurations say.

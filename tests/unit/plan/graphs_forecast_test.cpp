@@ -44,7 +44,7 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
               testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
   options.device = DeviceType::kCuda;
   EXPECT_THAT(printed(graphs_table(gpu, options, "")),
-              testing::HasSubstr(fmt::format("\n  nodes of a GPU, about {:>16}\n", gpu.nodes)));
+              testing::HasSubstr(fmt::format("\n  nodes on a GPU, about {:>16}\n", gpu.nodes)));
 }
 
 // Layers that are recomputed whole have neither attention nor an MLP alone; the rest of a stage has.
@@ -66,8 +66,8 @@ TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
   check(recomputed("uniform", "1"));
   for (const char* method : {"block", "uniform"}) {
     EXPECT_EQ(error_of(ExitCode::kUsage, [&] { check(both + recomputed(method, "2")); }),
-              "--cuda-graph-modules: expected modules that run apart in a layer of some rank, got attn, which none "
-              "captures; leave out attn, or use layer, which also holds layers that are recomputed whole");
+              "--cuda-graph-modules: expected modules that run separately in a layer of some rank, got attn, which no "
+              "rank captures; remove attn, or use layer, which also captures fully recomputed layers");
   }
   const Words experts = words("--num-experts 4 --moe-router-topk 2 --swiglu --disable-bias-linear");
   check(experts + Words{"--cuda-graph-modules", "attn", "moe"});

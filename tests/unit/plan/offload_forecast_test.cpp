@@ -53,8 +53,8 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(slots(some), 0);
   EXPECT_EQ(slots(none), 0);
   EXPECT_THAT(printed_offload(none), HasSubstr("stays: its copies would not overlap with computation"));
-  EXPECT_THAT(said_offload(some), HasSubstr("; by forecast "));
-  EXPECT_THAT(printed_offload(some), HasSubstr("\n  by forecast "));
+  EXPECT_THAT(said_offload(some), HasSubstr("; forecast per microbatch: "));
+  EXPECT_THAT(printed_offload(some), HasSubstr("\n  forecast per microbatch: "));
   EXPECT_FALSE(none.offload.forecast);
   EXPECT_NEAR(some.offload.forecast->copy_out, some.offload.used_bytes / 2e9, 1e-9);
   EXPECT_GT(some.offload.forecast->step, 0);

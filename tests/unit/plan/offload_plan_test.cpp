@@ -212,20 +212,20 @@ TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
   const std::string text = printed_offload(plans);
-  EXPECT_THAT(text, HasSubstr("kept activations of a microbatch per rank\n"));
+  EXPECT_THAT(text, HasSubstr("kept activations per microbatch and rank\n"));
   EXPECT_THAT(text, HasSubstr("layers 0-2        moves"));
   EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
-  EXPECT_THAT(text, HasSubstr("  of no kind that moves  "));
+  EXPECT_THAT(text, HasSubstr("  of other kinds  "));
   EXPECT_THAT(text, HasSubstr("R = "));
   EXPECT_THAT(said_offload(plans), HasSubstr("act of layers 0-2; 3 slots"));
-  EXPECT_THAT(said_offload(plans), Not(HasSubstr("by forecast")));  // without rates
+  EXPECT_THAT(said_offload(plans), Not(HasSubstr("forecast per microbatch")));  // without rates
 }
 
 TEST(OffloadPlan, TheListOfActionsBeginsWithTheTable) {
   const Options options = complete(plan_flags() + offload({"act:0-1"}), 1);
   const std::string text = printed_actions(options, run_config(options, 1));
-  EXPECT_THAT(text, ::testing::StartsWith("kept activations of a microbatch per rank\n"));
-  for (const char* const part : {"layers 0-1        moves", "saved, fullest moment", "R = ", "host memory, pinned",
+  EXPECT_THAT(text, ::testing::StartsWith("kept activations per microbatch and rank\n"));
+  for (const char* const part : {"layers 0-1        moves", "saved, peak memory", "R = ", "host memory, pinned",
                                  "\nslot 0: chunk 0, layer 0 ", "offload chunk 0 microbatch 0 slot 0"})
     EXPECT_THAT(text, HasSubstr(part));
 }
@@ -247,8 +247,8 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
                   .wait_back = 0.001};
   const OffloadStats cpu = measured_offload(plans, step, std::nullopt);
   const std::string blocks =
-      "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; computing waited "
-      "0.00 and 1.00; saves 39.00 MiB for 40.00 away at the fullest moment (R = 0.9750)";
+      "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; compute waited 0.00 and "
+      "1.00; saves 39.00 of 40.00 MiB at peak memory (R = 0.9750)";
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
   const OffloadStats gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
@@ -262,10 +262,9 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_misplaced(ranks), "");
   ranks[1].nodes.last = 0;
   ranks[2].near_node = 0;
-  EXPECT_EQ(
-      said_misplaced(ranks),
-      "activations on the host of 2 ranks, first rank 1: expected memory of the GPU's NUMA node 1, got nodes 1 and "
-      "0; copies are slower: free memory of that node, and let the process run on its CPUs");
+  EXPECT_EQ(said_misplaced(ranks),
+            "activations on the host of 2 ranks, first rank 1: expected memory of the GPU's NUMA node 1, got nodes 1 "
+            "and 0; copies are slower; free memory of that node and run the process on its CPUs");
   // An evaluation takes more than what is left of the step.
   plans.evaluate.live_bytes = 70 << 20;
   plans.evaluate.peak_bytes = 80 << 20;

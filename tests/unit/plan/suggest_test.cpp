@@ -168,7 +168,7 @@ TEST(Suggest, KeepsWithinTheMemory) {
   EXPECT_LT(listed, plenty.best.size());
   const Suggestions none = suggest(rates, 1000, 4);
   EXPECT_TRUE(none.best.empty());
-  EXPECT_GT(none.dropped.at("need more memory, even where all layers are recomputed"), 0);
+  EXPECT_GT(none.dropped.at("need more memory, even with full recomputation"), 0);
 }
 
 TEST(Suggest, GradientsOfSlotsAskForASlot) {

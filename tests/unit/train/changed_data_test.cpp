@@ -84,7 +84,7 @@ TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {
     EXPECT_EQ(error.code(), ExitCode::kFormat);
     EXPECT_THAT(error.what(),
                 testing::AllOf(testing::HasSubstr(change.problem),
-                               testing::EndsWith("; the run ends after step 4, which is right and saved")));
+                               testing::EndsWith("; the run ends after step 4, which is valid and saved")));
   }
   EXPECT_TRUE(fs::exists(scratch.path("c/step_0000004")));
   fs::copy(scratch.path("before"), file, fs::copy_options::overwrite_existing);

@@ -203,8 +203,8 @@ TEST_F(CudaTraining, ARunTooLargeForTheDeviceNamesItsOwnersAndTheRemedy) {
   } catch (const Error& error) {
     const std::string text = error.what();
     EXPECT_EQ(error.code(), ExitCode::kOutOfMemory) << text;
-    for (const char* part :
-         {"memory of the GPU: ", " GiB, free of ", "a forecast of ", " GiB (optimizer ", "--micro-batch-size"})
+    for (const char* part : {"memory of the GPU: ", " GiB, the free memory of ", "a forecast of ", " GiB (optimizer ",
+                             "--micro-batch-size"})
       EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
   }
   EXPECT_EQ(train({.flags = cuda({"--train-iters", "1"})}).losses.size(), 1u) << "the device is left unusable";

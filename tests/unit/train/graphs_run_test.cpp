@@ -130,7 +130,7 @@ TEST(GraphedRun, WarmUpThatLeavesNoStepIsTold) {
   testing::internal::CaptureStderr();
   train({.flags = {"--train-iters", "2", "--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("graphs: none was captured, no step was left behind --cuda-graph-warmup-steps 2"));
+              HasSubstr("graphs: none was captured, as no step followed --cuda-graph-warmup-steps 2"));
 }
 
 // Once, behind the step that captures. The CPU's graphs take no memory of their own.
@@ -249,10 +249,11 @@ TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
     }
     ASSERT_NE(broken, nullptr);
     const Tensor weight = std::exchange(broken->weight, Tensor{});
-    EXPECT_THAT(by_hand.failing_step(),
-                AllOf(HasSubstr(fmt::format(
-                          "capture of what no graph holds, in segment layer {} mlp, forward after op ", rank.stage())),
-                      HasSubstr("all graphs were dropped")));
+    EXPECT_THAT(
+        by_hand.failing_step(),
+        AllOf(HasSubstr(fmt::format("capture of work outside of graphs, in segment layer {} mlp, forward after op ",
+                                    rank.stage())),
+              HasSubstr("all graphs were dropped")));
     broken->weight = weight;
     EXPECT_EQ(rank.graphs->stats().graphs, 0);
     EXPECT_FALSE(rank.streams.compute.capturing());

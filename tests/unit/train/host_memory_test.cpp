@@ -88,7 +88,7 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   check(0);  // not known
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(4 * kGib); }),
               AllOf(StartsWith("--offload-modules: memory of host "),
-                    HasSubstr("expected at most the 4.00 GiB that it can give, got a forecast of 5.00 GiB for kept "
+                    HasSubstr("expected at most 4.00 GiB, its available memory, got a forecast of 5.00 GiB for kept "
                               "activations of 2 ranks, 3.00 of rank 2; name fewer kinds or layers, or lower "
                               "--activation-offload-fraction or --offload-mb-per-layer")));
   check(8 * kGib, kGib);
@@ -142,8 +142,8 @@ TEST(GpuMemory, OfRanksThatShareOneIsCheckedTogether) {
   };
   check(3 * kGib);
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(3 * kGib - 1); }),
-              HasSubstr("memory of GPU 0000:1B:00.0 of a: expected a run of at most 3.00 GiB, free of 4.00, got a "
-                        "forecast of 3.00 GiB for the 2 ranks that share it, 1.00 of this one (activations and "
+              HasSubstr("memory of GPU 0000:1B:00.0 of a: expected at most 3.00 GiB, the free memory of 4.00, "
+                        "got a forecast of 3.00 GiB for the 2 ranks that share it, 1.00 of this one (activations and "
                         "temporaries 1.00); lower --micro-batch-size"));
 }
 

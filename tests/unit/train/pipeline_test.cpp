@@ -174,15 +174,14 @@ TEST(Pipeline, SizesThatDoNotFitAreRefusedWithThoseThatDo) {
             "remove --num-layers-per-virtual-pipeline-stage");
   EXPECT_EQ(refused(stages(2) + Words{"--pipeline-model-parallel-layout", "Ett|t*3L"}, 2),
             "--pipeline-model-parallel-layout and --num-layers: expected 4 t for --num-layers, got 5");
-  EXPECT_EQ(
-      refused(stages(2) +
-                  Words{"--pipeline-model-parallel-layout", "Ett|ttL", "--num-virtual-stages-per-pipeline-rank", "2"},
-              2),
-      "--pipeline-model-parallel-layout and --num-virtual-stages-per-pipeline-rank: expected one of them, got both; "
-      "the layout says which layers each stage holds: remove the other flag");
+  EXPECT_EQ(refused(stages(2) + Words{"--pipeline-model-parallel-layout", "Ett|ttL",
+                                      "--num-virtual-stages-per-pipeline-rank", "2"},
+                    2),
+            "--pipeline-model-parallel-layout and --num-virtual-stages-per-pipeline-rank: expected one of them, got "
+            "both; remove the other flag, as the layout already assigns the layers");
   EXPECT_EQ(refused(stages(3) + Words{"--pipeline-model-parallel-layout", "Ett||ttL"}, 3),
             "--pipeline-model-parallel-layout: expected a layer, the embedding or the loss on each stage, got none on "
-            "stage 1; give it a t, or lower --pipeline-model-parallel-size");
+            "stage 1; add a t to this stage, or lower --pipeline-model-parallel-size");
 }
 
 // Before the first step of a GPU: everything runs once, with graphs a microbatch once more, and nothing of it

@@ -127,7 +127,7 @@ TEST_P(ResumedData, ReadsOnWithoutRepeats) {
     EXPECT_FALSE(one_epoch);
     EXPECT_THAT(log, HasSubstr("warning: training data change their order after sample " + std::to_string(consumed) +
                                ": it was built for " + std::to_string(built) + " samples, and the run now ends after " +
-                               std::to_string(end) + ", which takes other epochs. All epochs are shuffled again, as "));
+                               std::to_string(end) + ", which needs other epochs. All epochs are shuffled again, as "));
   }
   EXPECT_THAT(read_bytes(folder_ / "c/step_0000012/state.json"),
               HasSubstr("\"data_order_samples\": " + std::to_string(order)));
@@ -179,7 +179,7 @@ TEST(StepSamples, TrainingNeverBeginsAgainAndEvaluationDoes) {
     EXPECT_EQ(again, expected);
     samples.validation(20, 1);
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
-                testing::EndsWith("evaluations have read all 20 validation samples and begin with the first again\n"));
+                testing::EndsWith("evaluations have read all 20 validation samples and restart with the first\n"));
   });
 }
 

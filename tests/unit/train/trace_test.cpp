@@ -127,7 +127,7 @@ TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
   testing::internal::CaptureStderr();
   train({.flags = window(path, 50, 52)});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("--trace " + path + ": not written, no step of [50, 52) was run"));
+              HasSubstr("--trace " + path + ": not written, as no step of [50, 52) ran"));
   EXPECT_FALSE(std::ifstream(path).is_open());
 }
 

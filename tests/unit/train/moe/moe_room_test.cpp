@@ -221,7 +221,7 @@ TEST(MoeRoom, MoreRoomIsCheckedAgainstTheHost) {
   const std::size_t needed = free.ranks[0].host_planned + free.ranks[1].host_planned;
   EXPECT_THAT(run_with(needed).regrows, ElementsAre(0, 1, 1, 1, 1));
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { run_with(needed - 1); }),
-              testing::AllOf(HasSubstr("step 2 needed room on a rank for at least"),
+              testing::AllOf(HasSubstr("step 2 needed capacity on a rank for at least"),
                              HasSubstr("--offload-modules: memory of host ")));
 }
 
@@ -240,8 +240,8 @@ TEST(MoeRoom, NoMemoryForMoreRoomEndsTheRunAndNamesTheFlag) {
   }
   EXPECT_GT(faults_fired(), 0);
   disarm_faults();
-  EXPECT_THAT(message, testing::AllOf(HasSubstr("step 2 needed room on a rank for at least"), HasSubstr("1024 rows"),
-                                      HasSubstr("--moe-expert-rank-capacity-factor 2.200")));
+  EXPECT_THAT(message, testing::AllOf(HasSubstr("step 2 needed capacity on a rank for at least"),
+                                      HasSubstr("1024 rows"), HasSubstr("--moe-expert-rank-capacity-factor 2.200")));
 }
 
 }  // namespace
