@@ -1,5 +1,5 @@
 // Options of a user, by section. apps/flags/flags.cpp sets them from defaults, --config files and the command line;
-// each field is named after its flag. The header of a section has its fields: a file includes only the sections that it
+// each field is named after its flag. The header of a section has its fields. A file includes only the sections that it
 // reads, so that a new field rebuilds no other file.
 #pragma once
 

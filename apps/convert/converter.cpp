@@ -37,8 +37,8 @@ std::string summary(const std::string& path, const ModelConfig& model, const std
                      name_of(model.params_dtype), rest);
 }
 
-// Tokenizer of a converted checkpoint: the tokenizer of the flags, else tokenizer.json next to the weights, else none,
-// where text is ids and the last id ends documents.
+// Tokenizer of a converted checkpoint: the flags' tokenizer, else tokenizer.json next to the weights, else none.
+// Without a tokenizer, text is ids, and the last id ends documents.
 RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const std::string& folder = command_line.checkpoint.load;
   const std::string beside = folder + "/tokenizer.json";

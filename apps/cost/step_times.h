@@ -42,8 +42,8 @@ struct StepTimes {
     double backward_weight = 0;
   };
   std::vector<Chunk> chunks;
-  // Seconds of the compute stream outside of the chunks: waits for the weights of the previous step, other time up to
-  // the sum of the norm over all ranks, and time after it.
+  // Seconds of the compute stream outside of the chunks: waits for the previous step's weights, other time up to the
+  // sum of the norm, and time after it.
   double wait_parameters = 0;
   double before_norm = 0;
   double after_norm = 0;

@@ -50,8 +50,8 @@ struct Forecast {
 
 struct ForecastSpec {
   const Rates* rates = nullptr;
-  // Of stages with equal parts, records only the first. It keeps most activations if earlier stages warm up with more
-  // microbatches (not in a V schedule).
+  // Records only the first of several stages with equal parts. It keeps most activations if earlier stages warm up with
+  // more microbatches (not in a V schedule).
   bool one_of_alike = false;
   // Microbatches of all stages together; longer schedules are recorded in part (record_step).
   std::int64_t most_recorded = 16'384;

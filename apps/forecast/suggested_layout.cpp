@@ -107,8 +107,8 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
          rates_.host.bandwidth;
 }
 
-// Lower bound for the last and a mean stage: it works for each microbatch, and waits at least for one microbatch (of a
-// chunk, or a third with delayed weight gradients) of each other stage. Hidden collectives slow the work down.
+// Lower bound for the last and a mean stage. It works for each microbatch, and waits for at least one microbatch of
+// each other stage: of a chunk, or a third with delayed weight gradients. Hidden collectives slow the work down.
 double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity recompute) {
   constexpr double kAlike = 0.995;  // a step's first microbatch and last layers differ by an op
   constexpr double kHead = 0.8;     // minimum fraction of both ends

@@ -1,9 +1,8 @@
 // TensorBoard event files (--tensorboard-dir) with Megatron's tags, on rank 0. Each step has loss, learning rate, batch
 // size, gradient norm, time, throughput, memory and validation losses. Steps with a log line also have ExpertLoad of
 // each MoE layer ("moe/load_max_layer_3"). Runs with offload have StepMetrics::offload, with maximum times if copies
-// were timed ("offload/copy_out_seconds"). The main tags are also written by consumed samples ("lm loss vs samples"),
-// to a second file in the folder "by-samples": TensorBoard shows it as a separate run, since all tags of a folder share
-// one step number.
+// were timed ("offload/copy_out_seconds"). The main tags are also written by consumed samples ("lm loss vs samples").
+// They are in the folder "by-samples", a separate run of TensorBoard, since all tags of a folder share one step number.
 //
 // A run's files begin with a session start, at which TensorBoard drops the points of earlier files from that step.
 // Points that a killed run wrote after its last checkpoint thus appear once.

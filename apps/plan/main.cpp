@@ -1,5 +1,5 @@
-// plan: forecast of a run on any number of ranks without running it: layout, parameters, memory by owner, FLOPs,
-// communication, and with a machine's rates the time of a step or the fastest layouts.
+// plan: forecast of a run on any number of ranks without running it. It prints layout, parameters, memory by owner,
+// FLOPs and communication, and with a machine's rates the time of a step or the fastest layouts.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -178,7 +178,7 @@ void record_second_step(const Options& options, const RunConfig& config, const M
 }
 
 // Nodes of a captured op: one on the CPU. On a GPU an op is one kernel, except these; cuDNN's attention has about 8
-// (tests/bench/RESULTS.md). The split kernels of cuBLASLt are unknown ahead of its choice: graphs of Llama 1B have 576
+// (tests/bench/RESULTS.md). Split kernels of cuBLASLt are unknown ahead of its choice. Graphs of Llama 1B have 576
 // nodes where this rule gives 528, those of Llama 3 8B 1,248 where it gives 1,056.
 std::int64_t nodes_of(std::string_view op, DeviceType device) {
   if (device != DeviceType::kCuda) return 1;

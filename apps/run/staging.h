@@ -1,5 +1,5 @@
-// Transfer of a step between host and device: the samples that streams read and the report that they write, in pinned
-// memory that pending steps use in turn.
+// Transfer of a step between host and device: samples for the streams and the report of the streams. Pending steps use
+// its pinned memory in turn.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Warmup and graphs of a step: the work ahead of the first step, the steps that capture and replay, the signature of
-// graphs, and captures ahead of a step.
+// Warmup and graphs of a step: work ahead of the first step, choice of the steps that capture and replay, signature of
+// graphs, captures ahead of a step.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Choice of cuBLASLt's algorithms ahead of the first step, equal on all ranks: those of the checkpoint, else those in
-// the user's cache file, else the fastest that the first replica of each pipeline stage measures.
+// Choice of cuBLASLt's algorithms ahead of the first step, equal on all ranks. They come from the checkpoint, else from
+// the user's cache file, else from measurements of the first replica of each pipeline stage.
 #pragma once
 
 #include "apps/run/step.h"

@@ -30,8 +30,8 @@ struct RunSetup {
 };
 // Setup without plans. `options` is complete except for the vocabulary size, which the tokenizer gives.
 RunSetup load_run(const Options& options, int rank, int world, FoundCheckpoint found = {});
-// Sets options.machine, equal on all ranks: host memory per rank, and if GPUs that may exchange rows of experts by flex
-// all read each other's memory. Collective.
+// Sets options.machine, equal on all ranks: host memory per rank, and if GPUs that exchange rows of experts can read
+// each other's memory. Collective.
 void find_machine(RunSetup& setup, Communicator& world);
 void plan_run(RunSetup& setup, int rank);
 // Calls load_run and plan_run for one rank.

@@ -114,9 +114,9 @@ bool Trainer::ends_for(std::string problem) {
   return !failure_.message.empty();
 }
 
-// Starts a step. Its update waits for the result of the previous step: after a skipped step the parameters are
-// unchanged, so that the step can run again to find the reason, or with more capacity for rows. Computation never waits
-// for the host.
+// Starts a step. Its update waits for the result of the previous step. After a skipped step the parameters are thus
+// unchanged, and the step can run again to find the reason, or with more capacity for rows. Computation never waits for
+// the host.
 void Trainer::start_step() {
   fault_point("step.begin");
   const auto previous_updated = [this] {

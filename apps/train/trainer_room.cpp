@@ -1,6 +1,6 @@
-// Changes of the memory plan between two steps: more capacity for rows of experts, whose step or evaluation runs again,
-// and the next stage of --rampup-batch-size. Between two steps this memory has no valid content, and weights stay in
-// place.
+// Changes of the memory plan between two steps: more capacity for rows of experts, with a rerun of their step or
+// evaluation, and the next stage of --rampup-batch-size. Between two steps this memory has no valid content, and
+// weights stay in place.
 #include <fmt/format.h>
 
 #include <utility>

@@ -1,5 +1,5 @@
 // File of records that grows during a run while other programs read it. If a write fails, for example on a full disk,
-// the rest is kept and written first the next time, so that all records are complete and in order.
+// the rest is kept and written first the next time. All records are thus complete and in order.
 #pragma once
 
 #include <cstdint>
