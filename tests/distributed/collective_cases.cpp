@@ -166,7 +166,7 @@ void check_all_reduce(Communicator& world, const CollectiveForm& form) {
   Rig rig(form);
   const AbortOnUnwind guard(world);
   for_all_dtypes_and_sizes([&]<class T>(std::int64_t n) { all_reduce_case<T>(world, rig, n); });
-  if (form.device == DeviceType::kCuda) {  // NCCL moves large messages in another way
+  if (form.device == DeviceType::kCuda) {  // NCCL uses another protocol for large messages
     all_reduce_case<float>(world, rig, 5'000'011);
     all_reduce_case<bf16>(world, rig, 5'000'011);
   }
@@ -281,7 +281,7 @@ void check_concurrent_groups(Communicator& world, const CollectiveForm& form) {
     on_b.back().upload(b);
   }
   for (int round = 0; round < kRounds; ++round) {
-    // The host enqueues in an order of its own on each rank.
+    // The host enqueues in a different order on each rank.
     const auto index = static_cast<std::size_t>(round);
     if ((round + world.rank()) % 2 == 0) launch(a, AllReduce{.group = *first, .buffer = on_a[index].tensor()});
     launch(b, AllReduce{.group = *second, .buffer = on_b[index].tensor(), .op = ReduceOp::kMax});

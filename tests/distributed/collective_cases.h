@@ -14,8 +14,8 @@ void check_reduce_scatter(Communicator& world, const CollectiveForm& form);     
 void check_all_gather(Communicator& world, const CollectiveForm& form);              // also from out's own part
 void check_all_to_all(Communicator& world, const CollectiveForm& form);              // equal counts
 void check_all_to_all_v(Communicator& world, const CollectiveForm& form);            // counts that differ, some zero
-void check_shift(Communicator& world, const CollectiveForm& form);                   // by every step
-void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form);  // one behind the other
+void check_shift(Communicator& world, const CollectiveForm& form);                   // for each shift distance
+void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form);  // one after the other
 void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form);    // in several rounds, added to
 void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& form);
 void check_broadcast(Communicator& world, const CollectiveForm& form);     // from every root
@@ -25,7 +25,7 @@ void check_split(Communicator& world,
                  const CollectiveForm& form);  // groups of several sizes and orders, one inside another
 void check_concurrent_groups(Communicator& world,
                              const CollectiveForm& form);  // two groups on two streams at the same time
-void check_refused_calls(Communicator& world, const CollectiveForm& form);  // a refused call leaves the group usable
+void check_refused_calls(Communicator& world, const CollectiveForm& form);  // a rejected call leaves the group usable
 void check_stats(Communicator& world, const CollectiveForm& form);
 
 }  // namespace megalith::test

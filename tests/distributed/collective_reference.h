@@ -1,4 +1,4 @@
-// What collectives must give, element by element, in the order of the ranks.
+// Expected results of collectives, element by element, in the order of the ranks.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -20,8 +20,8 @@
 
 namespace megalith::test {
 
-// On which device, and whether each call is captured and replayed. On CUDA values are small integers, so that sums are
-// exact in every order; on the CPU the order of a sum shows.
+// Device of the case, and whether each call is captured and replayed. On CUDA, values are small integers with exact
+// sums in every order. On the CPU the order of a sum is visible.
 struct CollectiveForm {
   DeviceType device = DeviceType::kCpu;
   bool captured = false;
@@ -40,8 +40,8 @@ inline constexpr DType kDTypeOf<std::int32_t> = DType::kInt32;
 template <>
 inline constexpr DType kDTypeOf<std::int64_t> = DType::kInt64;
 
-// Element i of a rank's data. Of magnitudes from 2^-8 to 2^7, so that the order of a floating-point sum matters, or
-// integers from -16 to 15.
+// Element i of a rank's data. Magnitudes from 2^-8 to 2^7 make the order of a floating-point sum visible; on CUDA the
+// values are integers from -16 to 15.
 template <class T>
 T value(const CollectiveForm& form, int rank, std::int64_t i) {
   std::uint64_t h =
@@ -63,7 +63,7 @@ T value(const CollectiveForm& form, int rank, std::int64_t i) {
   }
 }
 
-// Host values, and on CUDA device memory beside them; Rig::run copies to and fro. Unset bytes are 0xA5.
+// Host values and, on CUDA, their device copies, which Rig::run transfers in both directions. Unset bytes are 0xA5.
 template <class T>
 class Buffer {
  public:
@@ -105,7 +105,7 @@ class Rig {
 
   const CollectiveForm& form() const { return form_; }
   Stream& stream() { return stream_; }
-  int runs() const { return form_.captured ? 2 : 1; }  // of what run() is given
+  int runs() const { return form_.captured ? 2 : 1; }  // number of runs of the calls given to run()
 
   template <class T>
   Buffer<T> empty(std::int64_t n) const {

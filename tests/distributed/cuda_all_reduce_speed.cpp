@@ -1,6 +1,6 @@
 // All-reduce among GPUs: mpirun -np N cuda_all_reduce_speed
-// Bus bandwidth, bytes * 2 (N-1)/N per second, of fp32 buffers from 1 MiB to 1 GiB; then a 256 MiB buffer beside matrix
-// products on another stream. Means over many calls in a row, of the slowest rank.
+// Prints bus bandwidth, bytes * 2 (N-1)/N per second, of fp32 buffers from 1 MiB to 1 GiB. A 256 MiB buffer follows,
+// concurrently with matrix products on another stream. Figures are means over many calls, of the slowest rank.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace megalith;
 
-// Of one call, on the slowest rank. `work` enqueues, `end` waits.
+// Seconds of one call on the slowest rank. `work` enqueues, `end` waits.
 template <class Work, class End>
 double seconds(Communicator& world, int calls, Work work, End end) {
   work();

@@ -1,5 +1,5 @@
-// Ranks that pull each other's rows, here two of one GPU on a stream each: nothing but their meetings orders what one
-// writes and the other reads.
+// Tests of ranks that pull each other's rows, here two on one GPU with a stream each. Only their meetings order the
+// writes of one rank and the reads of the other.
 #include <gtest/gtest.h>
 
 #include <algorithm>

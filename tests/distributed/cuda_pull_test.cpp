@@ -28,7 +28,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::int64_t kTokens = 300;
 
-// The ranks' memory, one behind the other.
+// Memory of the ranks, contiguous in rank order.
 struct Ranks {
   Kinds kinds;
   std::int64_t arrived = 0;
@@ -67,10 +67,10 @@ struct Ranks {
     return {op, used};
   }
 
-  std::size_t bytes = 0;  // of a rank
+  std::size_t bytes = 0;  // per rank
 };
 
-// All but the rooms, which the CPU has no use for.
+// Initial memory without the padded buffers, which the CPU does not use.
 Bytes start_of(const Ranks& ranks, const std::vector<std::int32_t>& sends) {
   Bytes all(static_cast<std::size_t>(ranks.size()) * ranks.bytes);
   std::uint64_t state = 1;
@@ -105,7 +105,7 @@ class Pull : public testing::Test {
     if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  // There and back. `padded`: through the rooms, whose parts copies pass on.
+  // Sends and returns rows. `padded`: through the padded buffers, whose parts are forwarded by copies.
   void check(const Ranks& ranks, const std::vector<std::int32_t>& sends, bool padded) {
     Bytes want = start_of(ranks, sends);
     Stream stream(DeviceType::kCuda, "pull");
@@ -151,9 +151,9 @@ class Pull : public testing::Test {
 
   void check_all(bool padded) {
     for (const Kinds& kinds :
-         {Kinds{{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}},  // by bulk copies, in two parts a row
+         {Kinds{{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}},  // bulk copies, in two parts a row
           Kinds{{DType::kBf16, 2056}, {DType::kInt32, 2}, {DType::kFp32, 12}},
-          Kinds{{DType::kBf16, 2056}, {DType::kInt32, 6}, {DType::kFp32, 9}},  // by registers
+          Kinds{{DType::kBf16, 2056}, {DType::kInt32, 6}, {DType::kFp32, 9}},  // register copies
           Kinds{{DType::kUint8, 7}, {DType::kBf16, 1029}, {DType::kFp32, 37}}, Kinds{{DType::kInt32, 16}}}) {
       for (const int size : {1, 2, 5}) {
         for (const std::int64_t room : {size * kTokens, kTokens / 3})

@@ -15,7 +15,7 @@ namespace megalith::test {
 
 namespace {
 
-constexpr std::int64_t kTokens = 50;  // of a rank: what index names, and what goes to one rank at most
+constexpr std::int64_t kTokens = 50;  // per rank: bound of index, and of rows for one rank
 
 enum class Load { kMixed, kEmptyRanks, kOneRank, kNone };
 
@@ -58,7 +58,7 @@ std::uint8_t byte_of(int rank, int round, std::size_t tensor, std::int64_t token
   return value<std::uint8_t>({}, 1, number);
 }
 
-// Memory of one rank: what others may read lies in `shared`.
+// Memory of one rank; tensors that others may read are in `shared`.
 class Exchange {
  public:
   Exchange(Communicator& group, Rig& rig, const Kinds& kinds, std::int64_t room)
@@ -127,7 +127,7 @@ class Exchange {
     for (const Columns& kind : kinds_) bytes += aligned(rows * kind.bytes());
     return bytes;
   }
-  // Where a tensor of shared_ or home_ lies among their values.
+  // Offset of a tensor of shared_ or home_ among their values.
   template <class T>
   T* place(Buffer<std::uint8_t>& buffer, const Tensor& x) {
     return reinterpret_cast<T*>(buffer.values.data() + (x.as<std::byte>() - buffer.tensor().as<std::byte>()));
@@ -153,7 +153,7 @@ class Exchange {
     sends_.upload(rig_.stream());
   }
 
-  // Rows of `from` for `to` have lain behind those of ranks below; only the first arrived_ have room.
+  // Rows of `from` for `to` follow those of lower ranks; only the first arrived_ are within the capacity.
   void compare(Load load, int round) {
     for (int from = 0; from < group_.size(); ++from) {
       for (int to = 0; to < group_.size(); ++to) {
@@ -197,7 +197,7 @@ class Exchange {
   std::vector<std::uint8_t> want_shared_, want_home_;
 };
 
-// One chunk of a warp and several, whole packs and not; sorted and not.
+// One chunk of a warp and several; full packs and partial ones; sorted and unsorted.
 const Kinds kLayer = {{DType::kBf16, 2056}, {DType::kInt32, 2}, {DType::kFp32, 8}};
 const Kinds kPacks = {{DType::kBf16, 2056}, {DType::kInt32, 4}, {DType::kFp32, 8}};
 const Kinds kOdd = {{DType::kUint8, 7}, {DType::kBf16, 4099}, {DType::kFp32, 37}};

@@ -6,8 +6,8 @@
 
 namespace megalith::test {
 
-// There and back, with other counts in each run of one capture: some zero, ranks without rows, all rows to one rank,
-// more than there is room for.
+// Checks send and return with other counts in each run of one capture. Some counts are zero, some ranks have no rows,
+// one rank gets all rows, or rows exceed the capacity.
 void check_exchange_rows(Communicator& world, const CollectiveForm& form);
 // The same of GPUs that read each other's memory; on the CPU there are none.
 void check_exchange_of_shared_memory(Communicator& world, const CollectiveForm& form);

@@ -1,4 +1,4 @@
-// Cases of messages between two ranks, calls of the host, and refused calls.
+// Cases of messages between two ranks, calls of the host, and rejected calls.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -25,7 +25,7 @@ using namespace megalith::test;
 
 class Collectives : public testing::TestWithParam<bool> {
  public:
-  static Communicator* world;  // of main
+  static Communicator* world;  // set by main
   static megalith::DeviceType device;
 
  protected:
@@ -111,7 +111,7 @@ TEST(CallsBesideReplays, OfOneGroup) {
   buffer.download(stream);
   stream.synchronize();
   EXPECT_THAT(buffer.values, testing::Each(std::pow(world.size(), kCalls - 1)));
-  const bool off = std::getenv("NCCL_GRAPH_MIXING_SUPPORT") != nullptr;  // as one of the tests sets it
+  const bool off = std::getenv("NCCL_GRAPH_MIXING_SUPPORT") != nullptr;  // set by one of the tests
   EXPECT_EQ(apart, off && form.device == megalith::DeviceType::kCuda && world.size() > 1);
   EXPECT_EQ(group->stats().graph_calls, apart ? 1 + 2 * kRounds : 0);
 }

@@ -1,7 +1,7 @@
 // Random draws of layouts and features (tests/unit/train/draws.h) on the ranks of a world, many in one start:
 //   SEED=1 MEGALITH_DRAWS=100 mpirun -np 4 mpi_draws [--device=cuda] [GoogleTest's flags]
-// Each against the plain run of its class, in bits: losses, norms, weights and optimizer state. Exit code 77, for a
-// skipped test, where ranks outnumber GPUs.
+// Each is compared bitwise with the plain run of its class: losses, norms, weights and optimizer state.
+// The exit code is 77, for a skipped test, if ranks outnumber GPUs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,9 +21,9 @@
 namespace megalith::test {
 namespace {
 
-// Of main.
-Communicator* world = nullptr;    // of the host
-Communicator* devices = nullptr;  // of the device
+// Set by main.
+Communicator* world = nullptr;    // hosts
+Communicator* devices = nullptr;  // devices
 DeviceType device = DeviceType::kCpu;
 
 std::int64_t values_gathered = 0;  // on rank 0
@@ -78,7 +78,7 @@ Tensors tensors_of(std::string_view bytes) {
   return tensors;
 }
 
-// On rank 0 whole tensors, put together from the slices of all ranks; false if two of them hold other bits of the same.
+// Gathers unsharded tensors on rank 0 from all ranks' slices; false if two ranks hold different bits of one slice.
 bool gather_state(Rank& rank, Tensors& whole) {
   Tensors slices;
   bool agrees = put_state(rank, slices);

@@ -31,7 +31,7 @@ class Calls {
         rig_({.device = device}),
         graph_("a call") {}
 
-  // Whole calls, so that everything is connected, and what `call` needs.
+  // Runs valid calls that connect everything, and prepares the data of `call`.
   void prepare(std::string_view kind) {
     if (kind == "late_later" || kind == "late_replay") {
       world_.rehearse_captures(kind == "late_replay");

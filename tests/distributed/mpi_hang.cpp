@@ -1,6 +1,6 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype | rows | rows_order | writer | split | end | replay FOLDER [--device=cuda]. Ends with exit code 7 and
-// one line that says who waits for whom; 77, for a skipped test, where ranks outnumber GPUs.
+// count | dtype | rows | rows_order | writer | split | end | replay FOLDER [--device=cuda]. Exit code 7, with one line
+// that says who waits for whom; 77, for a skipped test, if ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -60,7 +60,7 @@ void loop_for_ever() {
   for (;;) ++rounds;
 }
 
-// As an op of a layer would, on the stream's worker, while the host waits for it; on a GPU on the host.
+// Hangs like an op of a layer: on the CPU on the stream's worker, while the host waits for it; on a GPU on the host.
 void hang(Stream& stream) {
   if (CpuStream* cpu = stream.cpu()) {
     cpu->enqueue(loop_for_ever);
@@ -116,7 +116,7 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   if (kind == "host" && !odd_one) world.host_barrier();
   if (kind == "host" && odd_one) std::this_thread::sleep_for(std::chrono::seconds(60));
   if (kind == "split" && !odd_one) static_cast<void>(world.duplicate("third"));
-  if (kind == "split" && odd_one) {  // it comes to no more than the barrier before
+  if (kind == "split" && odd_one) {  // it gets no further than the preceding barrier
     world.host_barrier();
     std::raise(SIGSTOP);
   }
@@ -130,7 +130,7 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   } else if (kind == "count") {
     reduce(odd_one ? buffer.slice(0, 0, 500) : buffer);
   } else if (kind == "dtype") {
-    reduce(odd_one ? pairs.tensor() : buffer);  // as many bytes
+    reduce(odd_one ? pairs.tensor() : buffer);  // an equal number of bytes
   } else if (!(odd_one && kind == "skip")) {
     reduce(buffer);
   }

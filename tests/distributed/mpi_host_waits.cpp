@@ -1,10 +1,10 @@
-// No rank waits for its GPU while it enqueues a step: rows of experts by all three ways and moved to the host, sharded
-// units, tensor and context parallelism, eager and in graphs, counted in front of CUDA itself
+// Tests that no rank waits for its GPU while it enqueues a step. Runs cover three dispatchers, expert rows on the host,
+// sharded units, and tensor and context parallelism, eager and in graphs. Waits are counted by an interposed CUDA
 // (tests/support/host_waits/host_waits.h).
-//   mpirun -np 2 mpi_host_waits     or 4, which then share out the experts
-// Prints a line a layout; exit code 1 where a rank waits or rows go another way than asked, 77, for a skipped test,
-// where ranks outnumber GPUs. Where a communicator has calls in graphs and others, some ask whether something is done,
-// once a call: that is no wait.
+//   mpirun -np 2 mpi_host_waits     or 4, which then shard the experts
+// Prints a line per layout. Exit code 1 if a rank waits or the wrong dispatcher runs; 77, for a skipped test, if ranks
+// outnumber GPUs. A communicator with calls in graphs and eager calls may query completion once a call: that is no
+// wait.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -43,23 +43,23 @@ Words experts(int ranks, const std::string& dispatcher) {
                                      ranks, dispatcher));
 }
 
-constexpr long kMostQuestions = 1000;  // of a step; a loop that waits by asking asks far more often
+constexpr long kMostQuestions = 1000;  // per step; a loop that waits by polling queries far more often
 
-// Whether rows of experts, where there are any, went the way that the flags name.
+// Whether expert rows, if there are any, used the dispatcher that the flags select.
 bool went_as_asked(const Options& options, const Rank& rank) {
   const MoeTokenDispatcher asked = options.parallel.moe_token_dispatcher_type;
   if (!rank.layers.dispatcher) return asked == MoeTokenDispatcher::kAuto;
   return went_by(asked, DeviceType::kCuda, rank.layers.dispatcher->communicator().stats());
 }
 
-// Whether rows of experts left for the host, as many as came, where that was asked for.
+// Whether all arrived expert rows were offloaded to the host, if the flags ask for it.
 bool moved_as_asked(const Options& options, const Rank& rank) {
   return (rank.offload != nullptr && rank.offload->transfer.stats().bounded_out > 0) ==
          !options.offload.offload_modules.empty();
 }
 
-// Counts one step of a run with these flags on all ranks; whether none waited, and graphs were replayed and
-// rows sent and moved as asked.
+// Counts one step of a run with these flags on all ranks. Returns whether none waited, graphs were replayed, and rows
+// were sent and moved as requested.
 bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   const Options options = parse_flags(App::kTrain, flags).options;
   const StopRequest stop;

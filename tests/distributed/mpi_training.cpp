@@ -1,8 +1,8 @@
-// Training runs of small models on the ranks of a world against each other in bits: graphs against eager steps, the
-// ways of rows of experts, activations on the host.
+// Training runs of small models on the ranks of a world, compared bitwise: graphs and eager, dispatchers, offload.
 //   mpirun -np 4 mpi_training [--device=cuda] [--part=1/2] [GoogleTest's flags]
-// One start for all runs, where tests/layout_runs.sh has one for each. --part=1/2: every second one, from the first on.
-// Exit code 77, for a skipped test, where ranks outnumber GPUs.
+// All runs share one start; tests/layout_runs.sh starts each separately. --part=1/2 runs every second one from the
+// first.
+// The exit code is 77, for a skipped test, if ranks outnumber GPUs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,9 +29,9 @@
 namespace megalith::test {
 namespace {
 
-// Of main.
-Communicator* world = nullptr;    // of the host
-Communicator* devices = nullptr;  // of the device
+// Set by main.
+Communicator* world = nullptr;    // hosts
+Communicator* devices = nullptr;  // devices
 DeviceType device = DeviceType::kCpu;
 int part = 0, parts = 1;
 
@@ -48,7 +48,7 @@ Words device_flags() {
                    : words("--check-hazards");
 }
 
-// What rank 0's metrics tell; nothing on the others.
+// Runs training; the result has rank 0's metrics, and is empty on the others.
 RunResult train(const Words& flags, const std::function<void(Trainer&)>& look,
                 const std::function<void(Rank&)>& customize = nullptr) {
   const TestFolder scratch;
@@ -195,7 +195,7 @@ std::vector<Way> ways_of_rows() {
   return ways;
 }
 
-// All ways of rows against the first one.
+// Compares all dispatchers with the first one.
 void expect_one_result(const Words& layout) {
   const Words model = words(
       "--num-layers 4 --swiglu --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 "

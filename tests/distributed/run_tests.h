@@ -22,7 +22,7 @@ class FailuresOnly : public testing::EmptyTestEventListener {
   int rank_;
 };
 
-// Takes GoogleTest's flags.
+// Parses GoogleTest's flags.
 inline void init_tests(int& argc, char** argv, const MpiRuntime& mpi) {
   testing::InitGoogleTest(&argc, argv);
   if (mpi.rank() == 0) return;

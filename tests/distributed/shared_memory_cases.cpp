@@ -14,7 +14,7 @@ namespace megalith::test {
 
 namespace {
 
-// What is summed is written anew behind each sum, by a shift: a rank that lags must find what it has yet to read.
+// A shift overwrites the summed values after each sum; a lagging rank must still find values that it reads later.
 template <class T>
 void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n, std::int64_t of_peer) {
   const int size = world.size(), rank = world.rank();
@@ -45,7 +45,7 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
       memory, out, copies);
   std::vector<T> want_out, want_part;
   for (std::int64_t i = 0; i < n; ++i) {
-    // The shift passes each rank's values on by one; what is summed is in another order then.
+    // The shift passes each rank's values on by one, so that the next sum has another order.
     std::vector<T> parts;
     for (int r = 0; r < size; ++r) parts.push_back(value<T>(form, (r + size - 1) % size, half + rank * n + i));
     want_part.push_back(sum_in_order(parts));
@@ -105,7 +105,7 @@ void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form)
   }
 }
 
-// What is gathered is written anew behind the gather, as above.
+// A shift overwrites the gathered values after the gather, as above.
 void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& form) {
   const int size = world.size(), rank = world.rank();
   if (size == 1) return;

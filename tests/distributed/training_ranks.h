@@ -1,4 +1,4 @@
-// What the mains of test programs share whose ranks train.
+// Shared code of test programs' mains whose ranks train.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Which way rows of experts went, by what their group counted. A way that was not asked for would give the same bits.
+// Dispatcher that expert rows used, by counts of their group. An unrequested dispatcher would give the same bits.
 #pragma once
 
 #include "core/device/device.h"

@@ -1,4 +1,4 @@
-// Bad input: one line that names what is wrong, the right exit code, no hang, whichever rank finds it.
+// Tests of bad input: one line that states the error, the right exit code and no hang, whichever rank finds it.
 #include <gtest/gtest.h>
 
 #include "tests/distributed/e2e/program.h"
@@ -150,7 +150,7 @@ TEST(BadInput, OutputsThatCannotBeWritten) {
   expect_train_error(folder, mock({"--save", "file"}), 3,
                      "--save: cannot open directory file: Not a directory (ENOTDIR); a part of the path is a file "
                      "where a folder is wanted");
-  const Outcome metrics = run_ok(program("train", mock({"--metrics-jsonl", "/dev/full"})), folder);  // training goes on
+  const Outcome metrics = run_ok(program("train", mock({"--metrics-jsonl", "/dev/full"})), folder);  // continues
   EXPECT_THAT(metrics.warnings(), ElementsAre(::testing::MatchesRegex(
                                       "\\[megalith\\] warning: --metrics-jsonl: cannot write [0-9]+ bytes at 0 of "
                                       "/dev/full: No space left on device \\(ENOSPC\\); free space or lift the "
@@ -166,7 +166,7 @@ TEST(BadInput, AFailedSaveDoesNotEndTheRun) {
        program("train", mock({"--hidden-size", "256", "--save", "kept", "--save-interval", "3"})))
     command += " '" + word + "'";
   const Outcome outcome = run({"/bin/bash", "-c", command}, folder);
-  EXPECT_EQ(outcome.code, 3);  // what the run was for is lost
+  EXPECT_EQ(outcome.code, 3);  // the run's result is lost
   EXPECT_THAT(outcome.warnings(),
               ElementsAre(HasSubstr("checkpoint of step 3 was not saved (1 failed in a row, 3 end the run): "),
                           HasSubstr("checkpoint of step 6 was not saved (2 failed in a row, 3 end the run): "),

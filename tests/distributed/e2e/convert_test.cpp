@@ -44,7 +44,7 @@ TEST_P(TrainedModels, GoThereAndBack) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// Of the strategies that add gradients alike; shards of the one are on two ranks.
+// Strategies that add gradients in the same order; the first run's shards are on two ranks.
 TEST(Convert, AShardedRunGivesTheModelOfAWholeOne) {
   const Folder folder;
   const auto model_of = [&](const std::string& name, const Words& strategy) {
@@ -77,7 +77,7 @@ TEST(Convert, TrainingStartsFromIt) {
   EXPECT_NE(folder.read("hf/model.safetensors"), "");
 }
 
-// By a KV cache and experts, one token at a time: what tests/hf/make_models.py had from transformers.
+// Generates token by token with a KV cache and experts; tests/hf/make_models.py got the texts from transformers.
 TEST(Convert, ModelsWithExpertsContinueAsTransformersDoes) {
   const Folder folder;
   for (const std::string family : {"mixtral", "qwen3_moe"}) {

@@ -26,7 +26,7 @@ class OutOfMemory {
     folder_.copy("kept", "start");
   }
 
-  // False where the run, which goes on from step 2, never makes so many allocations.
+  // Returns false if the run, which continues from step 2, makes fewer than `at` allocations.
   bool fails(const std::string& site, std::int64_t at, int rank, const Words& more = {}) {
     std::filesystem::remove_all(folder_.path("kept"));
     folder_.copy("start", "kept");
@@ -92,8 +92,8 @@ TEST(Crash, LongOutOfMemoryAtRandomAllocations) {
 }
 #endif
 
-// Files beside the checkpoints: an error names file and operation and ends the run with exit code 3, but for a line of
-// metrics, which is only a warning; what is interrupted or short is repeated.
+// Tests files next to the checkpoints. An error reports file and operation and ends the run with exit code 3; a metrics
+// error only warns. Interrupted or short operations are repeated.
 TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   const Folder folder;
   folder.make_text();
@@ -131,7 +131,7 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   }
   EXPECT_GT(tried, 40);
   EXPECT_EQ(folder.read_lines("start.jsonl").size(), 3u);
-  // The first write made room for the steps to come; the second is a step's line.
+  // The first write allocated space for later steps; the second is a step's line.
   std::filesystem::remove_all(folder.path("kept"));
   folder.copy("start", "kept");
   folder.copy("start.jsonl", "m.jsonl");

@@ -1,6 +1,6 @@
-// A training run that is killed at every step of a checkpoint's commit, on any rank, and goes on: each loss that it
-// ever logs, and the final weights, are those of a run that nobody killed. Also faults in the other files of a run.
-// Longer: MEGALITH_CRASH_MINUTES (tests/soak.sh) goes on with sites, ranks and moments at random.
+// Tests a training run that is killed at every step of a checkpoint's commit, on any rank, and then continues. Every
+// logged loss and the final weights equal those of an uninterrupted run. Faults in other files are tested too. Longer:
+// MEGALITH_CRASH_MINUTES (tests/soak.sh) continues with random sites, ranks and moments.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -93,7 +93,7 @@ class Crashes {
     }
     folder_.overwrite("parts/" + newest + "/rank_0001_of_0002.safetensors", 5000, "damage");
   }
-  // Flags of a run that goes back to the oldest checkpoint, and saves first so many steps later.
+  // Flags of a run that returns to the oldest checkpoint, and first saves after `steps` steps.
   Words back(int steps) const {
     std::string oldest = "step_9999999";
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path("parts"))) {
@@ -139,7 +139,7 @@ class Crashes {
         flags("parts") + Words{"--save", "parts", "--load", "parts", "--save-interval", "1", "--keep-last", "2"});
   }
 
-  // Whatever was logged so far is what the whole run logged at the same steps.
+  // Compares all logged values with those of the uninterrupted run at the same steps.
   void compare(const std::string& after) const {
     const Words lines = folder_.read_lines("parts.jsonl");
     const Words steps = steps_of(lines);
@@ -158,7 +158,7 @@ class Crashes {
 };
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
-// How often the site is passed before the kill: twice where a save passes it once, so that each run gets on.
+// Passes through the site until the kill: two if a save passes it once, so that each run makes progress.
 int time_of(const std::string& site) {
   for (const char* once :
        {"save.planned", "save.prepared", "save.shards_written", "save.commit", "save.parent", "save.folder",
@@ -177,7 +177,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
     EXPECT_TRUE(crashes.kill_at(site, time_of(site), rank, more)) << site << " on rank " << rank << " was not reached";
     killed.insert(site);
   };
-  kill("save.root.mkdir", -1);  // by the rank that comes first
+  kill("save.root.mkdir", -1);  // by the rank that arrives first
   kill("save.root.sync", -1);
   for (const std::string& site : crashes.sites("save.")) {
     if (killed.contains(site) || site.starts_with("save.cleanup") || site.starts_with("save.aside")) continue;
@@ -189,7 +189,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   for (const std::string& site : crashes.sites("load.")) kill(site, 0);
   for (const std::string& site : crashes.sites("step.")) kill(site, 0);
   for (const std::string& site : crashes.sites("save.cleanup")) kill(site, 0, {"--fault", "save.state.write:1:eio"});
-  kill("save.commit.rename", 0, crashes.back(1));  // where a checkpoint is replaced, between its two renames
+  kill("save.commit.rename", 0, crashes.back(1));  // between the two renames that replace a checkpoint
   for (const std::string& site : crashes.sites("save.aside")) kill(site, 0, crashes.back(2));
   crashes.damage_newest();
   kill("save.commit.rename", 0);
@@ -208,7 +208,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
   RecordProperty("kills", crashes.kills());
 }
 
-// The same where a thread of each rank writes beside the steps.
+// The same with a thread of each rank that writes concurrently with the steps.
 TEST(Crash, KilledBesideAsyncSavesAndResumed) {
   const Words async = {"--async-save"};
   Crashes crashes({.steps = 200});
@@ -290,8 +290,8 @@ TEST(Crash, KilledWithExpertsAndResumed) {
   kill_eight_ranks(kTensorParallel + experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params"});
 }
 
-// Data parallelism over four, in which pairs share out the experts: each is on two ranks, and what else there is on
-// four.
+// Data parallelism over four ranks with experts sharded over pairs: each expert is on two ranks, and all other
+// parameters are on four.
 TEST(Crash, KilledWithExpertsOnOtherRanksAndResumed) {
   if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   kill_eight_ranks(experts() + Words{"--expert-model-parallel-size", "2", "--moe-shared-expert-overlap",

@@ -1,4 +1,4 @@
-// Whatever a path names, a program looks at its size and kind first: one line, and no memory for what it does not read.
+// A program checks size and kind of each path first: one line, and no memory for files that it does not read.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::MatchesRegex;
 
-// A program that may have 4 GiB of addresses; `before` is what the shell does first.
+// Runs a program with 4 GiB of address space; the shell executes `before` first.
 Outcome run_small(const Folder& folder, const std::string& name, const Words& arguments,
                   const std::string& before = {}) {
   std::string command = "ulimit -v 4194304; " + before + " exec";
@@ -28,7 +28,7 @@ class HostileFiles : public testing::Test {
     for (const char* name : {"sparse", "sparse.jsonl", "hf/config.json"}) {
       fs::create_directories(fs::path(folder_.path(name)).parent_path());
       folder_.write(name, "");
-      fs::resize_file(folder_.path(name), std::uint64_t{12} << 30);  // a hole: it takes no disk
+      fs::resize_file(folder_.path(name), std::uint64_t{12} << 30);  // a hole: it uses no disk space
     }
     fs::create_symlink("/dev/zero", folder_.path("zero.jsonl"));
     fs::create_directory(folder_.path("folder"));
@@ -48,7 +48,7 @@ class HostileFiles : public testing::Test {
   const Words tokenizer_ = {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model"};
 };
 
-// Which limit of the shell was met, and that it is the one to raise.
+// The error names the shell limit that was reached, which is the one to raise.
 TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
   const Folder folder;
   const auto run = [&](const std::string& limits, const std::string& name, const Words& arguments) {
@@ -56,7 +56,7 @@ TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
     for (const std::string& word : program(name, arguments)) command += " '" + word + "'";
     return test::run({"/bin/bash", "-c", command}, folder);
   };
-  // KiB that leave room for the program's libraries, and for `more`.
+  // Limit in KiB that leaves memory for the program's libraries, and for `more`.
   const auto room = [&](const std::string& flag, const std::string& name, int more) {
     int kib = 100'000;
     while (kib < 20'000'000 && run(fmt::format("ulimit {} {};", flag, kib), name, {"--version"}).code != 0)

@@ -43,13 +43,13 @@ TEST_F(Generate, RepeatsItselfBySeed) {
   const std::string greedy = text("It is", 40, {"--temperature", "0"});
   EXPECT_EQ(text("It is", 40, {"--top-k", "1", "--seed", "9"}), greedy);
   EXPECT_NE(first, greedy);
-  // What training moved to the host is none of its business.
+  // Generation ignores the offload settings of training.
   std::filesystem::remove_all(folder_.path("kept"));
   train(llama() + offload({"core_attn", "act"}));
   EXPECT_EQ(text("It is", 40, {"--seed", "3"}), first);
 }
 
-// A token drawn with the KV cache is the one drawn after reading the whole text again.
+// A token drawn with the KV cache equals the one drawn after reading the full text again.
 TEST_F(Generate, CacheEqualsReadingAgain) {
   train(llama());
   for (const Words& sampling : {Words{"--temperature", "0"}, Words{"--top-k", "8", "--top-p", "0.9", "--seed", "5"}}) {
@@ -93,7 +93,7 @@ TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);
   const Words load = {"--load", "kept", "--prompt"};
-  EXPECT_EQ(run(program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: what fits
+  EXPECT_EQ(run(program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: as many tokens as fit
   EXPECT_EQ(run(program("generate", load + Words{""}), folder_).code, 0);
   expect_error(folder_, program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), 2,
                "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned positions and "

@@ -1,6 +1,6 @@
-// Ranks that are stopped while they train: who waits for whom is said, every rank's last calls are kept, and no process
-// is left. How fast is measured and printed; only the long form, MEGALITH_HANG_ROUNDS of tests/soak.sh, demands it, for
-// it has the machine to itself.
+// Tests of ranks that are stopped while they train. The run reports who waits for whom, keeps every rank's last calls,
+// and leaves no process. Latency is measured and printed. Only the long form, MEGALITH_HANG_ROUNDS of tests/soak.sh,
+// requires it, since that form has the machine to itself.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
       stopped.outcome.errors(),
       ElementsAre(AllOf(HasSubstr("train: error: [rank 0/3] "), HasSubstr(" on group "), HasSubstr(" #"),
                         HasSubstr("expected its ranks 0, 1, 2 within 3.0 s (--comm-timeout), got only rank"),
-                        // One of the two may have got its part of the call before the stop, and wait in the next.
+                        // One of the two may have received its part ahead of the stop, and may wait in the next call.
                         AnyOf(HasSubstr("got only ranks 0, 2; "), HasSubstr("got only rank 0; rank 2 is in ")),
                         HasSubstr("; rank 1 gave no answer, so the process is stopped, lost or starved; told "),
                         HasSubstr("; the last calls of each rank: comm-dump"))))
@@ -95,7 +95,7 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
   }
 }
 
-// One of two that share out the experts of a stage: its peer waits for rows, those of the other stage for the two.
+// Stops one of two ranks that shard a stage's experts. Its peer waits for rows, the other stage for these two.
 TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
   if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
   const Folder folder;
@@ -115,7 +115,7 @@ TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
             HasSubstr("\"tensor\": \"numbers of rows of layer 1's experts\""), HasSubstr("\"state\": \"running\"")));
 }
 
-// What cannot be kept hides nothing of what is said, nor the exit code.
+// A dump that cannot be written hides neither the message nor the exit code.
 TEST(Hangs, AFailingDumpHidesNothing) {
   for (const char* operation : {"mkdir", "write"}) {
     const Folder folder;
@@ -134,7 +134,7 @@ TEST(Hangs, AFailingDumpHidesNothing) {
   }
 }
 
-// A debugger, a batch system or a laptop's lid may stop all of them: that is nobody's fault.
+// A debugger, a batch system or a laptop's lid may stop all ranks; this is no error.
 TEST(Hangs, ARunThatIsSuspendedGoesOn) {
   const Folder folder;
   Process run(program_on(2, "train", hanging_forever("2.5") + Words{"--global-batch-size", "8"}), folder);
@@ -160,7 +160,7 @@ TEST(Hangs, RanksThatMakeOtherCallsAreToldInTheFirstStep) {
                         Words{":", "-n", "1"} + program("train", other);
   const Outcome outcome = run(command, folder);
   EXPECT_EQ(outcome.code, 7);
-  // The streams may come to it before the sequences are compared.
+  // The streams may reach the call ahead of the comparison of sequences.
   EXPECT_THAT(outcome.err, AnyOf(HasSubstr("on group dp: expected the same call on all ranks, got all_reduce fp32 x "),
                                  HasSubstr("all_reduce on group dp: message from rank ")));
   EXPECT_THAT(folder.read("comm-dump/comm_rank_0000.json"), HasSubstr("\"tensor\": \"gradients of bucket 0\""));
@@ -176,7 +176,7 @@ struct Worst {
   }
 };
 
-// Each way of mpi_hang, whose timeout is 3 s; those that only disagree need not wait for it.
+// Runs each kind of mpi_hang, whose timeout is 3 s; kinds that only disagree need not wait for it.
 void hang_in_each_way(Worst& worst) {
   for (const char* kind : {"stop", "loop", "skip", "host", "order", "count", "dtype", "rows", "rows_order"}) {
     const Folder folder;

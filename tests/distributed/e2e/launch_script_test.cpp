@@ -1,4 +1,4 @@
-// apps/launch.sh: which signals it hands on as requests, and what it does where mpirun does not end.
+// Tests of apps/launch.sh: signals that it forwards as requests, and its reaction to an mpirun that does not end.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -25,8 +25,8 @@ Words by_script(const Words& command) {
          Words(command.begin() + 1, command.end());
 }
 
-// A launcher in mpirun's place that never ends. It starts its arguments as two ranks of a world of `world`, and waits
-// for them if it `waits`, else they stay zombies.
+// A launcher instead of mpirun that never ends. It starts its arguments as two ranks of a world of `world`. If it
+// `waits`, it reaps them; otherwise they stay zombies.
 class Hanging {
  public:
   Hanging(int world, bool waits, const Words& command) : run_(start(folder_, world, waits, command), folder_) {}
@@ -48,7 +48,7 @@ class Hanging {
 
 TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   const Clock::time_point start = Clock::now();
-  // It refuses to be one of two, since MPI has one.
+  // The program rejects being one of two ranks, since MPI has one.
   const Words train = Words{"/bin/bash", "-c", "sleep 2; exec \"$@\"", "bash"} + program("train", tiny_mock());
   Hanging recorded(2, true, train), killed(2, false, {"/bin/bash", "-c", "sleep 5; kill -KILL $$"}),
       ended(2, false, {"/bin/bash", "-c", "sleep 5; exit 7"}), unknown(2, true, {"/bin/sleep", "5"}),

@@ -1,5 +1,5 @@
-// How programs are started and ended from outside: by launchers that MPI does not know, with outputs that nobody reads,
-// by a terminal, and where mpirun itself is killed.
+// Tests of programs started and ended from outside: by launchers that MPI does not know, with closed outputs, and by a
+// terminal. In one case mpirun itself is killed.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -66,7 +66,7 @@ TEST(Launch, OutputThatIsLostIsAnError) {
   };
   for (const char* name : {"train", "generate", "plan", "report", "prepare", "convert"}) expect(name, "$0 >/dev/full");
   expect("report", "$0 >&-");
-  // Nor is what is printed written to the file that is opened next.
+  // Nor is printed text written to the file that is opened next.
   folder.write("text.txt", "a text");
   const auto prepare = [&](const char* line, const char* prefix) {
     return in_shell(folder, line, program("prepare", {"--input", "text.txt", "--output-prefix", prefix})).code;
@@ -129,7 +129,7 @@ TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("stopped on request after step "));
 }
 
-// Also before there are ranks: then there is nothing to save, and the run does not begin.
+// Holds also ahead of the ranks' start: there is nothing to save yet, and the run does not begin.
 TEST(Launch, ACtrlCUnderTheScriptIsNeverLost) {
   for (const int milliseconds : {20, 60, 120, 250, 500}) {
     const Folder folder;
@@ -197,7 +197,7 @@ void expect_gone(const std::vector<pid_t>& ranks) {
   }
 }
 
-// Starts or goes on, until it trains.
+// Starts or continues a run, until it trains.
 class Training {
  public:
   explicit Training(const Folder& folder) : run_(program_on(2, "train", saving_forever({})), folder) {
@@ -223,7 +223,7 @@ TEST(Launch, MpirunIsKilledOrInterruptedAndTheNextRunGoesOn) {
   Training first(folder);
   for (const pid_t rank : first.ranks()) {
     expect_no_port(rank);
-    // What PMIx would share with mpirun has a lock, and a rank that is killed never gives it back.
+    // PMIx would share a locked segment with mpirun, and a killed rank never releases the lock.
     EXPECT_THAT(maps_of(rank), AllOf(HasSubstr("/dev/shm/megalith-"), Not(HasSubstr("pmix_dstor"))));
   }
   ASSERT_TRUE(first.mpirun().wait_for_output("saved kept/step_0000050"));

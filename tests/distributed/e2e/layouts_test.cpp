@@ -49,7 +49,7 @@ TEST(LayoutRuns, FourRanksTrainTheModelOfOneAndEightGoOn) {
       run_ok(program("generate", {"--load", "kept", "--prompt", "It is", "--max-new-tokens", "4"}), folder);
 }
 
-// What a run of several ranks wrote: lines of its metrics, and its state as one rank saves it a step later.
+// Output of a run of several ranks: lines of its metrics, and its state as one rank saves it a step later.
 struct Written {
   Words steps;
   std::string tensors;
@@ -65,8 +65,8 @@ Written written_by(int ranks, const Words& flags, const Words& way) {
           .tensors = folder.read("whole/step_0000007/rank_0000_of_0001.safetensors")};
 }
 
-// Sums by MPI's messages, which add in their own order however the state is shared out, as long as a step's
-// microbatches are added up first.
+// Sums by MPI's messages are added in MPI's order, however the state is sharded. A step's microbatches must be added up
+// first.
 class StrategiesOfRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(LayoutRuns, StrategiesOfRanks, testing::Values(2, 4, 8),
                          [](const auto& ranks) { return "dp" + std::to_string(ranks.param); });
@@ -90,7 +90,7 @@ TEST_P(StrategiesOfRanks, HaveTheSameBitsInHex) {
       EXPECT_EQ(got.steps, want.steps);
       EXPECT_TRUE(got.tensors == want.tensors);
     }
-    // Summed in each microbatch they are others, if not by what losses and norms show, and the same ones.
+    // Sums in each microbatch have other bits, though losses and norms may not show it, and all such runs agree.
     const Written each = written_by(ranks, flags, flag + all),
                   gradients = written_by(ranks, flags, flag + Words{"optim_grads"});
     EXPECT_FALSE(each.tensors == want.tensors);
@@ -99,7 +99,7 @@ TEST_P(StrategiesOfRanks, HaveTheSameBitsInHex) {
   }
 }
 
-// A process may have so many KiB of memory of its own beside what CUDA's libraries take (13.0, cuDNN 9.19). The state
+// Limits a process to `kib` KiB of private memory in addition to that of CUDA's libraries (13.0, cuDNN 9.19). The state
 // of the model is 780 MiB, its weights 193.
 Words limited(int kib, const Words& command) {
   constexpr int kLibraries = MEGALITH_CUDA ? 192'000 : 0;
@@ -136,7 +136,7 @@ TEST(LayoutRuns, AModelThatFitsNoRankIsTrainedAndSampledByFour) {
   EXPECT_THAT(text.out, ::testing::StartsWith("It is"));
 }
 
-// Embedding and head are sharded where the memory of --rates has no room for whole ones.
+// Embedding and head are sharded if the memory of --rates cannot hold unsharded ones.
 TEST(LayoutRuns, PlanListsTheActionsOfWhatItForecasts) {
   const Folder folder;
   const auto rates_of = [&](const std::string& name, const std::string& memory) {

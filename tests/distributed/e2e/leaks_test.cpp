@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr long kStepsPerSave = 25;
-constexpr long kMostGrowthKib = 1024;  // of a quarter of the run over another; a leak of one kibibyte a step shows
+constexpr long kMostGrowthKib = 1024;  // growth between quarters of the run; a leak of one kibibyte a step exceeds it
 
 struct Usage {
   std::uintmax_t progress = 0;  // bytes of the metrics so far, a line a step
@@ -44,7 +44,7 @@ Usage usage_of(pid_t pid) {
   return error || usage.resident_kib == 0 ? Usage{} : usage;
 }
 
-// What a process never fell below: files that are open for the moment, of a save, do not count.
+// Minimum that a process never fell below; files that a save opens for a moment do not count.
 Usage least(const std::vector<Usage>& samples, std::uintmax_t begin, std::uintmax_t end) {
   Usage result;
   for (const Usage& sample : samples) {

@@ -13,7 +13,7 @@
 namespace megalith::test {
 namespace {
 
-// Steps 1 to 3 take 4 samples, 4 and 5 take 8, 6 and 7 take 12.
+// Steps 1 to 3 have 4 samples, 4 and 5 have 8, 6 and 7 have 12.
 Words ramp() {
   return words(
       "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
@@ -44,7 +44,7 @@ TEST(Ramp, KilledInEachStageAndResumed) {
   EXPECT_THAT(batches, ElementsAre("4", "4", "4", "8", "8", "12", "12"));
 
   const Words parts = run_of_53() + words("--metrics-jsonl parts.jsonl --save parts --load parts --save-interval 1");
-  for (int kill = 0; kill < 3; ++kill) {  // before steps 3, 5 and 7
+  for (int kill = 0; kill < 3; ++kill) {  // ahead of steps 3, 5 and 7
     const Outcome killed =
         run(program_on(2, "train", parts + words("--allow-faults --fault step.begin:3:kill")), folder);
     EXPECT_EQ(killed.code, 128 + SIGKILL) << killed.err;
@@ -54,7 +54,7 @@ TEST(Ramp, KilledInEachStageAndResumed) {
   expect_same_tensors(folder, "parts", "whole", 7);
 }
 
-// plan shows the largest stage, which the run takes before its first step.
+// plan shows the largest stage, whose memory the run allocates at the start.
 TEST(Ramp, PlanShowsTheMemoryOfTheLargestStage) {
   const Folder folder;
   const Words layout = {"--pipeline-model-parallel-size", "2"};

@@ -1,4 +1,4 @@
-// Whole runs under mpirun: resumed, repeated, stopped, planned, drawn.
+// Tests of complete runs under mpirun: resumed, repeated, stopped, planned, drawn.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST(Runs, StopsOnSigusr1AndGoesOn) {
 }
 #endif
 
-// Before the first step there is nothing to save; the request is kept until there is.
+// At the start there is nothing to save; the request is kept until there is.
 TEST(Runs, ASignalThatComesEarlyIsNotLost) {
   const Folder folder;
   Process run(program("train", tiny_mock() + Words{"--train-iters", "100000", "--save", "kept"}), folder);
@@ -101,14 +101,14 @@ TEST(Runs, MetricsHaveWhatUsersReadAndAreDrawn) {
   EXPECT_THAT(page, ::testing::Not(HasSubstr("src=")));
 }
 
-// To the byte, by owner. The hazard checker takes none.
+// Compares memory to the byte, by owner. The hazard checker allocates none.
 TEST(Runs, TakeTheMemoryThatPlanForecast) {
   const Folder folder;
   const Words shape = {"--num-layers", "4",  "--hidden-size",      "128", "--num-attention-heads", "4",
                        "--seq-length", "64", "--micro-batch-size", "2",   "--global-batch-size",   "8"};
   const Words experts = words(
       "--swiglu --disable-bias-linear --num-experts 4 --moe-ffn-hidden-size 64 --expert-model-parallel-size 2 "
-      "--moe-expert-rank-capacity-factor 2");  // room that is regrown in the run was not planned before it
+      "--moe-expert-rank-capacity-factor 2");  // capacity that regrows in the run was not planned at the start
   const Words sharded{"--data-parallel-sharding-strategy", "optim_grads_params"};
   const std::vector<Words> models = {
       {},
@@ -212,7 +212,7 @@ TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
   const Words flags = stateful() + Words{"--save", "kept", "--load", "kept"};
   const Words thin = {"--tensorboard-dir", "thin", "--tensorboard-log-interval", "5"};
   ASSERT_EQ(run(program("train", flags + thin), folder).code, 0);
-  EXPECT_EQ(entries_of("grad-norm", folder.path("thin")), 5);  // of 6 steps all but the third: 2 and 4 are evaluated
+  EXPECT_EQ(entries_of("grad-norm", folder.path("thin")), 5);  // 6 steps without the third; 2 and 4 are evaluated
   const Outcome again = run_ok(program("train", flags), folder);
   EXPECT_THAT(again.err + again.out, HasSubstr("nothing to do: the checkpoint's step 6 is not below --train-iters 6"));
   const Outcome evaluation = run_ok(

@@ -1,4 +1,4 @@
-// Signals that ask a run to save and end with 75: those of people and schedulers, and those that the system repeats.
+// Tests of signals that ask a run to save and end with 75: from people, from schedulers, and repeated by the system.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ Words endless(const Words& more) {
   return tiny_mock() + Words{"--train-iters", "1000000", "--log-interval", "100", "--save", "kept"} + more;
 }
 
-// Steps of seconds: a request waits for the end of the one under way.
+// Steps last seconds: a request waits for the end of the current one.
 Words slow() { return endless({"--global-batch-size", "15000"}); }
 
 // `line` of a shell that ends by exec "$@".
@@ -59,11 +59,11 @@ TEST(Signals, WhatTheSystemRepeatsIsNoSecondRequest) {
   const Folder folder;
   Process run(program("train", slow()), folder);
   ASSERT_TRUE(run.wait_for_handler(SIGPWR));
-  for (const int signal : {SIGHUP, SIGXCPU, SIGHUP, SIGALRM, SIGXCPU, SIGTERM}) {  // of SIGTERM it is the first
+  for (const int signal : {SIGHUP, SIGXCPU, SIGHUP, SIGALRM, SIGXCPU, SIGTERM}) {  // the first SIGTERM
     run.signal(signal);
     std::this_thread::sleep_for(std::chrono::milliseconds(120));
   }
-  ASSERT_TRUE(is_running(run.pid()));  // or the step was too short to tell
+  ASSERT_TRUE(is_running(run.pid()));  // otherwise the step was too short for the check
   expect_saved(folder, run.finish());
 }
 
@@ -88,7 +88,7 @@ TEST(Signals, WhatNohupIgnoresStaysIgnored) {
   expect_saved(folder, run.finish());
 }
 
-// SIGXCPU comes at the limit and then each second; a step may take longer.
+// The system sends SIGXCPU at the limit and then each second; a step may last longer.
 TEST(Signals, ALimitOfProcessorTimeSavesAndEndsTheRun) {
   const Folder folder;
   expect_saved(folder, run(in_shell("ulimit -St 1; exec \"$@\"", program("train", slow())), folder));

@@ -1,4 +1,4 @@
-// Every way to end a run in order, and each of the exit codes that --help lists.
+// Tests every orderly end of a run, and each of the exit codes that --help lists.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -61,7 +61,7 @@ TEST(Stops, EachExitCodeIsReached) {
 }
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
-// The last allocation of the run is that of a step's memory with more room, in the middle of the run.
+// The last allocation of the run is that of a step's memory with a larger capacity, in the middle of the run.
 TEST(Stops, NoMemoryForMoreRoomEndsAllRanksWithExitCode6) {
   const Folder folder;
   const Words flags = tiny_mock() + llama() +
@@ -153,7 +153,7 @@ TEST(Stops, ASecondSignalEndsTheRunAtOnce) {
 }
 #endif
 
-// In a step that takes seconds, and is the last.
+// The request arrives in the last step, which lasts seconds.
 TEST(Stops, AStopFileThatCameTooLateDoesNotStopTheNextRun) {
   const Folder folder;
   const Words flags = tiny_mock() + Words{"--stop-file", "stop", "--save", "kept"};
