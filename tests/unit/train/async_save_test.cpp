@@ -31,7 +31,7 @@ std::map<std::string, std::string> content_of(const std::string& folder) {
   return content;
 }
 
-// The tensors of a run's checkpoints; the rest names folders and flags.
+// Tensors of a run's checkpoints; the other files contain names of folders and flags.
 std::map<std::string, std::string> tensors_of(const std::string& folder) {
   std::map<std::string, std::string> content = content_of(folder);
   std::erase_if(content, [](const auto& file) { return !file.first.ends_with(".safetensors"); });
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, AsyncSaves,
                            return std::string(layout.param.name);
                          });
 
-// Saves after each step, so that one is still under way when the next is due; each operation on files takes a while.
+// Saves after each step, so that one is still under way when the next is due; each file operation is slow.
 TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
   const TestFolder scratch;
   const Words flags = {"--save-interval", "1", "--hidden-dropout", "0.1", "--use-distributed-optimizer"};
@@ -243,8 +243,8 @@ TEST(AsyncSave, TheCopyHasNoHazard) {
   EXPECT_EQ(result.code, ExitCode::kOk);
 }
 
-// As Hazards.EverySuppressedWaitIsFound. On one rank the waits of a run are those of the copy and those of the host for
-// results.
+// Leaves out each event wait, like Hazards.EverySuppressedWaitIsFound. On one rank, the run's waits are those of the
+// copy and those of the host for results.
 #if !defined(__SANITIZE_THREAD__)
 TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
   const TestFolder scratch;
@@ -263,7 +263,7 @@ TEST(AsyncSave, AnUpdateThatDoesNotWaitForTheCopyIsFound) {
 }
 #endif
 
-// Saves of a run, at once or beside it, that fail one after the other.
+// Consecutive failing saves of a run, synchronous or concurrent with it.
 class FailingSaves : public testing::TestWithParam<bool> {
  protected:
   // Standard error, and the error that the run ends with.

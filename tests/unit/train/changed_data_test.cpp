@@ -1,5 +1,5 @@
-// Data that change under a run end it with the state of the steps before, and a run that goes on from there with the
-// old data gives the bits of one that was never disturbed.
+// Data that change during a run end it with the state of the preceding steps. A run that resumes with the old data
+// gives the bits of an undisturbed run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ void write_data(const std::string& prefix) {
   writer.commit();
 }
 
-// That the last checkpoint of a run says were read; an evaluation that failed counts.
+// Samples read, by the last checkpoint of a run; a failed evaluation counts.
 std::string validation_samples(const std::string& save) {
   std::ifstream file(save + "/step_0000006/state.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -37,12 +37,12 @@ std::string validation_samples(const std::string& save) {
 struct Change {
   std::string name;
   std::string file;     // under the run
-  int at_forward = 0;   // of rank 0's first segment, counted from 1; 0: in the save of step 3
+  int at_forward = 0;   // call of rank 0's first segment, counted from 1; 0: in the save of step 3
   std::string problem;  // in the message
 };
 
-// One data set has weight 0, so that no sample finds its change, and the run's own check does; a change of the other
-// one is met by some rank that reads samples for the next step, or for an evaluation.
+// One data set has weight 0, so that no sample finds its change; the run's own check does. A change of the other one is
+// found by a rank that reads samples for the next step or for an evaluation.
 class ChangedDataFiles : public testing::TestWithParam<Change> {};
 
 TEST_P(ChangedDataFiles, EndTheRunWithTheStateBefore) {

@@ -27,7 +27,7 @@ Words experts() {
              "--moe-shared-expert-intermediate-size 64 --num-layers 4");
 }
 
-// `plant` is called before each microbatch of the counted step.
+// `plant` is called at the start of each microbatch of the counted step.
 CountedStep count_waits_of(const Words& flags, const Plant& plant = nullptr) {
   CountedStep counted;
   bool counting = false;
@@ -90,7 +90,7 @@ TEST_F(CudaHostWaits, APlantedOneIsSeen) {
     EXPECT_GT(counted.microbatches, 0);
     EXPECT_EQ(counted.waits.of_runtime, counted.microbatches) << name;
     EXPECT_STREQ(counted.waits.first, name);
-    EXPECT_GE(counted.waits.of_driver, counted.microbatches) << name;  // which the runtime calls in its turn
+    EXPECT_GE(counted.waits.of_driver, counted.microbatches) << name;  // calls made by the runtime
   }
 }
 

@@ -1,5 +1,5 @@
-// Training runs on one GPU: the CPU's losses, the same bits in two runs, after a resume and under every recomputation,
-// checkpoints of both backends, and memory as planned. Attention has the shape that the product is used with.
+// Training runs on one GPU: the CPU's losses, equal bits in two runs, after a resume and under every recomputation.
+// Checkpoints of both backends and planned memory are tested too, with a production attention shape.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -166,8 +166,8 @@ TEST_F(CudaTraining, HasNoHazards) {
   EXPECT_EQ(result.losses.size(), 4u);
 }
 
-// A hook enqueues work of its own: it poisons one gradient of the first microbatch of step 2, and once more when that
-// step is run again, after step 3 was dropped. Activations on the host between their passes change nothing of that.
+// A hook enqueues extra work: it poisons one gradient of the first microbatch of step 2. It does so again in the rerun
+// of that step, after step 3 was dropped. Offloaded activations change nothing of that.
 TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
   const auto poison = [](Trainer& trainer, int) {
     Rank& rank = trainer.rank();
@@ -195,7 +195,7 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
   ASSERT_EQ(poisoned.losses.size(), 6u);
 }
 
-// Refused by the forecast, before anything is allocated.
+// Rejected by the forecast, ahead of any allocation.
 TEST_F(CudaTraining, ARunTooLargeForTheDeviceNamesItsOwnersAndTheRemedy) {
   try {
     train({.flags = cuda({"--hidden-size", "1048576", "--num-attention-heads", "8192"})});

@@ -1,5 +1,5 @@
-// The distributed optimizer (ZeRO-1) in whole runs on thread ranks: the numbers of plain data parallelism with a share
-// of the memory, beyond what every layout promises (layout_claims_test.cpp).
+// The distributed optimizer (ZeRO-1) in complete runs on thread ranks: the numbers of plain data parallelism with a
+// share of the memory. layout_claims_test.cpp tests the guarantees of every layout.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -83,7 +83,7 @@ TEST_P(Replicas, HoldAShareAndCommunicateIt) {
     EXPECT_EQ(run.ranges_scattered, many * steps * units);
     EXPECT_EQ(run.buckets_gathered, many * steps * buckets);
     EXPECT_EQ(run.ranges_gathered, many * steps * units);
-    EXPECT_EQ(run.data_calls, many * 2 * steps * units);  // no all_reduce of gradients beside them
+    EXPECT_EQ(run.data_calls, many * 2 * steps * units);  // no concurrent all_reduce of gradients
     EXPECT_TRUE(run.memory_as_planned);
   }
 }
@@ -125,7 +125,7 @@ TEST_P(ShardedLayouts, HaveTheBitsOfPlainDataParallelismAndNoHazards) {
   expect_same_numbers(train({.flags = flags + kZero, .ranks = GetParam().ranks}), plain);
 }
 
-// As Hazards.EverySuppressedWaitIsFound.
+// Leaves out each event wait, like Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(DistributedOptimizer, EverySuppressedWaitIsFound) {
   for (const Words& overlap : {Words{}, kOverlapGradients, kOverlapBoth}) {

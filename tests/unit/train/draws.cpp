@@ -41,7 +41,7 @@ void draw_rows(Draw& draw, Dice& dice, bool (*is_drawn)(Bits), int percent_none)
     if (!is_drawn(row.bits)) continue;
     draw.values[r] = 0;
     if (row.fits && !row.fits(draw)) continue;
-    // Each model as often as another; what fits only some draws often in these.
+    // Draws each model equally often; models that fit only some draws are drawn often in these.
     const int none = r == 0 ? 0 : row.fits ? 25 : percent_none;
     if (dice.below(100) >= none) draw.values[r] = dice.below(row.values.size());
   }
@@ -60,7 +60,7 @@ std::string without_numbers(const std::string& text) {
   return plain;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {  // where NaN is NaN
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {  // any NaN equals any NaN
   return std::ranges::equal(
       a, b, [](float x, float y) { return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y); });
 }
@@ -163,7 +163,7 @@ Draw draw(const DrawRequest& request, Dice& dice) {
   return draw;
 }
 
-// Draws the value of one row again, of those whose flags the reason of a refusal names.
+// Draws the value of one row again, among the rows whose flags the rejection mentions.
 Draw without_refusal(const Draw& refused, const std::string& reason, Dice& dice) {
   const bool is_resumed = reason.starts_with(kResumed);
   const std::vector<int>& values = is_resumed ? refused.resumed : refused.values;
@@ -227,7 +227,7 @@ std::string difference(const RunResult& run, const RunResult& want) {
   if (run.skipped_steps != want.skipped_steps)
     return fmt::format("{} steps were skipped, expected {}", run.skipped_steps, want.skipped_steps);
   for (std::size_t i = 0; i < want.balancing_losses.size() && i < run.balancing_losses.size(); ++i) {
-    const double a = run.balancing_losses[i], b = want.balancing_losses[i];  // whose sum over layers has any order
+    const double a = run.balancing_losses[i], b = want.balancing_losses[i];  // the sum over layers has any order
     if (std::isfinite(a) && std::isfinite(b) && std::abs(a - b) > 1e-6)
       return fmt::format("balancing loss {}: {}, expected {}", i + 1, a, b);
   }
@@ -267,7 +267,7 @@ const Outcome& Draws::reference(const Draw& draw) {
   return found != references_.end() ? found->second : references_.emplace(draw, run_whole(draw)).first->second;
 }
 
-// "" where nothing is wrong with it; why it was refused, where it was.
+// Returns "" for a correct run, otherwise the problem, or the reason of the rejection.
 std::string Draws::problem_of(const Draw& draw, bool& refused) {
   const Outcome outcome = run_whole(draw);
   refused = outcome.refused;
@@ -293,7 +293,7 @@ std::string Draws::problem_of(const Draw& draw, bool& refused) {
   return problem;
 }
 
-// Values are taken out, and the stop, as long as something is wrong with what is left.
+// Removes values, and the stop, as long as the rest still has a problem.
 Draw Draws::smallest(Draw draw, std::string& problem) {
   const auto is_wrong = [&](const Draw& less) {
     bool refused = false;

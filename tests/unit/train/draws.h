@@ -1,5 +1,5 @@
-// Random legal runs: layouts and features of a table, drawn, run and compared with the plain run of their class of bits
-// and with one rank. A new feature is one row in draws_table.cpp.
+// Random legal runs: layouts and features of a table. Each is drawn, run and compared with the plain run of its class
+// of bits and with one rank. A new feature is one row in draws_table.cpp.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace megalith::test {
 
 enum class Bits {
-  kModel,   // what is computed: the plain run and the run of one rank have the same value
+  kModel,   // changes results: the plain run and the run of one rank have the same value
   kLayout,  // the order of sums: the plain run has the same value, the run of one rank has none
   kSame,    // changes no bit: the plain run has the value's `plain`, the run of one rank has none
 };
@@ -24,19 +24,19 @@ struct Draw;
 struct Row {
   struct Value {
     Words flags;
-    int plain = 0;  // of kSame: the value, by its number, that the plain run has in its place
+    int plain = 0;  // for kSame: number of the value that the plain run has instead
   };
   std::string name;
   Bits bits;
   std::vector<Value> values;                        // the first one: nothing of it
-  std::function<bool(const Draw&)> fits = nullptr;  // by rows above it; absent: always. The program judges the rest
-  bool per_rank = false;                            // means something else on one rank, which is not compared then
+  std::function<bool(const Draw&)> fits = nullptr;  // given rows above; absent: always. The program checks the rest
+  bool per_rank = false;                            // has another meaning on one rank, which is not compared then
 };
 const std::vector<Row>& rows();
 
 struct Draw {
   int ranks = 1;
-  std::vector<int> values;   // by row
+  std::vector<int> values;   // indexed by row
   std::vector<int> resumed;  // the same after a stop and a resume; empty: the run is not interrupted
 
   int at(std::string_view row) const;
@@ -45,9 +45,9 @@ struct Draw {
   bool operator<(const Draw& other) const;
 };
 
-Draw plain(const Draw& draw);           // of the same class of bits
-Draw one_rank(const Draw& draw);        // of the same model
-bool suits_one_rank(const Draw& draw);  // that its losses can be compared with it
+Draw plain(const Draw& draw);           // in the same class of bits
+Draw one_rank(const Draw& draw);        // with the same model
+bool suits_one_rank(const Draw& draw);  // whether its losses can be compared with it
 
 // Draw `number` of `seed`; `ranks` 0: 1, 2, 4 or 8.
 struct DrawRequest {
@@ -57,17 +57,17 @@ struct DrawRequest {
 };
 
 struct Outcome {
-  bool refused = false;  // by the program's checks of flags
-  std::string problem;   // why it was refused, or failed
+  bool refused = false;  // the program's checks of flags rejected it
+  std::string problem;   // reason of the rejection or failure
   RunResult run;
 };
-// Runs these flags on the ranks of a world. On all of its ranks, which get the same `refused` and `problem`.
+// Runs these flags on the ranks of a world. All of its ranks call it, and get the same `refused` and `problem`.
 using RunDraw = std::function<Outcome(const Words& flags, int ranks)>;
 
 struct DrawTotals {
   int draws = 0, refused = 0, with_one_rank = 0, resumed = 0;
   int graphs = 0, offloads = 0, units = 0, regrows = 0, skips = 0, evaluations = 0;  // draws that did so
-  std::map<std::string, int> refusals;                                               // by reason, numbers left out
+  std::map<std::string, int> refusals;                                               // by reason, digits omitted
   std::map<std::string, int> values;                                                 // drawn, by row and number
 };
 
@@ -99,7 +99,7 @@ class Draws {
   std::map<Draw, Outcome> references_;
 };
 
-// As one would type it; `flags` without tiny_flags().
+// Command as typed by a user; `flags` without tiny_flags().
 std::string command_of(const Words& flags, int ranks);
 std::string commands_of(const Draw& draw);  // two where it is resumed
 // How a run differs from another one in bits, or is not in order; "": it does not and is.

@@ -1,4 +1,4 @@
-// What can be drawn.
+// Values that can be drawn.
 #include <algorithm>
 
 #include "tests/unit/train/draws.h"
@@ -155,7 +155,7 @@ std::vector<Row> rows_of_steps() {
       {"dispatcher", kSame, lines({"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall"}),
        with("ep")},
       {"shared expert", kSame, lines({"--moe-shared-expert-overlap"}), has_shared_expert},
-      // A room is 128 rows or more: 64 tokens of a rank need more.
+      // A capacity is at least 128 rows: 64 tokens of a rank need more.
       {"room", kSame, lines({"--moe-expert-rank-capacity-factor 0.2", "--moe-expert-rank-capacity-factor 8"}),
        with("ep")},
   };

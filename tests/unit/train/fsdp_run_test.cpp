@@ -1,5 +1,4 @@
-// What happens around the steps of runs with sharded units: skipped and dropped steps, the
-// memory and collectives they take, and waits that are left out.
+// Tests of runs with sharded units: skipped and dropped steps, memory and collectives, and waits that are left out.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -19,8 +18,8 @@ const Words kAllSharded = strategy("optim_grads_params") + Words{"--fsdp-embeddi
 const Words kNarrow{"--megatron-fsdp-grad-comm-dtype", "bf16"};
 const Words kAllShardedLast = kAllSharded + Words{"--fsdp-reduce-grads", "last"};
 
-// A gradient of rank 1 becomes NaN in calls of a hook of layer 0: step 2 makes the calls 5 to 8, step 3, which is
-// dropped, 9 to 12, and step 2, run again to find the reason, 13 to 16.
+// A gradient of rank 1 becomes NaN in calls of a hook of layer 0. Calls 5 to 8 are in step 2, 9 to 12 in step 3, which
+// is dropped, and 13 to 16 in the rerun of step 2.
 const Poison kPoison{.calls = {6, 14}, .rank = 1, .segment = 1};
 
 // The reason is found in a step that is run again, also where stale slots are NaN.
@@ -46,7 +45,7 @@ std::size_t bytes_of(const RunResult& run, int rank, MemoryCategory category) {
   return run.memory.at(rank)[static_cast<std::size_t>(category)];
 }
 
-// Shards, resident units and slots, and nothing else, as the plan says.
+// Expects only shards, resident units and slots, as in the plan.
 TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
   struct Count {
     std::size_t shards = 0, resident = 0, slots = 0;  // elements
@@ -125,11 +124,11 @@ TEST(FsdpRun, AStepGathersEachLayerTwiceButThoseInTheSlots) {
   EXPECT_EQ(more.units_reduced - few.units_reduced, 3 * 5);
 }
 
-// As Hazards.EverySuppressedWaitIsFound.
+// Leaves out each event wait, like Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(FsdpRun, EverySuppressedWaitIsFound) {
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
-  // But for those behind the last step, for the gathers of a next one.
+  // Excludes waits after the last step, for the gathers of a next one.
   for (const auto& [way, behind] : {std::pair{Way{"all", kAllSharded, 2}, 3},
                                     {Way{"ends_whole", strategy("optim_grads_params"), 2}, 2},
                                     {Way{"hybrid", strategy("optim_grads_params") + hybrid, 4}, 3}}) {
@@ -142,12 +141,12 @@ TEST(FsdpRun, EverySuppressedWaitIsFound) {
 }
 #endif
 
-// By an exception that the caller of the step catches: between two steps, while the weights of the first are gathered.
+// The caller of the step catches an exception between two steps, while the weights of the first are gathered.
 TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
   for (const Words& way : {strategy("optim") + overlap, strategy("optim_grads_params") + overlap, kAllSharded}) {
     SCOPED_TRACE(testing::PrintToString(way));
-    // Behind the reductions of all but the embedding.
+    // Breaks after the reductions of all units except the embedding.
     expect_nothing_left_of_a_broken_step({.flags = kSmallFsdpRun + way + Words{"--check-hazards"}, .ranks = 2},
                                          {.point = HookPoint::kPostWeight, .segment = 1, .microbatch = 3});
   }

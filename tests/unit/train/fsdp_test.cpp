@@ -1,5 +1,5 @@
-// Sharding strategies in whole runs on thread ranks: the bits of plain data parallelism where gradients are summed over
-// the ranks once a step, and one class of bits of their own where that happens in each microbatch.
+// Sharding strategies in complete runs on thread ranks. If gradients are summed over ranks once a step, bits equal
+// plain data parallelism. If each microbatch sums them, the runs form a separate class of bits.
 #include <gtest/gtest.h>
 
 #include "tests/support/tier.h"
@@ -69,7 +69,7 @@ TEST_P(FsdpReplicas, WithOneMicrobatchSumsAreTheSameWhenTheyAreMadeInEach) {
 
 const Words kAll = kWeights + Words{"--fsdp-embedding-and-head", "sharded"};
 
-// Of a model whose ends are sharded: one class of bits over slots, order of gathers, schedules and recomputation.
+// A model whose ends are sharded: one class of bits over slots, order of gathers, schedules and recomputation.
 class FsdpEach : public testing::TestWithParam<Way> {
  protected:
   static const RunResult& want() {
@@ -98,7 +98,7 @@ TEST_P(FsdpEach, HasOneClassOfBits) {
   expect_units_moved(run, true, true);
 }
 
-// The head's forward writes gradients, which a schedule may keep apart from those of its backward.
+// The head's forward writes gradients; a schedule may keep them separate from those of its backward.
 TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
   const Words flags = kSmallFsdp + kUntied + kEvaluations + kAll + Words{"--loss-chunk-size", "3", "--check-hazards"};
   const RunResult want = train({.flags = flags, .ranks = 2});
@@ -109,7 +109,7 @@ TEST(Fsdp, SchedulesOfAHeadInChunksHaveOneClassOfBits) {
   }
 }
 
-// With the ends whole: against the same layout with optim_grads, and without hazards.
+// Unsharded ends: compared with the same layout with optim_grads, and without hazards.
 class FsdpLayouts : public testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(
     Fsdp, FsdpLayouts,

@@ -55,7 +55,7 @@ RunResult run_eagerly(const Cell& cell) { return train({.flags = cell.eager(), .
 void expect_evaluated(const Cell& cell, const RunResult& run) {
   EXPECT_LT(cell.eval_interval, cell.steps);
   const int between = (cell.steps - 1) / cell.eval_interval;
-  EXPECT_EQ(std::ssize(run.validation_losses), between + 1);  // and one behind the last step
+  EXPECT_EQ(std::ssize(run.validation_losses), between + 1);  // and one after the last step
 }
 
 RunResult run(const Cell& cell, Books& books) {
@@ -64,7 +64,7 @@ RunResult run(const Cell& cell, Books& books) {
 
 namespace {
 
-// Runs of weight gradients alone; dualpipe-v delays those of some microbatches, the others stand with their data's.
+// Runs of weight gradients only; dualpipe-v delays those of some microbatches, and runs the others with their data's.
 void expect_weights_apart(const std::vector<Action>& actions, const RunPlan& plan, bool all) {
   int alone = 0;
   for (const Run& run : plan.runs) {
@@ -110,7 +110,7 @@ Matrix<kNumGraphFactors> matrix_of_graphs(const Cell& base, const std::vector<La
                   layout_column(layouts), sharings, schedule_column()}};
   matrix.is_legal = [columns = matrix, fits](const GraphCase& c) {
     const Cell cell = columns.cell(c);
-    const bool is_one_segment = cell.recompute == "full";  // a whole layer
+    const bool is_one_segment = cell.recompute == "full";  // a full layer
     return fits(cell) && (!is_one_segment || cell.modules == Words{"layer"});
   };
   return matrix;

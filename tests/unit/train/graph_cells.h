@@ -33,24 +33,24 @@ struct Cell {
 struct Books {
   std::map<int, GraphedRunner::Stats> stats;  // by rank
   std::map<int, RunPlan> plans;
-  std::map<int, std::vector<Action>> actions;  // of a step
+  std::map<int, std::vector<Action>> actions;  // actions of a step
   std::map<int, StepGraphs> planned;
   std::map<int, double> flops;  // planned, of a step
 };
 
-void note(Books& books, Trainer& trainer, int rank);  // of a run with graphs that has ended
+void note(Books& books, Trainer& trainer, int rank);  // for a finished run with graphs
 RunResult run_graphs(const Cell& cell, Books& books);
 RunResult run_eagerly(const Cell& cell);
-// In graphs where it names modules.
+// Runs in graphs if the cell lists modules.
 RunResult run(const Cell& cell, Books& books);
 
 // There are evaluations between steps.
 void expect_evaluated(const Cell& cell, const RunResult& run);
-// Each rank captured what the plan says, once, and replayed each run in every step but the first. Weight gradients that
-// are delayed are graphs of their own.
+// Each rank captured the plan's graphs once, and replayed each run in every step but the first. Delayed weight
+// gradients have separate graphs.
 void expect_replayed(const Cell& cell, const Books& books);
 
-// A column of a table: what each of its values makes of a cell.
+// A column of a table: for each of its values, its effect on a cell.
 using Column = std::vector<std::function<void(Cell&)>>;
 template <class T, class Change>
 Column column(const std::vector<T>& values, const Change& change) {
@@ -71,7 +71,7 @@ struct Matrix {
   Cell base;
   std::array<Column, N> columns;
   std::function<bool(const Case&)> is_legal;
-  std::function<Case(const Case&)> plain = nullptr;  // what a case is compared with: a run of the same class of bits
+  std::function<Case(const Case&)> plain = nullptr;  // case for comparison: a run of the same class of bits
   mutable std::map<Case, RunResult> plain_runs = {};
 
   Cell cell(const Case& c) const {
@@ -79,7 +79,7 @@ struct Matrix {
     for (std::size_t i = 0; i < N; ++i) columns[i][static_cast<std::size_t>(c[i])](cell);
     return cell;
   }
-  // Those of all columns but some, of which the first values are taken, as many as said.
+  // All legal cases; the columns of `first_values` are limited to their first values.
   std::vector<Case> legal_cases(const std::map<int, std::size_t>& first_values = {}) const {
     std::array<std::vector<int>, N> values;
     for (std::size_t i = 0; i < N; ++i) {
@@ -90,7 +90,7 @@ struct Matrix {
     std::erase_if(cases, [this](const Case& c) { return !is_legal(c); });
     return cases;
   }
-  // The value that the case of this number has of a column whose values take turns, each for `length` cases.
+  // Value of this case in a column whose values rotate, each for `length` cases.
   int by_turns(std::size_t number, int factor, std::size_t length) const {
     return static_cast<int>(number / length % columns[static_cast<std::size_t>(factor)].size());
   }
@@ -99,7 +99,7 @@ struct Matrix {
     if (is_new) run->second = run_eagerly(cell(run->first));
     return run->second;
   }
-  // Runs the cases until one fails. check(case, cell, run, plain run) says what else is the same.
+  // Runs the cases until one fails. check(case, cell, run, plain run) checks all other equal results.
   template <class Check>
   void expect_no_bit_changed(const std::vector<Case>& cases, const Check& check) const {
     for (const Case& c : cases) {
@@ -121,7 +121,7 @@ struct Matrix {
   }
 };
 
-// Graphs of dense models: sets of modules, recomputation, layouts, ways of sharing, schedules.
+// Graphs of dense models: sets of modules, recomputation, layouts, sharding, schedules.
 enum GraphFactor { kGraphModules, kGraphRecompute, kGraphLayout, kGraphSharing, kGraphSchedule, kNumGraphFactors };
 using GraphCase = Combination<kNumGraphFactors>;
 Matrix<kNumGraphFactors> matrix_of_graphs(const Cell& base, const std::vector<Layout>& layouts, const Column& sharings,

@@ -1,4 +1,4 @@
-// Whole runs with captured graphs: hooks in every phase, and around all warm-up.
+// Complete runs with captured graphs: hooks in every phase, and around all warm-up.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ std::function<void(Trainer&, int)> record(std::vector<Call>& calls) {
 
 constexpr std::size_t kSteps = 3;  // warm-up, capture, replay
 
-// Of a rank: those of eager steps, in their order, each in its phase. With `ahead` once more before the second step.
+// Expects the hook calls of eager steps, in order and by phase; with `ahead` once more ahead of the second step.
 void expect_calls_of_eager_steps(const std::vector<Call>& graphs, const std::vector<Call>& eager, bool ahead = false) {
   const std::size_t of_step = eager.size() / kSteps;
   std::vector<Call> want = eager;
@@ -83,7 +83,7 @@ TEST(GraphedRun, HooksAreCalledAsInEagerStepsInEveryPhase) {
   expect_calls_of_eager_steps(graphs, eager);
 }
 
-// Whose graphs are captured ahead of the step's messages, in a pass that calls them once more.
+// Graphs are captured ahead of the step's messages, in a pass that calls hooks once more.
 TEST(GraphedRun, HooksOfAPipelineAreCalledAsInEagerSteps) {
   for (const char* schedule : {"1f1b", "interleaved", "zb-v", "dualpipe-v"}) {
     SCOPED_TRACE(schedule);
@@ -179,7 +179,7 @@ TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
   for (const Words& graphs : {Words{}, kGraphsOfAttentionAndMlp}) {
     SCOPED_TRACE(testing::PrintToString(graphs));
     std::vector<Call> calls;
-    std::vector<std::pair<std::string, std::size_t>> warm_up;  // with the calls before it
+    std::vector<std::pair<std::string, std::size_t>> warm_up;  // with the preceding calls
     const auto watch = [&](Trainer& trainer, int rank) {
       record(calls)(trainer, rank);
       trainer.rank().warm_up_hooks.before.emplace_back([&] { warm_up.emplace_back("pre_warmup", calls.size()); });
@@ -205,7 +205,7 @@ TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
   }
 }
 
-// Also where the run ends before it has captured anything.
+// Holds also if the run ends without any capture.
 TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
   for (const Words& more : {Words{"--train-iters", "2", "--cuda-graph-warmup-steps", "2"},
                             Words{"--train-iters", "1", "--cuda-graph-warmup-steps", "3"},
@@ -223,7 +223,7 @@ TEST(GraphedRun, WarmUpHooksRunOnceInRunsThatOnlyWarmUp) {
   }
 }
 
-// Before the warm-up, however long it is.
+// The error precedes the warm-up, however long it is.
 TEST(GraphedRun, AHookInsideALayerFromTheStartIsRefusedBeforeTheFirstStep) {
   int calls = 0;
   const auto add_hook = [&](Rank& rank) {

@@ -1,4 +1,4 @@
-// Whole runs with captured graphs: what happens between steps, failures and drift.
+// Complete runs with captured graphs: events between steps, failures and drift.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   const RunResult eager = train({.flags = flags, .prepare = poison(kStep41)});
   EXPECT_EQ(eager.skipped_steps, 1);
   GraphedRunner::Stats stats;
-  std::map<Phase, int> phases;  // of the first attention's forwards
+  std::map<Phase, int> phases;  // forwards of the first attention
   const RunResult first =
       train({.flags = flags + kGraphs + saves + Words{"--exit-interval", "120"},
              .customize =
@@ -56,8 +56,8 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   EXPECT_EQ(joined(first.losses, second.losses), eager.losses);
   EXPECT_EQ(joined(first.grad_norms, second.grad_norms), eager.grad_norms);
   EXPECT_EQ(joined(first.validation_losses, second.validation_losses), eager.validation_losses);
-  // Two microbatches of each step and evaluation, of one column. Eagerly run evaluations, three steps under the trace
-  // and the one that is searched for the NaN; the one behind that is replayed twice.
+  // Two microbatches of each step and evaluation, in one column. Eager: evaluations, three steps under the trace and
+  // the one that is searched for the NaN; the step after that one is replayed twice.
   EXPECT_THAT(phases, testing::UnorderedElementsAre(std::pair(Phase::kWarmUp, 2), std::pair(Phase::kCapture, 1),
                                                     std::pair(Phase::kReplay, 2 * (120 - 1 - 3 + 1) - 1),
                                                     std::pair(Phase::kEager, 2 * (24 + 3 + 1))));
@@ -67,7 +67,7 @@ TEST(GraphedRun, TwoHundredStepsWithEverythingBetweenThem) {
   EXPECT_THAT(trace.str(), AllOf(HasSubstr("layer_norm"), testing::Not(HasSubstr("replay "))));
 }
 
-// Steps by hand on a trainer before its run.
+// Runs single steps on a trainer ahead of its run.
 class ByHand {
  public:
   explicit ByHand(Trainer& trainer)
@@ -89,7 +89,7 @@ class ByHand {
     }
     return "no error";
   }
-  // Another one stands in for a step.
+  // Replaces `held` by `other` for one step.
   template <class T>
   void expect_refused(const std::string& what, T& held, T other) {
     SCOPED_TRACE(what);
@@ -133,7 +133,7 @@ TEST(GraphedRun, WarmUpThatLeavesNoStepIsTold) {
               HasSubstr("graphs: none was captured, as no step followed --cuda-graph-warmup-steps 2"));
 }
 
-// Once, behind the step that captures. The CPU's graphs take no memory of their own.
+// Logged once, after the step that captures. The CPU's graphs use no memory.
 TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
   GraphedRunner::Stats stats;
   StepGraphs planned;
@@ -228,7 +228,7 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
   for (Seen& seen : of_ranks) {
     EXPECT_GT(seen.graphs, 0);
     EXPECT_GT(seen.messages, 0);
-    EXPECT_EQ(seen.messages_ahead, (std::set<std::int64_t>{seen.messages / 2}));  // of the step before
+    EXPECT_EQ(seen.messages_ahead, (std::set<std::int64_t>{seen.messages / 2}));  // those of the preceding step
     EXPECT_GT(seen.calls[Phase::kReplay], 0);
     EXPECT_EQ(seen.calls[Phase::kCapture], 0);
     EXPECT_EQ(seen.calls[Phase::kCaptureAhead], seen.calls[Phase::kWarmUp]);
@@ -236,7 +236,7 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
   }
 }
 
-// On both stages an MLP, which no graph holds, fails in that pass, behind an attention that is captured.
+// On both stages an MLP outside graphs fails in that pass, after a captured attention.
 TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
   const Words pipeline = stages(2);
   const auto fail_once = [](Trainer& trainer, ByHand& by_hand) {
@@ -265,7 +265,7 @@ TEST(GraphedRun, AFailureOutsideGraphsWhileCapturingAheadChangesNoBits) {
             losses_by_hand(pipeline, eager, 2));
 }
 
-// All layers are recomputed whole, which attention's graphs leave out: stages go through the pass before the first
+// All layers are fully recomputed, and graphs of attention skip such layers. Stages run the pass ahead of the first
 // message with nothing to capture.
 TEST(GraphedRun, APipelineWithoutAnythingToCaptureRunsOn) {
   const Words flags{
@@ -292,7 +292,7 @@ TEST(GraphedRun, AHookThatIsAddedAfterTheCaptureIsRefused) {
   });
 }
 
-// Of each thing that graphs hold by its address another of the same size stands in its place for one step.
+// Each object that graphs hold by address is replaced for one step by another one of equal size.
 TEST(GraphedRun, ExchangedMemoryIsRefused) {
   const auto exchange = [](Trainer& trainer, int) {
     Rank& rank = trainer.rank();
@@ -329,7 +329,7 @@ TEST(GraphedRun, ExchangedMemoryIsRefused) {
          .prepare = exchange});
 }
 
-// What no slot holds is read by each parameter's own address.
+// Graphs read tensors outside of slots at each parameter's own address.
 TEST(GraphedRun, ExchangedParametersAreRefused) {
   losses_by_hand(kGraphs, [](Trainer& trainer, ByHand& by_hand) {
     by_hand.step();

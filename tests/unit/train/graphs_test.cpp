@@ -138,7 +138,7 @@ TEST(Graphs, EveryLayout) {
   std::map<int, std::size_t> first_values;
   if (is_quick) first_values = {{kGraphLayout, 6}, {kGraphSharing, 5}};
   std::vector<GraphCase> cases = pairwise<kNumGraphFactors>(table.legal_cases(first_values));
-  if (is_quick) {  // of the others one each
+  if (is_quick) {  // one of each other column
     cases.push_back({/*layer*/ 0, /*none*/ 0, /*tp2 pp2*/ 7, /*not overlapped*/ 0, /*interleaved*/ 2});
     cases.push_back({/*both*/ 3, /*selective*/ 1, /*tp2*/ 6, /*two instances*/ 5, /*1f1b*/ 1});
   }
@@ -148,7 +148,7 @@ TEST(Graphs, EveryLayout) {
   expect_as_eager(cells);
 }
 
-// Every combination of schedule, modules, recomputation and sharding; of the quick tier's some.
+// Every combination of schedule, modules, recomputation and sharding; the quick tier has some of them.
 TEST(Graphs, EveryCombination) {
   std::vector<Cell> cells;
   int number = 0;

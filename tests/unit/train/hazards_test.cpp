@@ -1,5 +1,5 @@
-// The proof that no event wait of the product is missing or idle: the untouched run has no hazard, and with any one
-// wait left out the checker finds the race, whatever the timing.
+// The proof that no event wait of the product is missing or idle. The untouched run has no hazard. With any one wait
+// left out, the checker finds the race at any timing.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -21,16 +21,15 @@ TEST(Hazards, AnUntouchedRunIsClean) {
   EXPECT_GT(result.buckets_reduced, 1);
 }
 
-// Not under ThreadSanitizer, to which these runs are all alike: the checker alone is not told of a wait.
+// Not under ThreadSanitizer, which cannot see the difference: only the checker is not informed of a wait.
 #if !defined(__SANITIZE_THREAD__)
 TEST(Hazards, EverySuppressedWaitIsFound) { expect_each_wait_needed(5, kRun, 2); }
 
-// Waits around graphs, and inside of them, of collectives that are captured: there the capture may fail before anything
-// runs.
+// Waits around graphs, and waits of captured collectives inside of graphs: there the capture may fail early.
 TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
   const Words graphs =
       words("--train-iters 3 --micro-batch-size 4 --eval-iters 0 --check-hazards --cuda-graph-impl local");
-  // In the pipeline some are idle: behind others there is nothing left to wait for.
+  // In the pipeline some waits are idle: after other waits, nothing remains to wait for.
   struct Way {
     const char* flags;
     std::map<std::int64_t, const char*> idle = {};

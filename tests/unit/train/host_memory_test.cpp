@@ -1,4 +1,4 @@
-// The host's memory before a run: what machines and control groups say of it, and what is refused.
+// Tests of host memory ahead of a run: reports of machines and control groups, and rejected runs.
 #include "core/base/machine/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
             HasSubstr("a forecast of 3.00 GiB for copies of checkpoints of 3 ranks, 1.00 of rank 0; save without")));
 }
 
-// Of hosts that have unlike room, and one that does not say: all ranks choose what to move by the same number.
+// Hosts have different memory, and one reports none: all ranks choose what to move by the same number.
 TEST(HostMemory, OfTheFullestHostAllRanksTakeTheShare) {
   ThreadWorld world(3, std::chrono::seconds(60));
   world.run([&](Communicator& group) {
@@ -110,7 +110,7 @@ TEST(HostMemory, OfTheFullestHostAllRanksTakeTheShare) {
   });
 }
 
-// What auto may plan for, as train asks for it. Who names kinds needs no share.
+// Memory that auto may plan for, as in train. If kinds are listed, no share is needed.
 TEST(HostMemory, AutoTakesARanksShareOfWhatTheHostHas) {
   ThreadWorld world(2, std::chrono::seconds(60));
   world.run([&](Communicator& group) {
@@ -128,7 +128,7 @@ TEST(HostMemory, AutoTakesARanksShareOfWhatTheHostHas) {
   });
 }
 
-// Of three ranks two share a GPU, each of which would fit alone.
+// Two of three ranks share a GPU; each alone would fit.
 TEST(GpuMemory, OfRanksThatShareOneIsCheckedTogether) {
   const auto check = [](std::size_t free) {
     ThreadWorld world(3, std::chrono::seconds(60));
@@ -157,7 +157,7 @@ TEST(HostMemory, ShardsEmbeddingAndHeadWhereItHasNoRoomForWholeOnes) {
   const Words flags = tiny_flags() + words(
                                          "--data-parallel-sharding-strategy optim_grads_params --vocab-size 4000 "
                                          "--untie-embeddings-and-output-weights --global-batch-size 8");
-  // By shares of the host: whether embedding and head are sharded then.
+  // Whether embedding and head are sharded, for a share of the host in tenths.
   const auto decided = [&](const Words& more, std::size_t tenths) {
     const Options options = parse_flags(App::kTrain, flags + more).options;
     bool sharded = false;

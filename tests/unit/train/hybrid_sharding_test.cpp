@@ -41,7 +41,7 @@ void expect_near(const RunResult& got, const RunResult& want) {
 struct Grid {
   int instances, ranks;  // ranks of each
   Words layout = {};
-  int other_ranks = 1;  // of tensor and pipeline parallelism
+  int other_ranks = 1;  // product of tensor and pipeline sizes
 };
 
 // Calls of a step: each unit is scattered and gathered within an instance and summed over the instances.
@@ -105,7 +105,7 @@ TEST(HybridSharding, OfWeightsAndGradientsSumsAShardOnce) {
       SCOPED_TRACE(testing::Message() << strategy << " in " << instances << " instances of " << ranks);
       const auto check = [](Trainer& trainer, int) {
         const Rank& rank = trainer.rank();
-        std::int64_t all = 0, shards = 0;  // units, and those of them whose gradients are never whole for long
+        std::int64_t all = 0, shards = 0;  // units, and those of them whose gradients are unsharded only briefly
         for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
           all += unit.numel > 0 ? 1 : 0;
           shards += unit.resident_gradients ? 0 : 1;
@@ -131,7 +131,7 @@ std::size_t bytes_of(Trainer& trainer, MemoryCategory category) {
   return trainer.rank().memory.pool.allocated_by_category()[static_cast<std::size_t>(category)];
 }
 
-// Instances that share out the update of their shards: the same sums in the same order.
+// Instances that shard the update of their shards: the same sums in the same order.
 TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
   const Words ends = {"--untie-embeddings-and-output-weights", "--fsdp-embedding-and-head", "sharded", "--bf16"};
   struct Case {

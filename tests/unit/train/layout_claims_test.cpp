@@ -1,5 +1,5 @@
-// What every layout promises, as one table of claims and layouts: it trains the model of one rank, its runs repeat
-// without hazards, schedules and recomputation change no bit, and its checkpoints go to any other layout.
+// The guarantees of every layout, as one table of claims and layouts. Each layout trains the model of one rank and
+// repeats without hazards. Schedules and recomputation change no bit; any other layout loads its checkpoints.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ const RunResult& of_one_rank(const Words& flags) {
   return run->second;
 }
 
-// Letters, digits and underscores, as in names of tests.
+// Letters, digits and underscores, as in test names.
 std::string identifier(std::string name) {
   std::ranges::replace_if(
       name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
@@ -100,7 +100,7 @@ TEST_P(EachLayout, HasTheWeightsAndGradientsOfOneRankInOneStep) {
   const auto [many, before_many] = weights_before(way_of(layout()));
   EXPECT_FALSE(before_one.empty());
   EXPECT_TRUE(before_many == before_one);
-  const bool cuts_products = layout().tensor * layout().context > 1;  // which are then added up in parts
+  const bool cuts_products = layout().tensor * layout().context > 1;  // products are then added up in parts
   expect_gradients_near(many, one, cuts_products ? 5e-6 : 2e-6, family().no_gradient);
   expect_norms_near(many, one, 1e-5);
 }
@@ -118,7 +118,7 @@ TEST_P(EachLayout, RepeatsItsBitsWithoutAHazard) {
 struct Scheduled {
   Layout layout;
   std::size_t family = 1;
-  int one_of_schedules = one_of(2);  // of the quick tier, and the others in the next layout
+  int one_of_schedules = one_of(2);  // in the quick tier, and the others in the next layout
 };
 
 TEST(LayoutClaims, EverySchedulesBitsAreTheSameWithoutAHazard) {
@@ -178,14 +178,14 @@ TEST_P(Recomputation, ChangesNoBitAndSavesMemory) {
   }
 }
 
-// Runs that save behind step `step`, end and are resumed.
+// Runs that save after step `step`, end and are resumed.
 struct Checkpoints {
   std::string name;
   Words flags = {};
   std::vector<Way> ways = {};
   int step = 3;
-  double tolerance = 1e-5;  // of losses in another way than the one that saved
-  // Which of the ways load what another one has saved; each, if there is no function.
+  double tolerance = 1e-5;  // for losses in another layout than the saving one
+  // Whether layout `to` loads the checkpoint of `from`; all do, if there is no function.
   std::function<bool(std::size_t from, std::size_t to)> loads = nullptr;
 };
 void PrintTo(const Checkpoints& one, std::ostream* out) { *out << one.name; }
@@ -206,7 +206,7 @@ const Words kBatchOf12 =
     words("--hidden-size 16 --seq-length 8 --micro-batch-size 1 --global-batch-size 12 --hidden-dropout 0.1");
 const Words kBatchOf8 =
     words("--hidden-size 16 --seq-length 8 --micro-batch-size 1 --global-batch-size 8 --hidden-dropout 0.1");
-// Of 257 words, with tensor parallelism: there are rows that are nobody's.
+// 257 words with tensor parallelism: some rows are padding.
 const Words kPadded = words("--make-vocab-size-divisible-by 100");
 
 Checkpoints of_pipeline() {
@@ -237,7 +237,7 @@ Checkpoints of_context() {
           .ways = ways_of({{}, {.context = 2}, {.context = 4}, {.context = 2, .communication = "a2a"}})};
 }
 
-// Ways that are resumed by themselves.
+// Layouts that are resumed by themselves.
 Checkpoints of_bf16() {
   return {.name = "bf16",
           .flags = kDropout + words("--bf16"),
@@ -334,7 +334,7 @@ Checkpoints of_combined(const std::string& name, const Words& model, const std::
   return {.name = name, .flags = model + sizes, .ways = ways, .step = 2, .tolerance = tolerance, .loads = loads};
 }
 
-// Experts whose weights and gradients are shards, loaded by ranks that hold them whole and by stages.
+// Experts whose weights and gradients are shards, loaded by ranks that hold them unsharded and by stages.
 Checkpoints of_experts(const Family& family) {
   const Layout sharded{.tensor = 2, .sequence = true, .data = 2, .sharing = Sharing::kUnits};
   return {.name = family.name,

@@ -182,7 +182,7 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     // Two sums forward and two backward in each layer.
     const std::int64_t calls = 4 * steps * microbatches * sizes.layers / layout.pipeline;
     EXPECT_GE(did.tensor_calls, layout.tensor > 1 ? calls : 0);
-    // An exchange or more each way.
+    // At least one exchange in each direction.
     EXPECT_GE(did.context_calls, layout.context > 1 ? 2 * steps * microbatches * sizes.layers / layout.pipeline : 0);
     const bool has_replicas = layout.data * layout.context > 1;
     if (layout.sharing <= Sharing::kOptimizer) {

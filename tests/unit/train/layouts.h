@@ -18,45 +18,44 @@ namespace megalith::test {
 struct Family {
   std::string name;
   Words flags;
-  // How the names of tensors end whose gradient is what rounding leaves of 0: without RoPE a bias of the keys changes
-  // no attention.
+  // Suffix of tensors whose gradient is rounding around 0: without RoPE, a bias of the keys changes no attention.
   std::string no_gradient = {};
 };
 // LayerNorm, biases, GELU, learned positions, tied table; RMSNorm, SwiGLU, RoPE, norms of q and k, two heads of keys
-// and values, a table of its own; one such head, tied and with biases of q, k and v.
+// and values, untied table; one such head, tied and with biases of q, k and v.
 const std::vector<Family>& families();
 
-const Words& schedules();  // all names
+const Words& schedules();  // every schedule
 
-// What replicas share out.
+// State that replicas shard.
 enum class Sharing {
   kNone,
   kOverlapped,  // nothing, and sums overlap backward
-  // As kOverlapped, and:
+  // Like kOverlapped, and:
   kOptimizer,        // the optimizer's state, whose parameters are gathered
   kUnits,            // parameters and gradients
   kUnitsSummedLast,  // parameters; gradients are summed once
   kGradients,
   kUnitsOfTwoInstances,  // parameters and gradients within each of two instances, and the update between them
-  kExpertUnits,          // as kOptimizer, and of experts as kUnitsSummedLast
+  kExpertUnits,          // like kOptimizer, with experts like kUnitsSummedLast
 };
 constexpr int kNumSharings = 8;
 
 struct Layout {
   int tensor = 1;
   bool sequence = false;
-  bool overlap = false;  // of tensor-parallel rows and GEMMs; with sequence
+  bool overlap = false;  // tensor-parallel rows overlap GEMMs; with sequence
   int pipeline = 1;
   int data = 1;
   std::string schedule = "1f1b";
   Sharing sharing = Sharing::kNone;
   int context = 1;
   std::string communication = "p2p";  // with context parallelism
-  int expert = 1;                     // of tensor x context x data, as the next
+  int expert = 1;                     // divides tensor x context x data
   int expert_tensor = 1;
 
   int ranks() const { return tensor * pipeline * data * context; }
-  int chunks() const;  // of a stage
+  int chunks() const;  // per stage
   bool gathers_units() const;
   bool sums_each_microbatch() const;
   bool is_v() const { return schedule == "zb-v" || schedule == "dualpipe-v"; }
@@ -77,8 +76,8 @@ Way way_of(const Layout& layout);
 void PrintTo(const Way& way, std::ostream* out);
 RunResult train(const Words& flags, const Way& way);
 
-// Prepares a run on one rank of which an element of a unit's gradients becomes NaN behind the backward of a segment: in
-// these calls of its hook, of which each microbatch makes one.
+// Prepares a run in which an element of a unit's gradients becomes NaN on one rank. This occurs after the backward of a
+// segment, in these calls of its hook, one per microbatch.
 struct Poison {
   std::set<int> calls;
   int rank = 0;
@@ -88,12 +87,12 @@ struct Poison {
   double value = std::nan("");
 };
 std::function<void(Trainer&, int)> poison(const Poison& what);
-std::function<void(Trainer&, int)> poison_weights(int of_rank);  // an element of each unit, before the first step
+std::function<void(Trainer&, int)> poison_weights(int of_rank);  // an element of each unit, ahead of the first step
 // Step 2 of the poisoned run was skipped: its update is missing, and all numbers are finite.
 void expect_second_step_skipped(const RunResult& poisoned, const RunResult& clean);
 
-// What the comparison of replicas says at the end of a step, by rank, when damage(rank, its number) has changed what a
-// rank holds. Before that it says nothing.
+// Differences that the comparison of replicas reports at the end of a step, by rank, after damage(rank, its number) has
+// changed a rank's state. An earlier comparison must report none.
 std::map<int, std::string> told_of_replicas(const Words& flags, const Way& way,
                                             const std::function<void(Rank&, int)>& damage);
 
@@ -109,11 +108,11 @@ Words sizes_for(const Layout& layout);
 
 struct StepCounts {
   std::int64_t steps = 0;
-  std::int64_t evaluations = 0;  // of one step each
+  std::int64_t evaluations = 0;  // each of one step
 };
-// That each rank took part in the layout, in a run of so many steps: messages between stages, in number and bytes,
-// collectives of the tensor- and the context-parallel group, buckets or units reduced over the replicas and gathered;
-// with the planned memory, and the same bits where several hold the same.
+// Expects that each rank took part in the layout in a run of `steps` steps. Checks number and bytes of stage messages,
+// collectives of tensor and context groups, and buckets or units reduced and gathered. Memory must be as planned, and
+// copies have equal bits.
 void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes, const StepCounts& counts,
                   std::int64_t bytes_per_element);
 

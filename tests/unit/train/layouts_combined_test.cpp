@@ -10,7 +10,7 @@
 namespace megalith::test {
 namespace {
 
-// A call that rank 3 alone announces, in a group of its own and rank 1's: all ranks end, and rank 1 says why.
+// Rank 3 alone announces a call in its group with rank 1: all ranks end, and rank 1 reports the reason.
 TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
   const Layout layout{.tensor = 2, .data = 2};
   try {

@@ -1,8 +1,7 @@
-// Tensor, sequence, pipeline, data and context parallelism combined, with and without the distributed optimizer: every
-// layout trains the model of one rank, whatever its schedule and recompute, which change no bit. Of all that fits eight
-// ranks a pairwise choice: each layout is in it, with sequence parallelism or without, and each two values of two
-// factors stand together in one case at least; MEGALITH_ALL_LAYOUTS=1 runs everything (MEGALITH_ALL_LAYOUTS=N one of
-// N).
+// Tensor, sequence, pipeline, data and context parallelism combined, with and without the distributed optimizer. Every
+// layout trains the model of one rank; schedule and recompute change no bit. Cases that fit eight ranks are chosen
+// pairwise: each layout occurs, with or without sequence parallelism, and each two values of two factors occur
+// together. MEGALITH_ALL_LAYOUTS=1 runs everything (MEGALITH_ALL_LAYOUTS=N one of N).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +28,7 @@ enum Factor {
   kTensor,
   kPipeline,
   kData,
-  kContext,  // 0: none; else 2 ranks and the form of kCommunications
+  kContext,  // 0: none; otherwise 2 ranks and the form of kCommunications
   kSequence,
   kFamily,
   kSchedule,
@@ -67,7 +66,7 @@ std::vector<Case> all_cases() {
                                                         {0, 1},
                                                         {0, 1, 2}}});
   std::erase_if(cases, [](const Case& c) {
-    constexpr std::array<int, 3> kGroups = {4, 2, 1};  // of keys and values, by family
+    constexpr std::array<int, 3> kGroups = {4, 2, 1};  // groups of keys and values, by family
     const int context = c[kContext] == 0 ? 1 : 2;
     const bool heads_fit = kGroups[static_cast<std::size_t>(c[kFamily])] % (c[kTensor] * context) == 0;
     return c[kTensor] * c[kPipeline] * c[kData] * context > 8 || (c[kSequence] != 0 && c[kTensor] == 1) ||
@@ -102,7 +101,7 @@ const RunResult& run_once(const Words& flags, int ranks) {
 }
 
 const Family& family_of(const Case& c) { return families()[static_cast<std::size_t>(c[kFamily])]; }
-// Of the sizes of the layout's runs.
+// Model flags for the sizes of the layout's runs.
 Words model_of(const Case& c) {
   return sizes_for(layout_of(c)) + family_of(c).flags +
          Words{"--hidden-dropout", "0.1", "--lr-warmup-iters", "2", "--lr-decay-iters", "20"};
@@ -119,9 +118,9 @@ double norm_of_all(const Tensors& tensors, const Tensors* less = nullptr) {
   return std::sqrt(squares);
 }
 
-// In fp32 those of one rank. In bf16 no farther from those in fp32 than twice what one rank's in bf16 are, of this
-// tensor or of all, in proportion; than eight times where a tensor has so few elements (norms of q and k have 4) that
-// the ratio of two such errors, an F distribution, is above two in one case of ten.
+// Expects in fp32 the gradients of one rank. In bf16 the error is at most twice that of one rank in bf16, for this
+// tensor or in proportion for all. If a tensor has few elements (norms of q and k have 4), eight times is allowed: the
+// ratio of two such errors, an F distribution, is above two in one case of ten.
 void expect_gradients(const Case& c) {
   const Layout layout = layout_of(c);
   const Words flags = model_of(c) + chunks(c[kChunks]) + steps(1);
@@ -172,7 +171,7 @@ void expect_losses(const Case& c, std::int64_t count) {
   EXPECT_TRUE(got.whole_state == same.whole_state);
   EXPECT_EQ(want.loss_values.size(), static_cast<std::size_t>(count));
   expect_losses_near(got, want, c[kDtype] == 0 ? 1e-5 : 1e-3);
-  if (c[kDtype] == 1) {  // where a gradient is close to 0, Adam's step has the sign of its rounding
+  if (c[kDtype] == 1) {  // if a gradient is close to 0, Adam's step has the sign of its rounding
     EXPECT_LE(norm_of_all(got.weights, &want.weights), 1e-2 * norm_of_all(want.weights));
   }
   for (const auto& [name, weights] : want.weights) {

@@ -1,5 +1,5 @@
-// Numbers that go wrong: the first NaN or Inf is named, nothing of the run's state changes, the budget of skipped steps
-// and replicas that differ end the run.
+// Non-finite numbers. The first NaN or Inf is reported and the run's state does not change. An exhausted budget of
+// skipped steps ends the run, and so do replicas that differ.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,9 +18,9 @@
 namespace megalith::test {
 namespace {
 
-// In calls of a hook of layer 0 on rank 1. With two microbatches a step, step 2 makes the calls 3 and 4. Where it was
-// skipped, step 3, which is dropped, makes 5 and 6, the second run of step 2 makes 7 and 8, and step 3 again 9 and 10.
-// After the last step there is none to drop.
+// Poisons calls of a hook of layer 0 on rank 1. With two microbatches a step, step 2 makes the calls 3 and 4. If it is
+// skipped, step 3, which is dropped, makes 5 and 6, the rerun of step 2 makes 7 and 8, and step 3 again 9 and 10. After
+// the last step there is none to drop.
 std::function<void(Trainer&, int)> poison_calls(const std::set<int>& calls, double value = std::nan("")) {
   return poison({.calls = calls, .rank = 1, .segment = 1, .value = value});
 }
@@ -60,7 +60,7 @@ TEST(Numbers, AnInfIsNamedInItsMicrobatch) {
   EXPECT_THAT(told.text, HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote -inf to"));
 }
 
-// A weight that something else damaged: the op that reads it is where it shows.
+// A weight with unrelated damage: it shows in the op that reads it.
 TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
   const auto damage = [](Trainer& trainer, int rank) {
     if (rank != 1) return;
@@ -73,14 +73,14 @@ TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
   EXPECT_THAT(told.text, HasSubstr(" read nan from \"decoder.layers.1."));
 }
 
-// Layers of 8 experts behind a dense one.
+// Layers of 8 experts after a dense one.
 Words experts() {
   return {"--num-layers",          "3",  "--swiglu",         "--disable-bias-linear",
           "--num-experts",         "8",  "--moe-layer-freq", "[0]+[1]*2",
           "--moe-ffn-hidden-size", "16", "--train-iters",    "1"};
 }
 
-// Of `expert`, in layer 2 on rank 1; where a rank holds a shard of the experts, in that one if it has it.
+// Damages a weight of `expert` in layer 2 on rank 1; if ranks hold shards of the experts, in that shard if it has it.
 auto damage_expert(const std::string& weight, std::int64_t expert, float value) {
   return [=](Trainer& trainer, int rank) {
     if (rank != 1) return;
@@ -112,7 +112,7 @@ TEST(Numbers, ADamagedExpertIsNamed) {
                 HasSubstr(" read nan from \"decoder.layers.2.mlp.experts.linear_up.weight\" (fp32, element " +
                           std::to_string(5 * 16 * 32) + " of "));
   }
-  // The ranks' shards are gathered before anything reads them; with one slot in the step, not ahead of it.
+  // The ranks' shards are gathered ahead of any reader; with one slot in the step, not ahead of it.
   const Told sharded =
       train_captured({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params",
                                                  "--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
@@ -121,7 +121,7 @@ TEST(Numbers, ADamagedExpertIsNamed) {
   EXPECT_THAT(sharded.text, HasSubstr("unshard of unit 5 (layer 2, expert 5): all_gather "));
 }
 
-// Weights that are finite: what is not are products of some expert's rows.
+// All weights are finite; products of some expert's rows are not.
 TEST(Numbers, AnExpertsRowsAreNamed) {
   for (const Words& way : {Words{}, Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}}) {
     const Told told =
@@ -130,15 +130,15 @@ TEST(Numbers, AnExpertsRowsAreNamed) {
                 HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 3): grouped_gemm"));
     EXPECT_THAT(told.text, HasSubstr("inf to "));
   }
-  // Where the rank's rows are fewer than it has room for.
+  // The rank has fewer rows than its capacity.
   const Told told = train_captured({.flags = experts() + Words{"--expert-model-parallel-size", "2"},
                                     .ranks = 2,
                                     .prepare = damage_expert("linear_up.weight", 6, 3e38f)});
   EXPECT_THAT(told.text, HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 6): grouped_gemm"));
 }
 
-// A value that does not come again, in models of every kind: the second run of the step finds nothing, so no op leaves
-// a value that is not finite in what it says it writes.
+// A value that does not recur, in models of every kind. The second run of the step finds nothing, so no op leaves a
+// non-finite value in its declared outputs.
 TEST(Numbers, WhatDoesNotRepeatIsSaid) {
   std::vector<Words> models = recompute_modes();
   models.insert(models.end(), {{}, llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}});
@@ -159,14 +159,14 @@ TEST(Numbers, ASkippedStepChangesNothing) {
       train_captured({.flags = kConstant + Words{"--train-iters", "2"}, .ranks = 2, .prepare = poison_calls({3, 5})});
   EXPECT_EQ(told.result.skipped_steps, 1);
   EXPECT_TRUE(told.result.state == one.state);
-  // Whether the value comes again or not, the run goes on with the same bits, dropout included.
+  // Whether the value recurs or not, the run continues with equal bits, dropout included.
   const Told again = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
   const Told gone = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7})});
   expect_same_run(again.result, gone.result);
   EXPECT_EQ(again.result.skipped_steps, 1);
 }
 
-// The budget is the whole run's: what was skipped before a resume counts.
+// The budget covers the full training run: steps skipped ahead of a resume count.
 TEST(Numbers, TheBudgetOfSkippedStepsGoesOnAfterAResume) {
   const TestFolder scratch;
   const Words folder = {"--max-skipped-steps", "1", "--save", scratch.path("kept"), "--load", scratch.path("kept")};
@@ -218,7 +218,7 @@ TEST(Numbers, ReplicasThatDifferEndTheRun) {
   }
 }
 
-// One bit of what a rank holds in copies, picked by `random`, which all ranks draw from alike.
+// One bit of a replicated tensor, picked by `random`; all ranks draw the same numbers.
 struct Flip {
   int rank = 0;
   std::vector<std::string> names;  // the tensor has one of them
@@ -273,7 +273,7 @@ TEST(Numbers, EveryFlippedBitIsFoundOnItsRank) {
     found = clean = 0;
     train(
         {.flags = dtype + Words{"--global-batch-size", "6", "--train-iters", "2"}, .ranks = kRanks, .prepare = check});
-    EXPECT_EQ(found, flips * kRanks);  // every rank is told
+    EXPECT_EQ(found, flips * kRanks);  // every rank reports it
     EXPECT_EQ(clean, flips * kRanks);
     if (count != nullptr)
       fmt::print("{} of {} flipped bits found{}\n", found / kRanks, flips, dtype.empty() ? "" : ", bf16");

@@ -1,6 +1,5 @@
-// Kept activations on the host between forward and backward: the bits of the same run that keeps them on the device,
-// under every schedule, sharding and with graphs; each copy out has its copy back, and no memory is used beyond the
-// plan's.
+// Offloaded activations: the bits of the same run that keeps them on the device. Runs cover every schedule, sharding
+// and graphs. Each copy out has its copy back, and no memory beyond the plan is used.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +12,7 @@ namespace {
 const Words kEvaluatedSteps = kEvaluations + Words{"--train-iters", "3"};
 const Words kAllMoved = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act", "fc2"});
 
-// Each slot that moves once each way in each microbatch.
+// Each moving slot moves out and back once per microbatch.
 void expect_all_moved(const RunResult& run, std::int64_t steps, std::int64_t microbatches, std::int64_t chunks) {
   EXPECT_GT(expect_moved(run, steps * microbatches), 0);
   for (const RankActivity& rank : run.ranks)
@@ -58,7 +57,7 @@ TEST_P(Offload, HasTheBitsOfKeeping) {
     const RunResult run = train({.flags = flags + kAllMoved + way, .ranks = layout.ranks()});
     expect_same_state(run, keep);
     expect_all_moved(run, 3, microbatches, chunks);
-    for (const RankActivity& rank : run.ranks)  // where a graph says that a layer's activations are written
+    for (const RankActivity& rank : run.ranks)  // a graph signals when a layer's activations are written
       EXPECT_EQ(rank.offload.from_within > 0, way[0] == "--cuda-graph-impl");
   }
 }
@@ -66,7 +65,7 @@ TEST_P(Offload, HasTheBitsOfKeeping) {
 const Words kSmallOffload = {"--hidden-size",       "16", "--seq-length",     "8",   "--micro-batch-size", "1",
                              "--global-batch-size", "4",  "--hidden-dropout", "0.1", "--num-layers",       "4"};
 
-// As Hazards.EverySuppressedWaitIsFound.
+// Leaves out each event wait, like Hazards.EverySuppressedWaitIsFound.
 #if !defined(__SANITIZE_THREAD__)
 TEST(OffloadRun, EverySuppressedWaitIsFound) {
   const Words graphs = {"--cuda-graph-impl", "local"}, kinds = offload({"attn_norm", "act", "core_attn"});
@@ -78,11 +77,11 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
   struct Moved {
     Words flags;
     int ranks = 1;
-    int behind = 0;  // waits behind the last step, for gathers of a next one
+    int behind = 0;  // waits after the last step, for gathers of a next one
     int stride = one_of(5);
   };
   for (const Moved& way : {Moved{kinds}, Moved{kinds + graphs}, Moved{kinds + units, 2, 2, one_of(31)},
-                           // Of rows that another rank sent, as many as came.
+                           // Rows from another rank; only the arrived ones move.
                            Moved{offload({"expert_fc1", "moe_act"}) + experts, 2, 0, one_of(31)}}) {
     SCOPED_TRACE(testing::PrintToString(way.flags));
     const Words flags =
@@ -92,7 +91,7 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
 }
 #endif
 
-// Of a fused MLP of experts without one of its kinds: just that one's bytes, copies and waits are missing.
+// A fused MLP of experts without one of its kinds: only that kind's bytes, copies and waits are missing.
 TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
   const Words flags = kSmallOffload + llama_flags() +
                       words(
@@ -107,12 +106,12 @@ TEST(OffloadRun, AKindLeftOutOfAFusedMlpIsAllThatStays) {
   EXPECT_EQ(of_all.slots, of_others.slots + of_alone.slots);
   EXPECT_EQ(of_all.offload.offloads, of_others.offload.offloads + of_alone.offload.offloads);
   EXPECT_EQ(of_all.offload.bytes_out, of_others.offload.bytes_out + of_alone.offload.bytes_out);
-  // For each copy and its memory, out and back; beside others one of them is theirs too.
+  // Two waits for each copy and its memory, out and back; with other kinds one of them is shared.
   EXPECT_EQ(alone.event_waits - keep.event_waits, 4 * of_alone.offload.offloads);
   EXPECT_EQ(all.event_waits - without.event_waits, 3 * of_alone.offload.offloads);
 }
 
-// By an exception that the caller of the step catches, while slots are on their way there, on the host, and back.
+// The caller of the step catches an exception while slots are on their way out, on the host, or on their way back.
 TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   for (const auto& [point, segment] :
        {std::pair{HookPoint::kPostForward, 3}, {HookPoint::kPreBackward, 5}, {HookPoint::kPostWeight, 4}}) {

@@ -1,5 +1,5 @@
-// A user's hooks, as CONTRIBUTING.md shows them: how long the device takes for the forward of a layer, and how many NaN
-// come out of it; what hooks see; and units that hooks shard.
+// A user's hooks, as in CONTRIBUTING.md: device time of a layer's forward, and the number of NaN in its output. Also
+// the tensors that hooks see, and units that hooks shard.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST_P(OwnHooks, TimeALayer) {
   const auto& [name, flags, graphs, ranks] = GetParam();
   Event begun("layer begun", true), done("layer done", true);
   std::map<Phase, int> calls;
-  constexpr int kFirst = 1, kLast = 2;  // attention and MLP of layer 0, behind the embedding
+  constexpr int kFirst = 1, kLast = 2;  // attention and MLP of layer 0, after the embedding
   const auto add_hooks = [&](Rank& rank) {
     if (rank.mesh.world().rank() > 0) return;
     rank.runner.hooks(kFirst).add(HookPoint::kPreForward,
@@ -63,7 +63,7 @@ TEST_P(OwnHooks, TimeALayer) {
   expect_same_run(timed, train({.flags = flags, .ranks = ranks}));
 }
 
-// The example: counts NaN among what a segment hands on.
+// The example: counts NaN among a segment's outputs.
 Tensor count_nan(Rank& rank, int segment) {
   const Tensor count(rank.memory.pool.allocate(sizeof(std::int64_t), MemoryCategory::kOther, "count of NaN"),
                      DType::kInt64, {1});
@@ -75,12 +75,12 @@ Tensor count_nan(Rank& rank, int segment) {
   return count;
 }
 
-// NaN in all that comes out in the libraries' pass, the warm-up step and the pass that captures ahead are not counted;
-// three in a later step are.
+// NaN in outputs of the libraries' pass, the warm-up step and the pass that captures ahead are not counted. Three in a
+// later step are.
 TEST_P(OwnHooks, CountNanOfALayer) {
   std::mutex mutex;
   std::map<Phase, int> poisoned;
-  std::vector<std::int64_t> counts;  // of rank 0, after each step
+  std::vector<std::int64_t> counts;  // on rank 0, after each step
   constexpr int kLast = 2;           // the MLP of layer 0
   constexpr std::int64_t kSteps = 4, kBad = 4;
   const auto steps = [&](Trainer& trainer, int index) {
@@ -122,7 +122,7 @@ TEST_P(OwnHooks, CountNanOfALayer) {
   EXPECT_EQ(poisoned[Phase::kReplay] + poisoned[Phase::kEager], 1);
 }
 
-// What hooks at all points of all segments read, by call, in phases in which it means something; of a rank.
+// Bytes that hooks at all points of all segments read on a rank, by call, in phases with valid data.
 using Reads = std::map<std::string, std::vector<std::vector<std::byte>>>;
 
 std::function<void(Trainer&, int)> read_all(std::map<int, Reads>& of_ranks, std::mutex& mutex) {
@@ -154,8 +154,7 @@ std::function<void(Trainer&, int)> read_all(std::map<int, Reads>& of_ranks, std:
   };
 }
 
-// The same in graphs, where others may have a tensor's memory as soon as nobody reads it: so all that a hook sees is
-// still held.
+// The same in graphs, which reuse a tensor's memory after its last reader: all tensors that a hook sees are still held.
 TEST(OwnHooksRun, ReadTheSameTensorsInGraphsAndEagerly) {
   const Words experts =
       llama_flags() + words("--ffn-hidden-size 32 --num-experts 4 --moe-ffn-hidden-size 16 --moe-router-topk 2");

@@ -68,7 +68,7 @@ std::vector<Layer> layers_of(const Rank& rank) {
 Units shard_by_segment(Rank& rank) {
   const Units units = std::move(rank.units.sharded);
   const std::vector<SegmentUnits> of_segment = rank.units.points.segments;
-  std::map<int, std::pair<int, int>> writers;  // of each unit its first and last segment
+  std::map<int, std::pair<int, int>> writers;  // first and last segment of each unit
   for (int s = 0; s < std::ssize(of_segment); ++s) {
     for (const int unit : of_segment[static_cast<std::size_t>(s)].gradients)
       writers.try_emplace(unit, s, s).first->second.second = s;
@@ -86,7 +86,7 @@ Units shard_by_segment(Rank& rank) {
     if (s == 0) {
       hooks.add(HookPoint::kPreForward, [units](const HookContext& hook) {
         if (hook.microbatch > 0) return;
-        units->updated();  // by the step before
+        units->updated();  // by the preceding step
         units->begin_sums();
       });
     }
@@ -115,7 +115,7 @@ Units shard_by_layer(Rank& rank) {
   rank.runner.hooks(0).add(HookPoint::kPreForward, [units, weights](const HookContext& hook) {
     if (hook.microbatch > 0) return;
     weights->release();
-    units->updated();  // by the step before
+    units->updated();  // by the preceding step
     units->begin_sums();
   });
   for (const Layer& layer : layers_of(rank)) {
@@ -164,8 +164,8 @@ std::vector<Cell> own_cells(int steps, bool few) {
   std::vector<Cell> cells;
   for (const Combination<3>& c : few ? pairwise<3>(all) : all) {
     Cell& cell = cells.emplace_back(table.cell(c));
-    // Some of its microbatches delay weight gradients and others do not, so that no hook at the ends of a layer's
-    // graphs stands before the gradients of all.
+    // Some of its microbatches delay weight gradients and others do not, so no hook at the ends of a layer's graphs
+    // precedes the gradients of all microbatches.
     if (cell.layout.schedule == "dualpipe-v" && cell.modules == Words{"layer"})
       cell.layout.sharing = Sharing::kUnitsSummedLast;
   }

@@ -100,8 +100,8 @@ TEST(Pipeline, UnevenSplitsTrainTheSameModel) {
   EXPECT_EQ(thin.losses, one.losses);
 }
 
-// As Hazards.EverySuppressedWaitIsFound. Two waits order nothing in so short a run: the first receive writes to memory
-// that nobody has used, and after the last wait for a send nobody writes.
+// Leaves out each event wait, like Hazards.EverySuppressedWaitIsFound. Two waits order nothing in a run this short. The
+// first receive writes to unused memory, and after the last wait for a send nobody writes.
 #if !defined(__SANITIZE_THREAD__)
 TEST(Pipeline, SuppressedWaitsOfMessagesAreFound) {
   const Words flags =
@@ -184,8 +184,7 @@ TEST(Pipeline, SizesThatDoNotFitAreRefusedWithThoseThatDo) {
             "stage 1; add a t to this stage, or lower --pipeline-model-parallel-size");
 }
 
-// Before the first step of a GPU: everything runs once, with graphs a microbatch once more, and nothing of it
-// stays.
+// Ahead of the first step of a GPU, everything runs once; with graphs a microbatch runs once more. No state changes.
 TEST(Pipeline, WarmUpSendsNothingAndChangesNothing) {
   for (const char* name : {"1f1b", "zb-v"}) {
     const bool graphs = name == std::string_view("zb-v");

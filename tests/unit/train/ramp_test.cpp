@@ -19,7 +19,7 @@
 namespace megalith::test {
 namespace {
 
-// Steps 1 to 3 take one unit of samples, 4 and 5 two, 6 and 7 three; of the last unit a sample is left over.
+// Steps 1 to 3 have one unit of samples, 4 and 5 two, 6 and 7 three; one sample of the last unit remains.
 constexpr int kSteps = 7;
 const std::vector<int> kUnitsOfStep{1, 1, 1, 2, 2, 3, 3};
 
@@ -27,7 +27,7 @@ struct Cell {
   std::string name;
   Layout layout = {};
   Words flags = {};
-  int microbatches = 1;  // of a unit and rank
+  int microbatches = 1;  // per unit and rank
   bool graphs = false;
   bool on_gpu = false;
   std::string room = "", enough = "";  // --moe-expert-rank-capacity-factor, too small and large enough
@@ -70,8 +70,8 @@ void expect_same(const RunResult& got, const RunResult& want) {
   EXPECT_TRUE(got.copies_agree);
 }
 
-// The memory at the end is the plan's, and the peak that of the stage that takes most: mostly the last one, but layouts
-// of a few microbatches may be as large.
+// The memory at the end is the plan's, and the peak is that of the largest stage. This is mostly the last one, but
+// layouts of a few microbatches may be as large.
 void expect_planned_memory(const Cell& cell, Trainer& trainer, int index) {
   const Rank& rank = trainer.rank();
   EXPECT_EQ(rank.memory.arena.touched_bytes(), trainer.plans().block_bytes());
@@ -89,7 +89,7 @@ void expect_planned_memory(const Cell& cell, Trainer& trainer, int index) {
   EXPECT_EQ(rank.memory.pool.peak_allocated_bytes(), use.total() - use.arena + arena);
 }
 
-// Which phases of the first layer's forwards each step had on rank 0.
+// Phases of the first layer's forwards on rank 0, by step.
 using Phases = std::vector<std::set<Phase>>;
 std::function<void(Trainer&, int)> note_phases(const Cell& cell, Phases& phases) {
   return [&phases, cell](Trainer& trainer, int rank) {
@@ -119,7 +119,7 @@ void expect_ramps(const Cell& cell) {
   // Steps that are done again, and a GPU's library pass, call hooks too.
   const bool notes = cell.room.empty() && !cell.on_gpu;
   std::vector<std::int64_t> microbatches(static_cast<std::size_t>(ranks));
-  std::vector<std::size_t> peaks(static_cast<std::size_t>(ranks));  // before the first step
+  std::vector<std::size_t> peaks(static_cast<std::size_t>(ranks));  // ahead of the first step
   const auto finish = [&](Trainer& trainer, int rank) {
     microbatches[static_cast<std::size_t>(rank)] = trainer.rank().config.microbatches;
     expect_planned_memory(cell, trainer, rank);
@@ -227,7 +227,7 @@ TEST(RampCuda, HasTheBitsOfSeparateRuns) {
       {.name = "graphs", .flags = sizes + kMoves + Words{"--bf16"}, .microbatches = 2, .graphs = true, .on_gpu = true});
 }
 
-// The memory of the largest stage is taken before the first step, and is what a run of that batch is planned to take.
+// The memory of the largest stage is allocated ahead of the first step, and equals the plan for that batch.
 TEST(Ramp, TheLargestStageHasItsMemoryBeforeTheFirstStep) {
   const Cell cell{.name = "pipeline", .layout = {.pipeline = 2}};
   std::vector<std::size_t> before(2), small(2), largest(2);
@@ -245,10 +245,10 @@ TEST(Ramp, TheLargestStageHasItsMemoryBeforeTheFirstStep) {
            largest[static_cast<std::size_t>(rank)] = memory_use(trainer.plans()).total();
          }});
   EXPECT_EQ(before, largest);
-  EXPECT_LT(small[0], largest[0]);  // of two microbatches the first stage has two in flight
+  EXPECT_LT(small[0], largest[0]);  // with two microbatches the first stage has two in flight
 }
 
-// An evaluation takes --global-batch-size at each stage, as in Megatron-LM.
+// An evaluation uses --global-batch-size at each stage, as in Megatron-LM.
 TEST(Ramp, EvaluationsTakeTheWholeBatch) {
   const Cell cell{.name = "data", .layout = {.data = 2, .sharing = Sharing::kUnits}, .graphs = true};
   const Words evaluates = words("--eval-iters 2 --eval-interval 3");
@@ -268,7 +268,7 @@ TEST(Ramp, AStepThatIsSkippedBeforeAStageIsExplained) {
   const auto poison = [&calls](Trainer& trainer, int) {
     Rank& own = trainer.rank();
     own.runner.hooks(0).add(HookPoint::kPostWeight, [&own, &calls](const HookContext&) {
-      if (++calls != 3 && calls != 4) return;  // of step 3, and where it is run again
+      if (++calls != 3 && calls != 4) return;  // in step 3 and its rerun
       launch(own.streams.compute,
              Fill{.x = own.model.gpt.parameters->units()[1].main_grads.slice(0, 5, 1), .value = std::nan("")});
     });

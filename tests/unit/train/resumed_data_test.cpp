@@ -1,5 +1,5 @@
-// What a resumed run reads: the samples after those of the run before, in the order of that run as long as it has
-// enough of them, whatever ranks and batch it has.
+// Data of a resumed run: the samples after those of the first run, in its order while enough remain, with any ranks and
+// batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void write_data(const std::string& prefix, std::int32_t first, int documents) {
 
 struct Part {
   int ranks;
-  std::string batch;  // of all ranks, in micro batches of 1; 0: their number
+  std::string batch;  // over all ranks, in micro batches of 1; 0: their number
   std::int64_t samples = batch == "0" ? ranks : std::stoll(batch);
 };
 

@@ -7,7 +7,7 @@
 namespace megalith::test {
 namespace {
 
-// On the CPU: a row of a GEMM does not depend on the others, and sums are taken in the order of a communicator's.
+// On the CPU a row of a GEMM does not depend on the others, and sums have a communicator's order.
 TEST(TensorParallelRuns, OverlapChangesNoBit) {
   for (const int ranks : {2, 4}) {
     for (const Family& family : families()) {
@@ -77,7 +77,7 @@ TEST(ContextParallel, EachRankKeepsItsPartOfTheSequence) {
   EXPECT_LT(four.arena_planned, one.arena_planned / 2);
 }
 
-// The share of each replica counts context-parallel ranks too, and its update is that of the whole.
+// The share of each replica counts context-parallel ranks too, and its update is that of the unsharded optimizer.
 TEST(ContextParallel, WithADistributedOptimizer) {
   const Words flags = llama_flags() + kDropout;
   const Words shards = {"--use-distributed-optimizer",  "--overlap-grad-reduce",
@@ -92,7 +92,7 @@ TEST(ContextParallel, WithADistributedOptimizer) {
   EXPECT_GT(sharded.ranges_scattered, 0);
 }
 
-// Rank 1 of cp 2 has a weight of its own: the check names it.
+// Rank 1 of cp 2 has a different weight: the check reports it.
 TEST(ContextParallel, ReplicasThatDifferAreTold) {
   const std::map<int, std::string> told = told_of_replicas({}, way_of({.context = 2}), [](Rank& rank, int index) {
     if (index == 1) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;

@@ -14,13 +14,13 @@ class Threads : public testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(
     Layouts, Threads,
     testing::Values(
-        // Tensor-parallel pieces beside GEMMs, gradients reduced beside backward, parameters gathered beside forward.
+        // Tensor-parallel pieces overlap GEMMs, gradient reduction backward, and parameter gathers forward.
         Layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = Sharing::kOptimizer},
-        // Messages between stages beside replicas' gradients.
+        // Messages between stages overlap replicas' gradients.
         Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .sharing = Sharing::kOverlapped},
-        // A stage that hands over to itself beside tensor-parallel sums.
+        // A stage that forwards to itself, concurrently with tensor-parallel sums.
         Layout{.tensor = 2, .pipeline = 2, .schedule = "zb-v"},
-        // Keys and values around the ring beside tensor-parallel pieces, and heads for tokens beside messages.
+        // Keys and values around the ring overlap tensor-parallel pieces; then heads for tokens overlap messages.
         Layout{.tensor = 2, .sequence = true, .overlap = true, .context = 2},
         Layout{.pipeline = 2, .sharing = Sharing::kOptimizer, .context = 2, .communication = "a2a"}),
     [](const auto& layout) {
@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// With checkpoints written by threads beside the steps.
+// Checkpoints are written by threads concurrently with the steps.
 TEST_P(Threads, ShareNothingWithoutOrder) {
   const Layout& layout = GetParam();
   const TestFolder scratch;
@@ -53,7 +53,7 @@ TEST_P(Threads, ShareNothingWithoutOrder) {
   expect_acted(run, layout, sizes_of(layout), {.steps = steps}, 4);
 }
 
-// Gathers and sums of two groups of ranks on the same streams, beside tensor-parallel pieces.
+// Gathers and sums of two groups of ranks on the same streams, concurrent with tensor-parallel pieces.
 TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
   const Layout layout{.tensor = 2, .sequence = true, .overlap = true, .data = 2, .sharing = Sharing::kUnits};
   const RunResult run = train(sizes_for(layout) + moe_families()[0].flags + Words{"--train-iters", "2"}, layout);
@@ -63,8 +63,8 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
   for (const RankActivity& rank : run.ranks) EXPECT_GT(rank.units_reduced, 0);
 }
 
-// Rows to the ranks of their experts and back beside the shared expert, in graphs, beside gathers of dense units and
-// copies of as many rows as are in use.
+// Rows to the ranks of their experts and back, concurrent with the shared expert, in graphs. Gathers of dense units and
+// copies of rows in use overlap too.
 TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
   const Layout layout{.data = 2, .sharing = Sharing::kUnits, .expert = 2};
   const Words more = words(
@@ -81,7 +81,7 @@ TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
   }
 }
 
-// Copies to the host and back beside gathers of units and messages, behind eager layers and at events inside of graphs.
+// Copies to the host and back, concurrent with gathers and messages, after eager layers and at events inside graphs.
 TEST(ThreadsOfOffload, ShareNothingWithoutOrder) {
   const Layout layout{.pipeline = 2, .data = 2, .schedule = "zb-v", .sharing = Sharing::kUnits};
   const Words kinds = words(

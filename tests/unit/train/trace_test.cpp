@@ -17,7 +17,7 @@ using nlohmann::json;
 using ::testing::Contains;
 
 struct Picture {
-  std::map<std::pair<int, int>, std::string> threads;  // by (pid, tid)
+  std::map<std::pair<int, int>, std::string> threads;  // key: (pid, tid)
   std::vector<json> spans;
   const json* find(int pid, const std::string& name) const {
     for (const json& span : spans)
@@ -47,8 +47,8 @@ bool encloses(const json& outer, const json& inner) {
   return begin(outer) <= begin(inner) + 0.01 && end(inner) <= end(outer) + 0.01;
 }
 
-// Spans of a thread that Perfetto would drop: it takes them as they begin, by nanoseconds and in the file's order where
-// two begin at once, and wants each within the one that is open or behind it. Thread 0 is another to it.
+// Spans of a thread that Perfetto would drop. It sorts spans by their start in nanoseconds, ties in the file's order,
+// and requires each span within the open one or after it. Thread 0 is separate.
 std::vector<std::string> overlapping(const Picture& picture) {
   struct Times {
     std::int64_t begin, end;

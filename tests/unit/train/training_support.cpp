@@ -121,13 +121,13 @@ bool same_bits(const Tensors& a, const Tensors& b) {
 
 namespace {
 
-// What a rank holds of a unit's flat buffer: its elements from `begin` on.
+// A rank's part of a unit's flat buffer: its elements from `begin` on.
 struct Held {
   Tensor flat;
   std::int64_t begin = 0;
 };
 
-// Puts them under `prefix` and their logical names into `whole`; false if other bits stood there.
+// Puts them under `prefix` and their logical names into `whole`; false if other bits were there.
 bool put(Rank& rank, const ParameterUnit& unit, const Held& held, const std::string& prefix, Tensors& whole) {
   bool agrees = true;
   const std::vector<float> values = download(rank.streams.compute, held.flat);
@@ -331,7 +331,7 @@ RunResult train(const RunRequest& request) {
     read_rank_0(trainer, result);
   });
   read_metrics(scratch.path("metrics.jsonl"), result);
-  if (!result.losses.empty()) result.squares = squares[0];  // else there are none yet
+  if (!result.losses.empty()) result.squares = squares[0];  // otherwise there are none yet
   for (const auto& [rank, own] : squares)
     result.copies_agree = result.copies_agree && (result.squares.empty() || own == result.squares);
   return result;

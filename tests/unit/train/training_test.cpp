@@ -57,7 +57,7 @@ TEST(Training, Bf16GradientsAndMomentsTrain) {
   }
 }
 
-// bf16 moments widen exactly, so that only what comes after differs; the way back rounds.
+// bf16 moments widen exactly, so that only later values differ; the reverse conversion rounds.
 TEST(Training, MomentsOfAnotherDtypeAreConverted) {
   const TestFolder scratch;
   const Words wide = {"--bf16", "--lr-decay-style", "constant"};
@@ -107,7 +107,7 @@ TEST(Training, ALastSaveThatFailsIsNotSuccess) {
   std::ofstream(scratch.path("file")) << "not a folder";
   const RunResult result = train({.flags = {"--save", scratch.path("file/c")}});
   EXPECT_EQ(result.code, ExitCode::kFileIo);
-  EXPECT_EQ(result.losses.size(), 6u);  // training itself went on
+  EXPECT_EQ(result.losses.size(), 6u);  // training itself continued
 }
 
 TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {
@@ -119,7 +119,7 @@ TEST(Training, FinetuneTakesTheWeightsAndStartsAtStepOne) {
   EXPECT_NE(tuned.losses[0], first.losses[0]);
 }
 
-// A user's hook enqueues work of its own: here it poisons one gradient in step 2.
+// A user's hook enqueues extra work: here it poisons one gradient in step 2.
 TEST(Training, ANanSkipsTheStepOnAllRanks) {
   const auto poison = [](Trainer& trainer, int rank) {
     if (rank != 1) return;

@@ -1,5 +1,5 @@
-// What a run says of its activations on the host: bytes that really moved, also of rows that ranks share out, times of
-// copies and waits in metrics and log, and each copy in the trace.
+// Reports of a run about offloaded activations: bytes that really moved, also of rows that ranks shard. Metrics and log
+// have times of copies and waits, and the trace has each copy.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -121,7 +121,7 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
 
   ASSERT_EQ(lines.size(), 5u);
   for (const json& line : lines) expect_offload_of_step(line, run, log);
-  EXPECT_EQ(lines[4]["offload"]["bytes_out"], want);  // of all ranks
+  EXPECT_EQ(lines[4]["offload"]["bytes_out"], want);  // over all ranks
   EXPECT_THAT(log, HasSubstr(fmt::format("offload of stage 0 in step 5 | {} slots, ", run.ranks[0].slots)));
 
   const auto copies = copies_in(scratch.path("trace.json"));
@@ -133,13 +133,13 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
   }
 }
 
-// Of each layer the norm's output moves whole and, eagerly too, as many of the tokens that arrived as there are.
+// In each layer the norm's output moves completely. Of arrived tokens only those in use move, eagerly too.
 TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
   constexpr std::int64_t kNormBytes = kTokens * 16 * 4;
   const Words local = {"--cuda-graph-impl", "local", "--cuda-graph-modules"};
   for (const Words& graphs : {Words{}, local + Words{"layer"}, local + Words{"moe_router", "moe_preprocess"}}) {
     std::mutex mutex;
-    std::map<int, std::int64_t> moved;  // of rows in use, in the last step
+    std::map<int, std::int64_t> moved;  // rows in use, in the last step
     const auto read = [&](Trainer& trainer, int rank) {
       const std::lock_guard lock(mutex);
       moved[rank] = trainer.rank().step.moved_bytes.as<const std::int64_t>()[0];
@@ -150,7 +150,7 @@ TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
     for (int rank = 0; rank < kRanks; ++rank) {
       const RankActivity& did = run.ranks[static_cast<std::size_t>(rank)];
       const std::int64_t layers = did.slots / 2;
-      const std::int64_t arrived = did.slot_bytes - layers * kNormBytes;  // with all of their room
+      const std::int64_t arrived = did.slot_bytes - layers * kNormBytes;  // at their full capacity
       EXPECT_EQ(did.offload.bounded_out * did.slot_bytes, did.offload.bytes_out * arrived);
       EXPECT_LE(moved[rank], arrived * kMicrobatches);
       // Both are written within a graph, also where experts read them outside of it.
@@ -163,7 +163,7 @@ TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
   }
 }
 
-// The second stage alone moves some: rank 0 tells of them nevertheless.
+// Only the second stage moves activations; rank 0 still reports them.
 TEST(MoeCopies, OfOtherStagesAreToldByRankZero) {
   std::vector<json> lines;
   std::int64_t bytes = 0;

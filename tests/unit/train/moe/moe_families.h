@@ -7,8 +7,8 @@
 
 namespace megalith::test {
 
-// All layers and a loss over the microbatch; the first one dense, sigmoids in groups with a bias, a shared expert and a
-// loss over each sequence.
+// All layers with a loss over the microbatch. Or: a dense first layer, sigmoids in groups with a bias, a shared expert
+// and a loss over each sequence.
 inline std::vector<Family> moe_families() {
   const Words llama = llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4"};
   return {{"mixtral", llama + Words{"--moe-aux-loss-coeff", "0.1", "--moe-z-loss-coeff", "0.01", "--moe-grouped-gemm",

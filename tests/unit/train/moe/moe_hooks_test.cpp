@@ -1,5 +1,5 @@
-// Hooks on the segments of layers whose experts ranks share out: wherever they stand they change no bit, eagerly and
-// between graphs, and are called once a verb.
+// Hooks on the segments of layers whose experts are sharded over ranks. At any point they change no bit, eagerly and
+// between graphs, and are called once per verb.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@ constexpr std::array kSegments = {"router", "dispatch", "experts", "return", "me
 
 struct Hooked {
   RunResult run;
-  // Of rank 0: segments with hooks, their calls behind warm-up around verbs of the host and around those of graphs.
+  // On rank 0: segments with hooks; their calls after warm-up around eager verbs and around graphed verbs.
   int segments = 0, eager = 0, graphed = 0;
 };
 
-// At every point of the segments whose name ends so; empty: of none.
+// Hooks at every point of the segments whose name has this suffix; empty: no hooks.
 Hooked train_hooked(const Words& flags, const Layout& layout, const std::vector<std::string>& names) {
   Hooked hooked;
   const auto add_hooks = [&](Rank& rank) {
@@ -60,7 +60,7 @@ TEST(MoeHooks, AnywhereInALayerOfExpertsChangeNoBit) {
       const auto in_graphs = std::ranges::count_if(
           place, [&](const std::string& name) { return !way.empty() && (name == "router" || name == "dispatch"); });
       EXPECT_EQ(hooked.segments, kLayers * std::ssize(place));
-      const int steps = way.empty() ? kSteps : kSteps - 1;  // without the one before the graphs
+      const int steps = way.empty() ? kSteps : kSteps - 1;  // without the step that precedes the graphs
       const int calls = kLayers * kNumHookPoints * steps * kMicrobatches;
       EXPECT_EQ(hooked.eager, calls * (std::ssize(place) - in_graphs));
       EXPECT_EQ(hooked.graphed, calls * in_graphs);

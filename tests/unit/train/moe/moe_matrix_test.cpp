@@ -1,7 +1,6 @@
-// Models with experts in a table of all that must change no bit: graphs of any modules, recomputation, fusion,
-// schedules, how replicas share out the state, how rows reach the ranks of their experts. In the quick tier each two
-// values of two factors stand together once; everywhere else each choice of what is about experts does, with schedules
-// and layouts by turns.
+// Models with experts in a table of all options that must change no bit: graphs of any modules, recomputation, fusion,
+// schedules, sharding of replicas' state, dispatchers. In the quick tier, each two values of two factors occur together
+// once. In other tiers, each combination of expert options does, with rotating schedules and layouts.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +17,7 @@ enum Factor { kFamily, kModules, kRecompute, kFused, kSharing, kSlots, kWay, kSc
 using MoeTable = Matrix<kNumFactors>;
 using Case = MoeTable::Case;
 
-// Of the first ones eager.
+// Sets of graphed modules; the first one is eager.
 const std::vector<Words> kModuleSets = {
     {}, {"attn"}, {"attn", "moe_router", "moe_preprocess"}, {"moe_router"}, {"attn", "moe"}, {"layer"}};
 const std::vector<Words> kRecomputed = {
@@ -31,7 +30,7 @@ const std::vector<Words> kFusions = {{}, {"--moe-grouped-gemm", "--use-transform
 const std::vector<Sharing> kSharings = {
     Sharing::kNone,      Sharing::kOptimizer,           Sharing::kUnits,      Sharing::kUnitsSummedLast,
     Sharing::kGradients, Sharing::kUnitsOfTwoInstances, Sharing::kExpertUnits};
-constexpr int kUnitsAlone = 2;  // of these
+constexpr int kUnitsAlone = 2;  // index of kUnits
 const std::vector<Words> kSlotCounts = {{},
                                         {"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
                                         {"--fsdp-unit-slots", "3", "--fsdp-prefetch", "2"},
@@ -43,7 +42,7 @@ const std::vector<Layout> kLayouts = {{.data = 2},
                                       {.data = 4, .expert = 2},
                                       {.pipeline = 2, .data = 2, .expert = 2},
                                       {.data = 4, .expert = 4}};
-// Of layouts with .expert.
+// Dispatchers, for layouts with .expert.
 const std::vector<Words> kWays = {
     {}, {"--moe-token-dispatcher-type", "allgather"}, {"--moe-shared-expert-overlap"}, {"--moe-combine-groups", "4"}};
 constexpr int kGroups = 3;  // adds up in another order
@@ -55,11 +54,11 @@ bool is_legal(const Case& c) {
   const Words& modules = at(kModuleSets, c, kModules);
   const bool has_router = modules.size() == 3 || modules == Words{"moe_router"};
   if (c[kRecompute] == 3 && has_router) return false;  // a layer of experts is one segment then
-  if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // likewise a whole layer
+  if (c[kRecompute] == 4 && !modules.empty() && modules != Words{"layer"}) return false;  // a full layer is one segment
   const Layout layout = layout_of(c);
   if (c[kWay] != 0 && layout.expert == 1) return false;
   if (c[kSlots] == 3 && (layout.sharing == Sharing::kUnitsSummedLast || layout.sharing == Sharing::kExpertUnits))
-    return false;  // gradients are whole there
+    return false;  // gradients are unsharded there
   return c[kSlots] == 0 || layout.gathers_units();
 }
 // Two instances of more than one rank, with a copy of the experts in each.
@@ -68,8 +67,8 @@ bool has_ranks(const Case& c) {
   return layout.sharing != Sharing::kUnitsOfTwoInstances || (layout.data == 4 && layout.expert < 4);
 }
 
-// Nothing of it all: of each model and layout one run for all but what adds up in another order: gradients that are
-// summed in each microbatch or over instances, and rows in other groups.
+// One run for each model and layout, without options. Runs with another order of sums are separate: gradients summed in
+// each microbatch or over instances, and other combine groups.
 Case plain_of(const Case& c) {
   Case plain{};
   plain[kFamily] = c[kFamily];
@@ -138,7 +137,7 @@ TEST_P(MoeMatrix, ChangesNoBit) {
   std::erase_if(cases, [&](const Case& c) { return c[kFamily] != family || c[kModules] != modules; });
   const auto check = [](const Case&, const Cell& cell, const RunResult& got, const RunResult& want) {
     ASSERT_EQ(got.balancing_losses.size(), want.balancing_losses.size());
-    for (std::size_t i = 0; i < got.balancing_losses.size(); ++i)  // whose sum over layers has any order
+    for (std::size_t i = 0; i < got.balancing_losses.size(); ++i)  // the sum over layers has any order
       EXPECT_NEAR(got.balancing_losses[i], want.balancing_losses[i], 1e-6);
     for (const RankActivity& rank : got.ranks) EXPECT_EQ(rank.units_gathered > 0, cell.layout.gathers_units());
   };

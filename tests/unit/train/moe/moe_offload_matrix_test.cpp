@@ -1,7 +1,7 @@
-// Each kind of kept activations on the host, all of them and those that a forecast chooses, beside keeping and
-// recomputing them: eagerly and in graphs, under every schedule and way of sharing out the state, in dense models and
-// models with experts, all with the bits of one eager run that keeps everything. In the quick tier each two values of
-// two factors stand together once, and under sanitizers; elsewhere all of them do, with layouts by turns.
+// Each kind of offloaded activations, all of them and those that a forecast chooses, with keeping and recomputing. Runs
+// are eager and in graphs, with every schedule and sharding, in dense models and models with experts. All have the bits
+// of one eager run that keeps everything. The quick tier and sanitizers run each two values of two factors together
+// once; elsewhere all combinations run, with rotating layouts.
 #include <gtest/gtest.h>
 
 #include "tests/support/tier.h"
@@ -45,7 +45,7 @@ const std::vector<Moved>& ways() {
         {.offloads = {"auto"}, .more = {"--rates", MEGALITH_SOURCE_DIR "/configs/rates/h200.toml"}},
         {.offloads = kDenseKinds},
         {.offloads = {"attn_norm", "qkv_linear", "core_attn", "mlp_norm", "act:1-3"}, .more = recompute({"core_attn"})},
-        // The experts' inputs and gates move, what their activation makes of them is made again.
+        // The experts' inputs and gates are offloaded; the output of their activation is recomputed.
         {.offloads = {"expert_fc1", "moe_act"}, .more = recompute({"moe_act"}), .needs_experts = true},
         {.offloads = {"fused_group_mlp"}, .more = {"--offload-distance", "0"}, .needs_experts = true},
         {.offloads = kDenseKinds + Words{"fused_group_mlp"}, .needs_experts = true}};
@@ -66,7 +66,7 @@ bool is_legal(const Case& c) {
   return !way.needs_experts || c[kModel] != kDense;
 }
 
-// Of each model and layout one run for all ways of sharing but one, which adds up in another order.
+// One run for each model and layout, for all sharding except one, which has another order of sums.
 Case plain_of(const Case& c) {
   Case plain{};
   plain[kModel] = c[kModel] == kFused ? kUnfused : c[kModel];
@@ -77,7 +77,7 @@ Case plain_of(const Case& c) {
 }
 
 constexpr int kSteps = 3;
-constexpr std::int64_t kMicrobatches = 4;  // of a replica
+constexpr std::int64_t kMicrobatches = 4;  // per replica
 
 const OffloadTable& offload_table() {
   static const OffloadTable table{
@@ -102,12 +102,12 @@ std::vector<Case> chosen_cases() {
   return cases;
 }
 
-// Each slot that moves once each way in each microbatch, and some rank has one.
+// Each moving slot moves out and back once per microbatch, and some rank has one.
 void expect_slots_moved(const Case& c, const RunResult& run) {
   const std::int64_t slots = expect_moved(run, kSteps * kMicrobatches);
   for (const RankActivity& rank : run.ranks) EXPECT_EQ(rank.host_planned > 0, rank.slots > 0);
   const Words& offloads = at(ways(), c, kWay).offloads;
-  // Experts on zb-v with one layer a chunk: handed on within the stage, sent, or needed again at once.
+  // Experts on zb-v with one layer a chunk: forwarded within the stage, sent, or needed again at once.
   const Layout layout = offload_table().cell(c).layout;
   const bool stays =
       c[kModel] != kDense && layout.schedule == "zb-v" && layout.pipeline == 2 && offloads == Words{"mlp_norm"};

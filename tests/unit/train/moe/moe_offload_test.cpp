@@ -1,5 +1,5 @@
-// Experts' kept activations on the host: dp 4 ep 4 pp 2 with 2 chunks a stage on 8 ranks, dense layers and experts by
-// turns, with the bits of keeping, whatever moves.
+// Offloaded activations of experts: dp 4 ep 4 pp 2 with 2 chunks a stage on 8 ranks. Dense layers and experts
+// alternate; bits equal keeping, for any choice of slots.
 #include <gtest/gtest.h>
 
 #include "tests/support/tier.h"

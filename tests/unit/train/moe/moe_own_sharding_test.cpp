@@ -1,6 +1,6 @@
-// FSDP by a user's own hooks has the bits of the built-in one: eagerly, and in graphs of stages, which are captured
-// ahead; with experts over two ranks and activations on the host. In the quick tier each two values of two columns
-// stand together once.
+// FSDP by a user's hooks has the bits of the built-in one. Runs are eager and in graphs of stages, which are captured
+// ahead, with experts over two ranks and offloaded activations. In the quick tier, each two values of two columns occur
+// together once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace megalith::test {
 namespace {
 
 constexpr int kShardedSteps = 3;
-constexpr std::int64_t kShardedMicrobatches = 4;  // of a replica
+constexpr std::int64_t kShardedMicrobatches = 4;  // per replica
 
 struct Own {
   RunResult run;
@@ -64,7 +64,7 @@ void expect_own(const Cell& cell, const Own& own, const RunResult& want) {
 }
 
 TEST(MoeOwnSharding, HasTheBitsOfTheBuiltInOne) {
-  std::map<Sharing, RunResult> built_in;  // by the way of sharing
+  std::map<Sharing, RunResult> built_in;  // key: sharding
   for (Cell cell : own_cells(kShardedSteps, one_of(2) > 1)) {
     cell.more = cell.more + Words{"--bf16", "--check-hazards"};
     SCOPED_TRACE(cell.name() + testing::PrintToString(cell.more));

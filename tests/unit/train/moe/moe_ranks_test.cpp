@@ -1,5 +1,5 @@
-// Ranks that share out experts: the same bits where a sum has the same order, the same run elsewhere, out of a
-// checkpoint of other ranks too. Layouts against one rank: moe_test.cpp.
+// Ranks that shard experts: equal bits if sums have the same order, otherwise the same run. Checkpoints of other ranks
+// load too. moe_test.cpp compares layouts with one rank.
 #include <gtest/gtest.h>
 
 #include "tests/unit/train/moe/moe_runs.h"
@@ -10,7 +10,7 @@ namespace {
 class MoeRanks : public MoeTest {};
 INSTANTIATE_TEST_SUITE_P(Models, MoeRanks, testing::Values(0, 1), name_of_moe);
 
-// Groups of experts are added up alike whoever holds them: forward in bf16 too, of which backward's order is another.
+// Each rank layout adds groups of experts in the same order: forward in bf16 too; backward has another order.
 TEST_P(MoeRanks, FirstLossHasTheSameBitsAtOneNumberOfGroups) {
   const Words flags = model() + Words{"--moe-combine-groups", "4"};
   for (const Words& dtype : {Words{"--train-iters", "20"}, Words{"--bf16", "--train-iters", "1"}}) {
@@ -47,7 +47,7 @@ TEST_P(MoeRanks, DispatchersHaveTheSameBits) {
   }
 }
 
-// Weight gradients behind all of a chunk's backward_data, eagerly and in graphs.
+// Weight gradients after all backward_data of a chunk, eagerly and in graphs.
 TEST_P(MoeRanks, DelayedWeightGradientsHaveTheSameBits) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};

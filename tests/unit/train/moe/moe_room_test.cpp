@@ -1,5 +1,5 @@
-// Runs whose ranks share out experts and have too little room for the rows that come: what had none is done again, and
-// the run has the bits of one that had room from the start.
+// Runs whose ranks shard experts and have too little capacity for arriving rows. An overflowing step is done again;
+// bits equal a run with enough capacity.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace {
 
 const Layout kTwoRanks{.data = 2, .expert = 2};
 
-// Four experts on two ranks, two choices: evenly chosen, a rank's experts have a row for each of its tokens' choices,
-// 512, and all of them at most 1,024.
+// Four experts on two ranks, two choices. With even choices, a rank's experts have a row for each of its tokens'
+// choices, 512; the maximum for all of them is 1,024.
 Words model(const char* factor) {
   return words(
              "--num-layers 2 --hidden-size 16 --seq-length 64 --micro-batch-size 4 --global-batch-size 16 "
@@ -33,8 +33,8 @@ Words model(const char* factor) {
          Words{"--moe-expert-rank-capacity-factor", factor};
 }
 
-// By these biases, which no score reaches, step 1 chooses experts 0 and 2, step 2 those of the first rank, 0 and 1, and
-// step 3 those of the second.
+// With these biases, which exceed all scores, step 1 chooses experts 0 and 2. Step 2 chooses those of the first rank, 0
+// and 1, and step 3 those of the second.
 void set_biases(Trainer& trainer, int) {
   Rank& rank = trainer.rank();
   const Tensor& biases = rank.model.gpt.parameters->buffer_values();
@@ -47,8 +47,8 @@ void set_biases(Trainer& trainer, int) {
 struct Outcome {
   RunResult run;
   std::vector<std::vector<float>> biases;  // at the end, by rank
-  std::vector<double> factors;             // likewise
-  std::int64_t replays = 0;                // of rank 0
+  std::vector<double> factors;             // at the end, by rank
+  std::int64_t replays = 0;                // on rank 0
 };
 
 Outcome run_in_room(const Words& flags, const Layout& layout = kTwoRanks,
@@ -87,7 +87,7 @@ void expect_same(const Outcome& got, const Outcome& want) {
   EXPECT_THAT(want.run.regrows, Each(0));
 }
 
-// The second step lacks room while the third is under way; with the smaller factor so does the first.
+// The second step overflows while the third is under way; with the smaller factor the first one does too.
 TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
   const std::vector<int> second{0, 1, 1, 1, 1}, both{1, 2, 2, 2, 2};
   struct Way {
@@ -122,7 +122,7 @@ TEST(MoeRoom, AStepWithoutRoomIsDoneAgainWithTheSameBits) {
   EXPECT_EQ(twice.run.regrows, both);
 }
 
-// Where every token comes to every rank, what is short are rows: the new factor is theirs, and not the number of ranks.
+// If all tokens arrive at every rank, only rows overflow: the new factor is theirs, not the number of ranks.
 TEST(MoeRoom, GrowsByItsRowsWhereAllTokensArrive) {
   const Layout layout{.data = 4, .expert = 4};
   const Words flags = words(
@@ -139,14 +139,14 @@ TEST(MoeRoom, GrowsByItsRowsWhereAllTokensArrive) {
   EXPECT_THAT(got.run.regrows, ElementsAre(1));
   EXPECT_THAT(want.run.regrows, ElementsAre(0));
   EXPECT_TRUE(got.run.memory_as_planned);
-  // Of one layer, whose experts are on a rank each.
+  // Mean for one layer, with one expert per rank.
   constexpr double kMean = 256;
   const double most = *std::ranges::max_element(got.counts[0]) / kMean;
   EXPECT_LT(most, 2);
   EXPECT_THAT(got.capacity_factors, Each(testing::DoubleNear(1.1 * most, 1e-9)));
 }
 
-// What an evaluation chooses is what the next step does.
+// An evaluation makes the choices of the next step.
 TEST(MoeRoom, AnEvaluationWithoutRoomIsDoneAgain) {
   const Words evaluates{"--eval-iters", "2", "--eval-interval", "1"};
   const Outcome got = run_in_room(model("1") + evaluates), want = run_in_room(model("4") + evaluates);
@@ -155,7 +155,7 @@ TEST(MoeRoom, AnEvaluationWithoutRoomIsDoneAgain) {
   EXPECT_THAT(got.run.regrows, ElementsAre(1, 1, 1, 1, 1));
 }
 
-// Of a step without room nothing is asked: its NaN is none of the run's.
+// An overflowing step is not checked: its NaN does not count for the run.
 TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
   const auto spoil = [](Rank& rank) {
     const auto add_nan = [&rank, steps = std::make_shared<int>(0)](const HookContext& at) {
@@ -169,7 +169,7 @@ TEST(MoeRoom, WhatAStepWithoutRoomComputesCountsForNothing) {
   EXPECT_THAT(got.run.regrows, ElementsAre(0, 1, 1, 1, 1));
 }
 
-// Tokens of no number are lost: they go to all experts alike, and a skipped step asks for no more room.
+// NaN tokens are lost: all of them go to the same experts, and a skipped step requests no larger capacity.
 TEST(MoeRoom, ASkippedStepNeedsNone) {
   const auto spoil = [](Trainer& trainer, int) {
     Rank& rank = trainer.rank();
@@ -184,7 +184,7 @@ TEST(MoeRoom, ASkippedStepNeedsNone) {
   EXPECT_THAT(got.regrows, ElementsAre(0, 0));
 }
 
-// The flag says what a run starts with, also one that goes on.
+// The flag is the initial value for a run, also for a resumed one.
 TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   const TestFolder folder;
   const Outcome whole = run_in_room(model("4"));
@@ -200,7 +200,7 @@ TEST(MoeRoom, AResumedRunStartsWithTheFlagsRoom) {
   EXPECT_EQ(rest.losses.back(), whole.run.losses.back());
 }
 
-// The host has room for what moves there at the start of the run, and not for what would move with more room.
+// The host has memory for the slots at the initial capacity, but not at a larger one.
 TEST(MoeRoom, MoreRoomIsCheckedAgainstTheHost) {
   const Words flags = model("1") + offload({"fused_group_mlp"}) + kTwoRanks.flags();
   std::atomic<bool> begun = false;

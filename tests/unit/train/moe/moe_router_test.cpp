@@ -1,5 +1,5 @@
-// What routers balance, drop and prefer, in whole runs on thread ranks: every layout trains the model of one rank that
-// has the same sequences in the same microbatches.
+// Balancing, dropping and biases of routers in complete runs on thread ranks. Every layout trains the model of one rank
+// that has the same sequences in the same microbatches.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -83,7 +83,7 @@ TEST(MoeRouter, LossOverTheGlobalBatchIsThatOfOneRank) {
   }
 }
 
-// All tokens at once have the same loss either way; microbatches after the first one know those before them.
+// All tokens at once have the same loss either way; later microbatches know those ahead of them.
 TEST(MoeRouter, LossOverTheGlobalBatchCountsEarlierMicrobatches) {
   for (const char* size : {"8", "2"}) {
     const Words flags = model() + Words{"--micro-batch-size", size};
@@ -150,7 +150,7 @@ Tensors biases_of(Rank& rank) {
   return biases;
 }
 
-// After a step of rate 10 the choice is among those that had too few rows, whatever the scores are; the others get none
+// After a step of rate 10, tokens choose experts that had too few rows, whatever the scores are. The others get none
 // and are back at 0 a step later.
 TEST(MoeRouter, PrefersExpertsOfAHigherBias) {
   const Words flags = model() + Words{"--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias",
@@ -175,7 +175,7 @@ TEST(MoeRouter, PrefersExpertsOfAHigherBias) {
   EXPECT_GE(compared, 2);
 }
 
-// Neither weights nor biases know of a step that a NaN had skipped, nor do the steps behind it.
+// Weights and biases are unaffected by a step that a NaN skipped, and so are later steps.
 TEST(MoeRouter, ASkippedStepLeavesTheExpertsBias) {
   const Words flags = model() + Words{"--moe-router-score-function",
                                       "sigmoid",
@@ -224,7 +224,7 @@ TEST(MoeRouter, KeepsLessWhatIsRecomputed) {
         .arena_planned;
   };
   const std::size_t kept = bytes({});
-  EXPECT_EQ(bytes({"moe_act"}), kept);  // which is done without it
+  EXPECT_EQ(bytes({"moe_act"}), kept);  // recomputed without it
   EXPECT_LT(bytes({"shared_experts"}), kept);
   EXPECT_LT(bytes({"moe"}), bytes({"shared_experts"}));
 }

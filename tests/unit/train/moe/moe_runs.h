@@ -13,14 +13,14 @@ namespace megalith::test {
 
 struct MoeResult {
   RunResult run;
-  std::vector<std::vector<float>> sums;           // of the last step, by rank
-  std::vector<std::vector<std::int32_t>> counts;  // likewise: rows by layer and expert
-  std::int64_t rows = 0;                          // of a layer: the tokens of a step, times their choices
-  test::Tensors biases;                           // of all ranks; NaN where two disagree
-  std::vector<double> capacity_factors;           // of the room for rows at the end, by rank
-  int graphs = 0;                                 // of rank 0
+  std::vector<std::vector<float>> sums;           // in the last step, by rank
+  std::vector<std::vector<std::int32_t>> counts;  // in the last step, by rank: rows by layer and expert
+  std::int64_t rows = 0;                          // per layer: the tokens of a step, times their choices
+  test::Tensors biases;                           // over all ranks; NaN if two disagree
+  std::vector<double> capacity_factors;           // capacity for rows at the end, by rank
+  int graphs = 0;                                 // on rank 0
   std::int64_t replays = 0;
-  std::int64_t exchanges = 0;  // of rank 0: calls that sent as many rows as there were, which allgather never does
+  std::int64_t exchanges = 0;  // on rank 0: calls that sent only the actual rows, which allgather never does
 };
 
 MoeResult train_experts(const Words& flags, const Layout& layout);

@@ -1,5 +1,5 @@
-// Experts whose state is shared out otherwise than the rest (--expert-data-parallel-sharding-strategy): the bits of
-// runs that add up in the same order, whatever of it is gathered.
+// Experts with another sharding than dense units (--expert-data-parallel-sharding-strategy). Bits equal runs that add
+// up in the same order, whatever units are gathered.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,8 +23,8 @@ constexpr const char *kOptim = "optim", *kGrads = "optim_grads", *kParams = "opt
 const Layout kPlain{.data = 4, .expert = 2}, kStages{.pipeline = 2, .data = 4, .expert = 2},
     kTensor{.tensor = 2, .sequence = true, .data = 4, .expert = 2};
 
-// Runs that add up gradients in the same order: of a whole step or of each microbatch, over all replicas or in
-// instances first.
+// Runs that add up gradients in the same order: once a step or in each microbatch, over all replicas or in instances
+// first.
 struct Pair {
   Words flags, same_as;
   std::vector<Layout> layouts = {kPlain, kStages};

@@ -1,5 +1,5 @@
-// What ranks that share out experts hold: the weights and the optimizer's state of one rank, whatever the layout, and
-// no more of the experts than their share; checkpoints of any layout give it to any other.
+// State of ranks that shard experts: weights and optimizer state equal those of one rank, for any layout. Experts take
+// only their share of memory; any layout loads any other's checkpoints.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ struct ExpertLayout {
   }
 };
 
-// Each loads what the one before saved.
+// Each layout loads the checkpoint of the preceding one.
 std::vector<ExpertLayout> layouts() {
   const Words zero1{"--use-distributed-optimizer"};
   const Words tensor = tensor_ranks(2) + Words{"--sequence-parallel"};
@@ -43,7 +43,7 @@ std::vector<ExpertLayout> layouts() {
           {.ranks = 4, .ep = 2, .pp = 2},
           {.ranks = 4, .ep = 2, .more = zero1},
           {.ranks = 4, .etp = 2, .more = strategy("optim_grads")},
-          {.ranks = 4, .ep = 2, .more = tensor},  // whose dense units have the same replicas
+          {.ranks = 4, .ep = 2, .more = tensor},  // its dense units have the same replicas
           {.ranks = 8, .ep = 2, .etp = 2, .more = tensor + strategy("optim_grads_params")},
           {.ranks = 2, .ep = 2, .more = {"--context-parallel-size", "2", "--use-distributed-optimizer"}},
           {.ranks = 4, .ep = 2, .more = strategy("optim_grads_params") + instances},

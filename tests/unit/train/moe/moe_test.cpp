@@ -1,5 +1,5 @@
-// Models with experts on thread ranks: every layout trains the model of one rank, losses of the routers included;
-// graphs, fusion and recompute change no bit.
+// Models with experts on thread ranks. Every layout trains the model of one rank, including the routers' losses.
+// Graphs, fusion and recompute change no bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -163,8 +163,8 @@ TEST_P(Moe, ReplaysWithTheSameBits) {
   }
 }
 
-// Experts have copies on tensor-parallel ranks too, also where nothing else has any: all of them share out the experts'
-// state, in instances too, and have the bits of those that do not.
+// Tensor-parallel ranks hold copies of experts too, even if nothing else is replicated. All of them shard the experts'
+// state, in instances too; bits equal unsharded runs.
 TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   const Layout both{.tensor = 2, .sequence = true, .data = 2, .context = 1 + GetParam()};
@@ -209,7 +209,7 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
   }
 }
 
-// What a rank has of an expert is compared with what the others have that hold it.
+// A rank's part of an expert is compared with those of the other ranks that hold it.
 TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true, .data = 2}, Layout{.data = 4, .expert = 2}}) {
     SCOPED_TRACE(layout.name());
@@ -224,7 +224,7 @@ TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
   }
 }
 
-// Out of a checkpoint the run goes on as if it had not ended, on other ranks too.
+// From a checkpoint the run continues with equal bits, on other ranks too.
 TEST_P(Moe, ResumesBitForBit) {
   const TestFolder folder;
   const Words flags = model() + Words{"--hidden-dropout", "0.1"};
