@@ -1,4 +1,4 @@
-// Saving on a thread of its own: the files, messages and safety of save_checkpoint().
+// Saving on a dedicated thread: the files, messages and safety of save_checkpoint().
 #include <gtest/gtest.h>
 
 #include <future>

@@ -1,4 +1,4 @@
-// A run that goes back to an older checkpoint: what is newest, what stays and what is moved aside.
+// A run that returns to an older checkpoint: the newest one, and those that stay or are moved aside.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 using Names = std::vector<std::string>;
 
-// A run as the trainer makes it: what it loaded or saved last is the parent of its next checkpoint.
+// A run as in the trainer: the checkpoint loaded or saved last is the parent of its next one.
 class SavingRun {
  public:
   explicit SavingRun(std::string save) : save_(std::move(save)) {}
@@ -108,7 +108,7 @@ TEST_F(Branches, AStepBelowTheAbandonedOnesIsTheNewest) {
   for (const std::int64_t step : {5, 9}) EXPECT_EQ(SavingRun(save_, step == 5 ? 3 : 5).save(step), "");
   SavingRun(save_, 3).save(4);
   EXPECT_EQ(load_alone(save_), 4);
-  EXPECT_EQ(SavingRun(save_, 0).save(6), "");  // a plain restart goes on with it
+  EXPECT_EQ(SavingRun(save_, 0).save(6), "");  // a plain restart continues with it
   EXPECT_EQ(checkpoints(), (Names{"step_0000001", "step_0000002", "step_0000003", "step_0000004",
                                   "step_0000005.abandoned-1", "step_0000006", "step_0000009.abandoned-1"}));
 }
@@ -157,7 +157,7 @@ TEST_F(Branches, WhatCannotBeMovedIsPassedOverAndMovedLater) {
                 ": passed over, since they do not lead to step_0000004, which was saved last: step_0000003, "
                 "step_0000002; --ckpt-step loads them\n");
   EXPECT_EQ(SavingRun(save_, 3).loaded(), 3);
-  // None of the branch is left: nothing is taken in its place without a word.
+  // Nothing of the branch is left: a replacement is reported.
   flip("step_0000004/rank_0000_of_0001.safetensors");
   EXPECT_ERROR(ExitCode::kNoCheckpoint, "; of another branch, for --ckpt-step: step_0000003, step_0000002; bring back",
                load_alone(save_));
@@ -206,7 +206,7 @@ TEST_F(Branches, ACrashAtAnyOperationLosesNothing) {
   }
 }
 
-// Written before there were parents: they follow each other by their steps.
+// Written without parents: they follow each other by their steps.
 TEST_F(Branches, OlderCheckpointsWithoutAParent) {
   for (const bool goes_back : {false, true}) {
     fs::remove_all(save_);

@@ -185,7 +185,7 @@ TEST_F(ForgedManifest, IsRefused) {
                  "expected 8 tensors, got 7");
 }
 
-// Files beside the tensors are read by their names.
+// Files next to the tensors are read by their names.
 TEST_F(ForgedManifest, WithSmallFilesOfOtherNamesIsRefused) {
   const std::string name = "\"name\":\"tokenizer.json\"", which = "expected names of files beside the tensors";
   for (const char* other : {"../tokenizer.json", "/etc/passwd", ".", "..", "", ".hidden", "a/b", "state.json",

@@ -34,7 +34,7 @@ class CheckpointFaults : public testing::Test {
   TestFolder folder_;
 };
 
-// Saves step 2 (again, where `steps` holds it) and crashes before operation 0, 1, 2, ... until a save survives.
+// Saves step 2 (again, if `steps` has it) and crashes at operation 0, 1, 2, ... until a save survives.
 void crash_everywhere(const std::string& save, const std::function<void()>& restore, int& survived_new) {
   for (int at = 0;; ++at) {
     restore();
@@ -79,7 +79,7 @@ TEST_F(CheckpointFaults, CrashWhileAStepIsSavedAgainLeavesALoadableCheckpoint) {
         start({1, 2});
       },
       survived_new);
-  EXPECT_GT(survived_new, 30);  // step 2 is there before and after the exchange
+  EXPECT_GT(survived_new, 30);  // step 2 exists before and after the exchange
 }
 
 TEST_F(CheckpointFaults, CrashWhilePruningLeavesTheNewest) {
@@ -219,9 +219,9 @@ TEST_F(CheckpointFaults, FullDisk) {
   SaveResult result = save_checkpoint(request);
   EXPECT_FALSE(result.saved);
   EXPECT_NE(result.message.find("free space in " + save + ": expected at least"), std::string::npos) << result.message;
-  EXPECT_EQ(writes, 0);  // refused before anything was written
+  EXPECT_EQ(writes, 0);  // rejected ahead of any write
 
-  // Room enough when asked, taken by somebody else when written.
+  // The disk has space at the check, but not at the write.
   bool filled = false;
   const FileObserver filler = [&](const FileOperation& seen) {
     if (seen.name != "write" || std::exchange(filled, true)) return;

@@ -1,4 +1,4 @@
-// Every call of every fault site of saving and loading fails once, in each way that it can.
+// Every call of every fault site of saving and loading fails once, with each possible fault.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -57,7 +57,7 @@ class CheckpointSites : public testing::Test {
     scenario.prepare(save);
     return save;
   }
-  // Step 2, from where the scenario goes on.
+  // Saves step 2 after the scenario.
   static SaveResult save(const Scenario& scenario, const std::string& folder) {
     if (!scenario.goes_back) return save_alone(folder, 2, 2);
     CheckpointHistory history;
@@ -88,7 +88,7 @@ std::vector<FaultRequest> requests_at(const std::string& site) {
 TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
   std::set<std::string> all;
   int struck = 0, asked = 0;
-  testing::internal::CaptureStderr();  // what is moved aside
+  testing::internal::CaptureStderr();  // warnings about moved files
   for (const Scenario& scenario : scenarios()) {
     std::set<std::string> reached;
     {
@@ -124,7 +124,7 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
         // A checkpoint that has its name, but perhaps not durably, counts as not saved, and is a good one all the same.
         const bool there = result.saved || (site == "save.parent.sync" && !must_succeed(request.kind));
         EXPECT_EQ(load_alone(save), there ? 2 : scenario.before) << where;
-        CheckpointHistory history;  // of the next run
+        CheckpointHistory history;  // for the next run
         const bool loads = find_checkpoint({.directory = save, .history = &history}).has_value();
         EXPECT_TRUE(loads || scenario.before < 0) << where;
         const SaveResult next = save_shared(one_rank(), save, 4, 2, nullptr, &history);
@@ -143,8 +143,8 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
   }
 }
 
-// A disk that fails or is full from some call on: all saves fail or are made, the older checkpoints stay, and once it
-// is mended saving goes on.
+// A disk that fails or is full from some call on. All saves fail or succeed and the older checkpoints stay; after a
+// repair, saving continues.
 TEST_F(CheckpointSites, FaultsThatLast) {
   int failed = 0, saved = 0, asked = 0;
   testing::internal::CaptureStderr();
@@ -195,7 +195,7 @@ TEST_F(CheckpointSites, FaultsThatLastWhileLoading) {
       {
         const Faults faults({parse_fault(site + form)});
         try {
-          EXPECT_EQ(load_alone(save), 3) << site << form;  // not so many calls
+          EXPECT_EQ(load_alone(save), 3) << site << form;  // fewer calls
         } catch (const Error& error) {
           message = error.what();
           EXPECT_TRUE(error.code() == ExitCode::kNoCheckpoint || error.code() == ExitCode::kFileIo) << site << form;
@@ -216,7 +216,7 @@ TEST_F(CheckpointSites, WhatCannotBeRemovedEndsNoSaving) {
     const SaveResult result = save_alone(save, step, 1);
     EXPECT_TRUE(result.saved) << result.message;
     EXPECT_NE(result.message.find("cannot remove " + save + "/step_0000002.tmp-dead/file: "), std::string::npos);
-    EXPECT_NE(result.message.find("/manifest.json: "), std::string::npos) << result.message;  // of what was pruned
+    EXPECT_NE(result.message.find("/manifest.json: "), std::string::npos) << result.message;  // pruned checkpoint
     EXPECT_EQ(load_alone(save), step);
   }
 }
@@ -246,11 +246,11 @@ TEST_F(CheckpointSites, AFullDiskIsFreedBeforeTheSave) {
   for (const std::int64_t step : {1, 2, 3, 4}) ASSERT_TRUE(save_step(step, 0).saved);
   {
     const Faults faults({parse_fault("save.root.space:1:enospc"), parse_fault("save.shard.write:1:enospc")});
-    EXPECT_FALSE(save_step(5, 2).saved);  // room was made; only a save that succeeds prunes otherwise
+    EXPECT_FALSE(save_step(5, 2).saved);  // space was freed; otherwise only a save that succeeds prunes
     EXPECT_EQ(faults_fired(), 2);
   }
   EXPECT_EQ(names_in(save), (std::vector<std::string>{"LATEST", "step_0000003", "step_0000004"}));
-  // What is damaged does not count: the newest that verifies stays, however little room there is.
+  // A damaged checkpoint does not count: the newest one that verifies stays, however little space there is.
   std::string bytes = read_bytes(save + "/step_0000004/state.json");
   write_bytes(save + "/step_0000004/state.json", bytes + " ");
   const Faults faults({parse_fault("save.root.space:1+:enospc")});
@@ -307,7 +307,7 @@ TEST_F(CheckpointSites, LoadFallsBackOrSaysWhy) {
         EXPECT_EQ(step, 2) << where;
         continue;
       }
-      // The folder itself and tensors of a checkpoint that was found good are errors, else the older one is taken.
+      // Errors in the folder itself and in verified tensors end the load; others fall back to the older checkpoint.
       const bool is_error =
           site.starts_with("load.root") || site.starts_with("load.tensor") || site == "load.manifest.list";
       // The second manifest that is read is the older checkpoint's.

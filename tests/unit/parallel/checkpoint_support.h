@@ -25,7 +25,7 @@ struct Crash {};  // not a std::exception: nothing catches it, nothing cleans up
 
 struct TestTensor {
   TensorSpec spec;
-  std::string bytes;  // the whole tensor
+  std::string bytes;  // the unsharded tensor
 };
 
 // fp32, bf16, a vector, a scalar and an empty tensor; contents depend on name and seed.
@@ -133,13 +133,13 @@ inline Communicator& one_rank() {
   return alone;
 }
 
-// Kept beside the tensors.
+// Kept next to the tensors.
 inline const std::vector<SmallFile>& test_files() {
   static const std::vector<SmallFile> kFiles = {{"tokenizer.json", R"({"model": "of a test"})"}};
   return kFiles;
 }
 
-// Saves test_model(step), which all ranks hold whole: each writes its part.
+// Saves test_model(step), which is replicated on all ranks: each writes its part.
 inline SaveResult save_shared(Communicator& ranks, const std::string& directory, std::int64_t step, int keep_last = 0,
                               const FileObserver* observer = nullptr, CheckpointHistory* history = nullptr) {
   const auto model = test_model(static_cast<int>(step));
@@ -196,7 +196,7 @@ inline std::int64_t load_alone(const std::string& directory, int seed_offset = 0
   return step;
 }
 
-// Names in a folder.
+// File names in a folder.
 inline std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) names.push_back(entry.path().filename());

@@ -1,4 +1,4 @@
-// Round trips over ranks and layouts, and what loading tells about a model that does not fit.
+// Round trips over ranks and layouts, and reports of loading about a model that does not fit.
 #include "parallel/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>

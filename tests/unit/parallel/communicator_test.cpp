@@ -1,4 +1,4 @@
-// What is common to all communicators: announcing to the instruments, plan streams, and the rule of one stream at a
+// Behavior common to all communicators: announcing to the instruments, plan streams, and the rule of one stream at a
 // time.
 #include "parallel/comm/communicator.h"
 
@@ -226,7 +226,7 @@ TEST(Communicator, ReplaysCountAndAreNumbered) {
   });
 }
 
-// A captured call is recorded anew at each replay, so that it is named however many calls were dropped since.
+// A captured call is recorded again at each replay, so that a report lists it however many calls were dropped since.
 TEST(Communicator, ACallThatHangsInAReplayIsNamedAfterTenThousand) {
   std::atomic<bool> seen = false;
   ThreadWorld(2).run([&](Communicator& world) {
@@ -243,7 +243,7 @@ TEST(Communicator, ACallThatHangsInAReplayIsNamedAfterTenThousand) {
     stream.synchronize();
     EXPECT_EQ(world.stats().collectives, 2 * kReplays);
     if (world.rank() == 1) {
-      while (!seen) std::this_thread::yield();  // what the other rank's report is about
+      while (!seen) std::this_thread::yield();  // the call that the other rank's report is about
     }
     graph.replay(stream);
     if (world.rank() == 0) {

@@ -34,7 +34,7 @@ struct Case {
 };
 
 struct Outcome {
-  std::vector<float> out, d_qkv;  // whole sequences, [B, S, ...]
+  std::vector<float> out, d_qkv;  // unsharded sequences, [B, S, ...]
   std::int64_t hazards = 0, waits = 0, calls = 0, bytes = 0;
 };
 
@@ -46,7 +46,7 @@ std::vector<float> normal(std::int64_t count, unsigned seed) {
   return values;
 }
 
-// Calls visit(element of this rank's [B, S / C, columns], element of the whole's) for all of them.
+// Calls visit(element of this rank's [B, S / C, columns], element of the unsharded tensor) for all of them.
 template <class Visit>
 void for_each_element(const Sizes& z, const SequencePart& part, std::int64_t tokens, std::int64_t columns,
                       Visit&& visit) {
@@ -60,7 +60,7 @@ void for_each_element(const Sizes& z, const SequencePart& part, std::int64_t tok
   }
 }
 
-// Of whole sequences, [B, S, ...].
+// Unsharded sequences, [B, S, ...].
 struct Inputs {
   std::vector<float> qkv, d_out;
 };
@@ -176,8 +176,8 @@ TEST_P(ContextAttention, OutputsAndGradientsAreThoseOfOneRank) {
         continue;
       }
       ++compared;
-      // Keys and values forward and again backward, and their gradients home; two exchanges each way; gathered twice
-      // and reduced once.
+      // p2p sends keys and values in forward and backward, and their gradients home. a2a has two exchanges in each
+      // direction; all_gather gathers twice and reduces once.
       const std::int64_t calls = exchanges ? 4 : GetParam() == Communication::kP2p ? 3 * ranks - 2 : 3;
       EXPECT_EQ(got.calls, calls);
       EXPECT_GE(got.bytes, 4 * z.samples * z.length / ranks * z.groups * z.dim);
@@ -218,7 +218,7 @@ TEST_P(ContextAttention, WithoutAnyOneWaitAHazardIsFound) {
     without.suppressed = wait;
     found += run(without).hazards > 0 ? 1 : 0;
   }
-  // A message that follows another on its stream is ordered behind what that one waited for.
+  // A message that follows another on its stream is ordered after that one's waits.
   EXPECT_GE(found, waits / 2);
 }
 

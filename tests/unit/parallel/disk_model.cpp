@@ -69,7 +69,7 @@ void DiskModel::record(const FileOperation& seen) {
     operation.data.assign(reinterpret_cast<const char*>(seen.data.data()), seen.data.size());
     operation.offset = now_.at(operation.node).data.size();
   } else if (operation.name == "create" || operation.name == "mkdir") {
-    if (operation.node >= 0) return;  // the name is taken: the call fails
+    if (operation.node >= 0) return;  // the name exists: the call fails
     operation.node = next_++;
   } else if (operation.node < 0) {
     throw std::logic_error("the disk model does not know " + path);
@@ -126,7 +126,7 @@ DiskModel::Nodes DiskModel::nodes_after(std::size_t count, const std::vector<boo
   }
   Nodes nodes = start_;
   for (std::size_t i = 0; i < count; ++i) {
-    // What a folder is does not depend on whether its name reached the disk.
+    // The type of a folder does not depend on whether its name reached the disk.
     if (log_[i].name == "mkdir") nodes[log_[i].node].is_folder = true;
     if (!lost.contains(i)) apply(log_[i], nodes);
   }

@@ -1,5 +1,5 @@
-// What a disk may hold after a power loss. A log of operations is recorded from an observer; writes and changes of
-// names that no sync has covered may each have reached the disk or not, in any combination.
+// Possible contents of a disk after a power loss. An observer records a log of operations. Each write or name change
+// that no sync has covered may have reached the disk or not, in any combination.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace megalith {
 
 class DiskModel {
  public:
-  // `root`: an existing folder, taken as durable as it is. The observer records what happens below it.
+  // `root`: an existing folder, assumed durable. The observer records operations below it.
   explicit DiskModel(std::string root);
   FileObserver observer();
 
@@ -24,13 +24,13 @@ class DiskModel {
   const std::string& path(std::size_t operation) const { return log_[operation].path; }
   const std::string& target(std::size_t operation) const { return log_[operation].target; }
 
-  // Of the first `count` operations, those that may be lost.
+  // Operations that may be lost, among the first `count`.
   std::vector<std::size_t> unsynced(std::size_t count) const;
 
-  // Builds in the empty folder `target` what the first `count` operations leave when those of unsynced(count) are kept
-  // for which `kept` is true, and the others lost. Bytes that are lost before others that are kept are zeros.
+  // Builds in the empty folder `target` the result of the first `count` operations. Of unsynced(count), those with
+  // `kept` true remain, the others are lost. Lost bytes ahead of kept ones are zeros.
   void replay(std::size_t count, const std::vector<bool>& kept, const std::string& target) const;
-  // The same as one text: all names and bytes. Many combinations leave the same.
+  // The same as one text: all names and bytes. Many combinations give the same text.
   std::string content(std::size_t count, const std::vector<bool>& kept) const;
 
  private:
@@ -40,18 +40,18 @@ class DiskModel {
     std::string target;
     std::string data;
     std::uint64_t offset = 0;  // of a write
-    int node = 0;              // of the file or folder that `path` named
+    int node = 0;              // of the file or folder at `path`
     int other_node = 0;        // of `target`, for an exchange
-    int folder = 0;            // in which names change
+    int folder = 0;            // folder of the changed names
   };
   struct Node {
     bool is_folder = false;
     std::string data;
-    std::map<std::string, int> names;  // of a folder
+    std::map<std::string, int> names;  // in a folder
   };
   using Nodes = std::map<int, Node>;
 
-  int node_at(const std::string& path) const;  // as of the end of the log; -1 for none
+  int node_at(const std::string& path) const;  // at the end of the log; -1: none
   int add_tree(const std::string& path);
   void record(const FileOperation& seen);
   static void apply(const Operation& operation, Nodes& nodes);

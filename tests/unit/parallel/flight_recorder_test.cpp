@@ -1,4 +1,4 @@
-// What groups record of their calls, how sequences are compared, and what the report of a hang says.
+// Records that groups keep of their calls, comparison of sequences, and the report of a hang.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -57,7 +57,7 @@ TEST(FlightRecorder, TheDumpIsJson) {
   EXPECT_THAT(json, HasSubstr("{\"group\": \"empty\", \"ranks\": [], \"calls\": []}"));
 }
 
-// The host enqueues and goes on; the GPU is behind it by more than a thousand calls.
+// The host enqueues and continues; the GPU lags by more than a thousand calls.
 TEST(FlightRecorder, FollowsAGpuThatIsBehindTheHost) {
   FlightRecorder recorder("dp");
   const auto enqueue = [&](const CollectiveCall& each) {
@@ -118,7 +118,7 @@ TEST(FlightRecorder, GroupsRecordWhatTheirStreamsRan) {
   });
 }
 
-// What `calls` of rank 1 differ from three all-reduces of the others.
+// Difference between `calls` of rank 1 and three all-reduces of the others.
 std::string difference(const std::vector<CollectiveCall>& calls) {
   std::mutex mutex;
   std::string text;

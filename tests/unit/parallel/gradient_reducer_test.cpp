@@ -38,7 +38,7 @@ void backward(Stream& stream, const Tensor& grad, float amount) {
   });
 }
 
-// Stands for the optimizer: takes the gradient and clears it.
+// Stands for the optimizer: reads the gradient and clears it.
 void optimizer(Stream& stream, const Tensor& grad, std::vector<float>* seen) {
   Access access("optimizer");
   access.reads(grad);
@@ -120,8 +120,8 @@ TEST(GradientReducer, SumsBf16GradientsRoundedOnce) {
   });
 }
 
-// The compute stream is inside the backward pass of the next unit until the first bucket was reduced: without overlap
-// neither would ever end.
+// The compute stream is inside the backward pass of the next unit until the first bucket was reduced. Without overlap
+// neither would end.
 TEST(GradientReducer, ReducesWhileTheBackwardPassStillRuns) {
   ThreadWorld(2).run([](Communicator& world) {
     Gradients grads;
@@ -150,8 +150,8 @@ TEST(GradientReducer, ReducesWhileTheBackwardPassStillRuns) {
   });
 }
 
-// The order of the plan: the communication stream waits once per bucket, for a record made right after the bucket's
-// last backward; the compute stream waits once, at the end.
+// The order of the plan. The communication stream waits once per bucket, for a record made right after the bucket's
+// last backward. The compute stream waits once, at the end.
 TEST(GradientReducer, EnqueuesOneWaitPerBucketAndOneAtTheEnd) {
   Timeline timeline;
   Stream compute(DeviceType::kPlan, "compute", {.timeline = &timeline});
@@ -223,8 +223,8 @@ TEST(GradientReducer, EveryWaitIsNeeded) {
   }
 }
 
-// Each rank gets its part of each range, summed over all instances of such parts, and the weights it makes of that come
-// back to all.
+// Each rank gets its part of each range, summed over all instances of such parts. All ranks gather the weights that it
+// computes from the part.
 TEST(GradientReducer, ScattersAndTheGathererGathers) {
   for (const auto& [all, instances] : {std::pair{2, 1}, {3, 1}, {4, 1}, {4, 2}, {6, 3}, {3, 3}}) {
     SCOPED_TRACE(testing::Message() << all << " ranks in " << instances);

@@ -90,7 +90,7 @@ TEST(LayerLayout, AnyTextIsReadOrRefusedInOneLine) {
       const std::string result = parsed(text, layers, 1);
       EXPECT_EQ(result.find('\n'), std::string::npos) << text;
       if (result.starts_with("--")) continue;
-      EXPECT_EQ(parsed(result, layers, 1), result) << text;  // what is printed reads as the same
+      EXPECT_EQ(parsed(result, layers, 1), result) << text;  // the printed text parses to an equal result
       ++accepted;
     }
   }
@@ -113,7 +113,7 @@ TEST(LayerLayout, CountsEmbeddingAndLossAsLayers) {
   EXPECT_EQ(split({.num_layers = 11, .placement = four, .account_for_loss = true}), "Et*3|t*3|t*3|t*2L");
   const LayerSplit both{.num_layers = 10, .placement = four, .account_for_embedding = true, .account_for_loss = true};
   EXPECT_EQ(split(both), "Et*2|t*3|t*3|t*2L");
-  // Of a V, first and last part are on one stage.
+  // The first and last part of a V are on one stage.
   EXPECT_EQ(split({.num_layers = 6,
                    .placement = {.num_stages = 2, .num_chunks = 2, .is_v = true},
                    .account_for_embedding = true,
@@ -154,7 +154,7 @@ TEST(LayerLayout, FirstAndLastStageMayHaveTheirOwnNumber) {
               HasSubstr("none with --account-for-embedding-in-pipeline-split"));
 }
 
-// Whatever is accepted holds every layer once, in order.
+// Every accepted split holds every layer once, in order.
 TEST(LayerLayout, EverySplitHoldsEachLayerOnce) {
   int accepted = 0;
   for (int bits = 0; bits < 8; ++bits) {

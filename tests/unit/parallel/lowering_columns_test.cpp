@@ -1,4 +1,4 @@
-// Columns as data: who is in them, who their partners are, and how many there are.
+// Columns as data: their members, partners and count.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,8 +13,8 @@
 namespace megalith {
 namespace {
 
-// A column is one chunk's for good, and one microbatch's from its first action to its last. Where a stage hands over to
-// itself, each column of the one chunk has one partner of the other.
+// A column belongs to one chunk permanently, and to one microbatch from its first action to its last. If a stage
+// forwards to itself, each column of one chunk has one partner of the other.
 void expect_columns(const std::vector<Action>& actions) {
   using InFlight = std::pair<int, int>;  // chunk, microbatch
   std::map<InFlight, int> left, column_of;
@@ -78,7 +78,7 @@ TEST(LoweringOfColumns, ColumnsOfRandomListsHaveFixedPartners) {
   }
 }
 
-// How many columns a chunk has, by (schedule, stages, chunks, microbatches, stage). Each is captured apart.
+// Number of columns of a chunk, by (schedule, stages, chunks, microbatches, stage). Each is captured separately.
 TEST(LoweringOfColumns, ColumnsOfAChunkAreFew) {
   struct Case {
     ScheduleKind kind;

@@ -1,5 +1,5 @@
-// The lists of all stages together: what is sent is received in the same order, and no stage waits for ever, even where
-// a message leaves only when its receiver has posted.
+// The lists of all stages together. Sends and receives have the same order. No stage blocks forever, even if a message
+// leaves only when its receiver has posted.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -16,7 +16,7 @@
 namespace megalith {
 namespace {
 
-// What a message carries: the part whose output (or whose output's gradient) it is, and the microbatch.
+// Content of a message: the part whose output (or whose output's gradient) it is, and the microbatch.
 using Cargo = std::tuple<int, int, bool>;
 
 // Runs the stages' lists with blocking messages: each channel moves its oldest message once it was sent and posted.
@@ -25,7 +25,7 @@ class Play {
   Play(const Placement& placement, std::vector<std::vector<Action>> stages)
       : placement_(placement), stages_(std::move(stages)), next_(stages_.size()) {}
 
-  // False if the stages stop before their ends.
+  // Returns false if the stages stop ahead of their ends.
   bool run() {
     for (bool moved = true; moved;) {
       moved = false;

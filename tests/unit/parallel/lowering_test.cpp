@@ -73,8 +73,8 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
   EXPECT_GE(position(ActionKind::kReduce, 2), last_weight);
 }
 
-// Segment 1 leaves gradients on their way: they are waited for before segment 0 reads them, with the weight gradients
-// of segment 2 in between where both verbs are one block.
+// Segment 1 sends returning gradients, and segment 0 waits for them ahead of its reads. The weight gradients of segment
+// 2 run in between if both verbs are one block.
 TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
   const auto order_of = [](ScheduleKind kind, bool beside) {
     std::string order;

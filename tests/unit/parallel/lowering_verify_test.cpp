@@ -1,4 +1,4 @@
-// What verify() finds in damaged action lists.
+// Problems that verify() finds in damaged action lists.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ bool depends(const Action& later, const Action& earlier) {
       return same && (earlier.kind == ActionKind::kLoad || earlier.kind == ActionKind::kForward ||
                       (earlier.kind == ActionKind::kBackwardData && earlier.segment > later.segment));
     case ActionKind::kBackwardWeight:
-      // The first touches the gradients that zero_gradients clears; of one segment they ascend in microbatches.
+      // The first touches the gradients that zero_gradients clears; in one segment they ascend in microbatches.
       return (same && earlier.kind == ActionKind::kBackwardData && earlier.segment >= later.segment) ||
              (earlier.kind == ActionKind::kBackwardWeight && earlier.segment == later.segment && !same);
     default: return false;
@@ -91,7 +91,7 @@ TEST_F(Verify, FindsEveryPairOfVerbsThatChangedPlacesAgainstADependency) {
 TEST_F(Verify, FindsAReductionThatComesTooEarly) {
   for (std::size_t i = 0; i < step_.size(); ++i) {
     if (step_[i].kind != ActionKind::kReduce && step_[i].kind != ActionKind::kTieGradients) continue;
-    // Before the last backward_weight that it waits for.
+    // Insert ahead of the last backward_weight that it waits for.
     std::size_t last = i;
     while (step_[last].kind != ActionKind::kBackwardWeight) --last;
     std::vector<Action> damaged = step_;
@@ -142,7 +142,7 @@ TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
         verb.kind = kind, verb.segment = segment, verb.item = -1;
         const auto at = std::find(damaged.begin(), damaged.end(), verb);
         ASSERT_NE(at, damaged.end());
-        std::vector<Action> moved = damaged;  // before the verb that leaves, or after the one that reads
+        std::vector<Action> moved = damaged;  // ahead of the verb that leaves, or after the one that reads
         moved.insert(moved.begin() + (at - damaged.begin()) + (segment == 2 ? 1 : 0), step[i]);
         EXPECT_FALSE(accepts(moved, returns)) << to_string(verb);
       }

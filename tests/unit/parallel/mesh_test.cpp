@@ -179,7 +179,7 @@ void check_groups(Communicator& world, const MeshSizes& sizes) {
 void check_groups_of_eight(const MeshSizes& sizes) {
   ThreadWorld(8).run([&](Communicator& world) {
     check_groups(world, sizes);
-    // The members are those group_of names.
+    // The members equal those of group_of.
     const Mesh mesh = Mesh::create(world, sizes);
     const auto expect_members = [&](Communicator& group, std::initializer_list<Axis> axes) {
       const std::vector<std::string> members = group.host_all_gather(std::to_string(world.rank()));
@@ -219,7 +219,7 @@ TEST(Mesh, RefusesAWorldOfAnotherSize) {
   EXPECT_THROW(Mesh::create(world, make_mesh_sizes({.world_size = 8})), Error);
 }
 
-// Ranks of six, by instances: who shares out a copy, and who holds the same.
+// Groups of six ranks with instances: ranks that shard a copy, and ranks that hold the same shard.
 TEST(InstanceGroups, AreNeighboursAndThoseOfEqualPlace) {
   struct Members {
     int instances;

@@ -1,5 +1,5 @@
-// A power loss after any operation of a save, with any of the unsynced changes lost: what is left on the disk loads as
-// the new or the previous checkpoint, bit for bit.
+// A power loss after any operation of a save, with any of the unsynced changes lost. The remaining disk loads as the
+// new or the previous checkpoint, bit for bit.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostForAll = 10;  // unsynced changes of which every combination is tried
-constexpr int kSamples = 1000;           // else
+constexpr int kSamples = 1000;           // otherwise
 
 class PowerLoss : public testing::Test {
  protected:
@@ -55,7 +55,7 @@ class PowerLoss : public testing::Test {
   void check(const DiskModel& disk, std::size_t count, const std::vector<bool>& kept, bool committed) {
     ++replays_;
     const auto [place, fresh] = loaded_.try_emplace(disk.content(count, kept), -1);
-    std::string warnings;  // of damaged ones
+    std::string warnings;  // about damaged ones
     if (fresh) {
       const std::string target = folder_.path("replayed");
       fs::remove_all(target);
@@ -99,7 +99,7 @@ TEST_F(PowerLoss, AnySaveLeavesTheNewOrThePreviousCheckpoint) {
 
 TEST_F(PowerLoss, ASaveOfSeveralRanks) {
   ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
-  run(7, 1);  // so many names at the sync of their folder
+  run(7, 1);  // this many names at the sync of their folder
   RecordProperty("replays", replays_);
   RecordProperty("different", static_cast<int>(loaded_.size()));
   EXPECT_GT(most_pending_, kMostForAll);
@@ -110,7 +110,7 @@ TEST_F(PowerLoss, ASaveOfSeveralRanks) {
 TEST_F(PowerLoss, ASaveBesideTheRun) {
   ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
   run(2, 1, true);
-  EXPECT_GT(replays_, 300);  // the ranks take turns as they like
+  EXPECT_GT(replays_, 300);  // the ranks' operations interleave freely
   EXPECT_GT(loaded_new_, 20);
   EXPECT_LT(loaded_new_, replays_);
 }
@@ -119,7 +119,7 @@ TEST_F(PowerLoss, AStepThatIsSavedAgain) {
   ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
   ASSERT_TRUE(save_alone(folder_.path("save"), 2).saved);
   run(1, 0);
-  EXPECT_EQ(loaded_new_, replays_);  // the old and the new step 2 are alike
+  EXPECT_EQ(loaded_new_, replays_);  // the old and the new step 2 are equal
 }
 
 // The model itself: a loss of data that was not synced shows.

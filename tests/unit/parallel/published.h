@@ -1,4 +1,4 @@
-// What the sources in schedules.h say of a schedule, given one part's durations (transfers aside).
+// Formulas of the sources in schedules.h for a schedule, given one part's durations (without transfers).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace megalith::test {
 
 // Time of a step beyond a stage's work, from microbatches_of_formula on. Exact for any durations with gpipe, 1f1b and
-// interleaved, for W <= F <= B with zb-h1, for W <= F = B with zb-v and dualpipe-v; else a rule of thumb: simulate.
+// interleaved, for W <= F <= B with zb-h1, for W <= F = B with zb-v and dualpipe-v. Otherwise simulate.
 inline double published_bubble(const Schedule& schedule, const PartDurations& part) {
   const double f = part.forward, b = part.backward_data, w = part.backward_weight;
   const double others = schedule.placement.num_stages - 1;

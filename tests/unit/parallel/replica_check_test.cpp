@@ -97,7 +97,7 @@ TEST(ReplicaCheck, FindsEachOfAThousandFlippedBits) {
                    : 0;
     }
   });
-  EXPECT_EQ(found, 1000 * kRanks);  // every rank is told
+  EXPECT_EQ(found, 1000 * kRanks);  // every rank reports it
   EXPECT_EQ(agreed, 1000 * kRanks);
 }
 

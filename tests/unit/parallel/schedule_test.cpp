@@ -22,7 +22,7 @@ namespace {
 
 using enum ActionKind;
 
-// "F0.1": chunk 0 or 1 behind the dot where there are two; B+W: one block.
+// "F0.1": chunk 0 or 1 after the dot if there are two; B+W: one block.
 std::string written(const Schedule& schedule, int stage) {
   std::string text;
   for (const Action& a : schedule.stages[static_cast<std::size_t>(stage)]) {
@@ -54,7 +54,7 @@ TEST(Schedules, RunEachVerbOnceAndAscendInMicrobatchesPerChunk) {
   EXPECT_EQ(visited, test::kNumLegal);
 }
 
-// No verb begins before those it needs have ended and their output has travelled. Read off the times alone.
+// No verb begins until the verbs that it needs have ended and their output has arrived. Checks times only.
 void expect_dependencies_kept(const Schedule& schedule, const Simulation& played, double transfer) {
   const Placement& placement = schedule.placement;
   std::map<std::tuple<ActionKind, int, int>, std::pair<double, int>> end;  // (verb, part, microbatch): time, stage
@@ -139,7 +139,7 @@ TEST(Schedules, WaitAsLongAsTheirFormulaSaysAtUnitCosts) {
   EXPECT_EQ(compared, test::kNumLegal - 28 - 56);  // less zb-h1 and zb-v of few microbatches
 }
 
-// Zero-bubble schedules of fewer microbatches than their formula asks for: what the longest chain of dependencies adds.
+// Zero-bubble schedules of fewer microbatches than their formula: time that the longest dependency chain adds.
 TEST(Schedules, ZeroBubbleSchedulesOfFewMicrobatchesWaitForTheLongestChain) {
   test::for_each_schedule([&](const Schedule& schedule) {
     const bool is_zb_h1 = schedule.kind == ScheduleKind::kZbH1;
@@ -150,7 +150,7 @@ TEST(Schedules, ZeroBubbleSchedulesOfFewMicrobatchesWaitForTheLongestChain) {
   });
 }
 
-// As far as they hold (simulator.h): any durations, or W <= F <= B, or W <= F = B.
+// Checks within the range of the formulas (simulator.h): any durations, or W <= F <= B, or W <= F = B.
 TEST(Schedules, FormulasHoldForUnequalDurations) {
   int compared = 0;
   const PartDurations unequal{.forward = 4, .backward_data = 5, .backward_weight = 3};

@@ -141,7 +141,7 @@ TEST_F(SegmentRunnerTest, SegmentsOfALayerOfExpertsShareAStashInEachColumn) {
     EXPECT_EQ(runner.input_gradients(column)[0].data, &values_[column]);
     EXPECT_EQ(slots(column), 1);
   }
-  // Of a graph's segments the layer's stash is a part of their state.
+  // The layer's stash is a part of the state of a graph's segments.
   const SegmentRunner::HostState state = runner.host_state(0, 1, 1);
   float moved = 0;
   EXPECT_EQ(runner.rebind(0, &values_[0], sizeof(float), &moved), 1);
@@ -153,7 +153,7 @@ TEST_F(SegmentRunnerTest, SegmentsOfALayerOfExpertsShareAStashInEachColumn) {
   // The next forward begins with an empty one.
   run(ActionKind::kForward, 0, 0);
   EXPECT_THAT(leaver.seen, ElementsAre(0, 0, 0));
-  // Nothing stays of it: views of memory that others use by then would be taken for what is offloaded.
+  // No tensor of it stays: offload would copy views of memory that others use by then.
   run(ActionKind::kBackwardData, 0, 0);
   EXPECT_EQ(slots(0), 0);
   runner.begin(0, {.mode = Mode::kEval, .sequences = 7});
@@ -171,7 +171,7 @@ TEST_F(SegmentRunnerTest, HooksReadGradientsThatHaveArrived) {
   runner.set_inputs(0, {Tensor(&values_[0], DType::kFp32, {1})});
   runner.run({.kind = ActionKind::kForward, .segment = 0});
   runner.run({.kind = ActionKind::kBackwardData, .segment = 0});
-  EXPECT_THAT(leaver.seen, ElementsAre(0));  // left on their way
+  EXPECT_THAT(leaver.seen, ElementsAre(0));  // returning gradients
   runner.hooks(0).add(HookPoint::kPostBackward, [&](const HookContext&) { leaver.seen.push_back(1); });
   runner.run({.kind = ActionKind::kForward, .segment = 0});
   runner.run({.kind = ActionKind::kBackwardData, .segment = 0});

@@ -37,7 +37,7 @@ TEST(Simulator, PlaysOneMicrobatchThroughTwoStages) {
   EXPECT_EQ(played.stages[0].idle_inside(), 10);
   EXPECT_EQ(played.stages[1].idle_inside(), 0);
 
-  // The same with W apart: the gradient leaves before it.
+  // The same with split W: the gradient leaves ahead of it.
   EXPECT_EQ(simulate(make_schedule(ScheduleKind::kZbH1, 2, 1, 1),
                      {.parts = {{.forward = 2, .backward_data = 3, .backward_weight = 4, .transfer = 0.5}}})
                 .makespan,
@@ -47,7 +47,7 @@ TEST(Simulator, PlaysOneMicrobatchThroughTwoStages) {
 TEST(Simulator, EachPartHasItsOwnDurations) {
   const Schedule schedule = make_schedule(ScheduleKind::kGpipe, 3, 1, 1);
   SimulationSpec spec{.parts = {{.forward = 1}, {.forward = 10}, {.forward = 100}}};
-  spec.parts[0].transfer = 1000;  // behind the first part, there and back
+  spec.parts[0].transfer = 1000;  // out and back after the first part
   const Simulation played = simulate(schedule, spec);
   EXPECT_EQ(played.stages[1].actions[0].start, 1001);
   EXPECT_EQ(played.stages[2].actions[0].start, 1011);
@@ -63,7 +63,7 @@ TEST(Simulator, MessagesOfAChannelFollowEachOther) {
   EXPECT_EQ(played.stages[1].actions[0].start, 5);
   EXPECT_EQ(played.stages[1].actions[1].start, 9);
   EXPECT_EQ(played.stages[1].actions[2].start, 13);
-  EXPECT_EQ(played.stages[0].actions[2].end, 3);  // the sender goes on at once
+  EXPECT_EQ(played.stages[0].actions[2].end, 3);  // the sender continues at once
   const Simulation blocking = simulate(schedule, {.parts = {{.transfer = 4}}, .blocking_sends = true});
   EXPECT_EQ(blocking.stages[0].actions[2].start, 10);  // or waits
 }
@@ -72,7 +72,7 @@ TEST(Simulator, MessagesOfAChannelFollowEachOther) {
 TEST(Simulator, ReceivesOfAChannelStandInTheOrderOfItsMessages) {
   const Schedule schedule = make_schedule(ScheduleKind::kZbV, 3, 2, 8);
   const std::vector<Message> messages = messages_of(schedule, 0);
-  EXPECT_EQ(messages.size(), 2u * 4 * 8);  // four boundaries between stages, both ways
+  EXPECT_EQ(messages.size(), 2u * 4 * 8);  // four boundaries between stages, in both directions
   int reordered = 0;
   for (std::size_t i = 0; i + 1 < messages.size(); ++i) {
     const Message &a = messages[i], &b = messages[i + 1];
@@ -88,7 +88,7 @@ TEST(Simulator, ReceivesOfAChannelStandInTheOrderOfItsMessages) {
 TEST(Simulator, NamesTheActionsThatAreBlocked) {
   Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 2);
   EXPECT_EQ(simulate(schedule, {}).deadlock, "");
-  // Stage 1 wants microbatch 1 first; stage 0 sends it only once it has microbatch 0's gradient.
+  // Stage 1 requires microbatch 1 first; stage 0 sends it only once it has microbatch 0's gradient.
   std::rotate(schedule.stages[1].begin(), schedule.stages[1].begin() + 3, schedule.stages[1].end());  // F1 B1 W1 F0 ...
   const auto second = schedule.stages[0].begin() + 1;
   std::rotate(second, second + 1, second + 3);  // F0 B0 W0 F1 ...
@@ -108,7 +108,7 @@ TEST(Simulator, FindsWhatJustInTimeBlockingCallsWouldDo) {
                  "backward_data chunk 1 microbatch 1 waits for stage 0 to receive it"));
 }
 
-// verify(Schedule) finds every action that is missing, doubled, or before what it needs.
+// verify(Schedule) finds every action that is missing, doubled, or ahead of its inputs.
 class VerifySchedule : public testing::TestWithParam<ScheduleKind> {
  protected:
   const Schedule schedule_ =

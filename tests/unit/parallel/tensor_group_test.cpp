@@ -25,8 +25,8 @@ struct GroupOutcome {
   std::int64_t hazards = 0, waits = 0, calls = 0;
 };
 
-// Each rank r has x = [[r, r]] (all of [[0, 0], [1, 1]] without sequence parallelism), gathers it, doubles it, sums it
-// over the ranks, and takes the maximum of ranks' numbers.
+// Each rank r has x = [[r, r]] (all of [[0, 0], [1, 1]] without sequence parallelism). It gathers x, doubles it, sums
+// it over the ranks, and gets the maximum of ranks' numbers.
 GroupOutcome run(int ranks, const TensorGroup::Options& options, std::int64_t suppressed = -1) {
   const bool sequence = options.sequence_parallel;
   GroupOutcome outcome;
@@ -135,7 +135,7 @@ TEST(TensorGroup, EverySuppressedWaitIsFound) {
 }
 
 struct LinearRun {
-  std::vector<std::string> refusals;          // of captures, by rank
+  std::vector<std::string> refusals;          // errors of captures, by rank
   std::vector<std::vector<float>> gradients;  // of the weights, by rank
 };
 
@@ -185,7 +185,7 @@ LinearRun run_linear(bool captures, bool weights_apart) {
   return result;
 }
 
-// What backward_data starts to gather is waited for in backward_weight, which another graph would not see.
+// backward_weight waits for a gather that backward_data starts; a separate graph would not see it.
 TEST(TensorGroup, NoGatherOutlivesAGraphWhereWeightsAreApart) {
   const LinearRun eager = run_linear(false, false);
   for (const std::string& refusal : run_linear(true, false).refusals)

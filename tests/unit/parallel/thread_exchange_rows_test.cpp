@@ -46,7 +46,7 @@ Tensor tensor_of(std::array<T, n>& values, const Shape& shape) {
   return Tensor(values.data(), test::kDTypeOf<T>, shape);
 }
 
-// What two ranks exchange: both send a row to rank 0 and two to rank 1.
+// Rows of two ranks: both send a row to rank 0 and two to rank 1.
 struct Memory {
   std::array<float, 3> in{}, out{-1, -1, -1};
   std::array<std::int32_t, 6> sends{};
@@ -60,7 +60,7 @@ struct Memory {
   }
 };
 
-// Rank 1's counts come 50 ms after all hosts have enqueued everything: a host that waited for them would wait for ever.
+// Rank 1's counts arrive 50 ms after all hosts have enqueued everything: a host that waited for them would hang.
 TEST(ThreadExchange, NoHostWaitsForCounts) {
   std::promise<void> enqueued[2];
   std::promise<void> release;
@@ -94,7 +94,7 @@ TEST(ThreadExchange, NoHostWaitsForCounts) {
   });
 }
 
-// Counts that cannot be lose rows; what is not out stays as it is.
+// Impossible counts lose rows; memory outside of the output is unchanged.
 TEST(ThreadExchange, WrongCountsWriteNothingElse) {
   ThreadWorld(2).run([&](Communicator& group) {
     struct {

@@ -1,4 +1,4 @@
-// Experts that ranks share out: rows by closed formulas and by what thread ranks send; work, memory and times.
+// Sharded experts: rows by closed formulas and by counts of thread ranks; work, memory and times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,8 +36,8 @@ double sent_tokens(double ranks) {
   return std::round(kTokens * (ranks - 1) * (1 - elsewhere));
 }
 
-// Out go fp32 rows with choices and weights, or gradients; home sums of one group, or gradients with those of weights.
-// Beside them all ranks gather the numbers of rows once a layer and microbatch.
+// Forward sends fp32 rows with choices and weights and returns sums of one group; backward sends gradients and returns
+// gradients with those of weights. In addition, all ranks gather the row counts once a layer and microbatch.
 TEST(ExpertsForecast, SendsEachTokenOnceToEachRankThatItChose) {
   for (const int ep : {2, 4}) {
     const StepWork work = forecast(ep, 4).stages.at(0).work;
@@ -92,7 +92,7 @@ TEST(ExpertsForecast, TakesRowsStraightToTheirRanks) {
                                      .padded = padded});
   };
   EXPECT_DOUBLE_EQ(seconds({0, 1, 2, 3}, 0), 0.005);  // read by peers
-  // In equal parts, by the host's links; packed and taken out by the memory's rate.
+  // In equal parts, by the host's links; packed and unpacked by the memory's rate.
   EXPECT_DOUBLE_EQ(seconds({0, 1, 2, 3}, 2'000'000'000), 0.02 + 0.008);
   EXPECT_DOUBLE_EQ(seconds({2, 3, 4, 5}, 0), 0.1 * 2 / 3);  // two of three peers by the network
   EXPECT_DOUBLE_EQ(seconds({0, 4}, 3'000'000'000), 0.3 + 0.012);
@@ -112,14 +112,14 @@ TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
   };
   EXPECT_DOUBLE_EQ(seconds(alone), seconds(beside));
   const double waits = alone.stages.at(0).times.exposed_rows, left = beside.stages.at(0).times.exposed_rows;
-  EXPECT_LT(waits, seconds(alone));  // experts' weight gradients run beside the way back
+  EXPECT_LT(waits, seconds(alone));  // experts' weight gradients overlap the return
   EXPECT_GT(waits, 0.9 * seconds(alone));
   EXPECT_LT(left, waits);
   EXPECT_GT(left, 0);
   EXPECT_NEAR(alone.step->seconds - beside.step->seconds, waits - left, 0.02 * (waits - left));
 }
 
-// Where one graph, or none, holds the verbs around experts' weight gradients, these hide as much as in eager steps.
+// If one graph, or none, holds the verbs around experts' weight gradients, these hide as much as in eager steps.
 TEST(ExpertsForecast, HidesRowsBehindWeightGradientsInGraphsToo) {
   const Rates rates = rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
   const auto exposed = [&](const Words& more) { return forecast(2, 2, more, &rates).stages.at(0).times.exposed_rows; };
@@ -134,7 +134,7 @@ TEST(ExpertsForecast, HidesRowsBehindWeightGradientsInGraphsToo) {
   EXPECT_NEAR(in_graphs({"layer"}, {"--delay-wgrad-compute"}), delayed, 1e-9);
 }
 
-// Sends are random; those of allgather are not.
+// Sends are random, except those of allgather.
 TEST(ExpertsForecast, IsWhatThreadRanksSend) {
   for (const char* type : {"allgather", "alltoall"}) {
     SCOPED_TRACE(type);
@@ -173,7 +173,7 @@ TEST(ExpertsForecast, IsATable) {
   EXPECT_TRUE(experts_table(whole, make_forecast(whole, 8, {})).rows.empty());
 }
 
-// Where gradients' sums take long and rows little; others keep all experts on each rank.
+// For slow gradient sums and fast rows; other layouts keep all experts on each rank.
 TEST(ExpertsForecast, IsWeighedAmongLayouts) {
   const Rates rates = rates_with({"host-link-gbps = 1", "peer-gbps = 1000", "host-ranks = 8"});
   Words given = flags(1);
@@ -203,7 +203,7 @@ TEST(ExpertsForecast, IsWeighedAmongLayouts) {
   EXPECT_GT(suggest(3, 1).dropped.at("heads, hidden size, layers, experts or batch size do not divide"), 0);
 }
 
-// As the comments of the configurations say.
+// Memory agrees with the comments of the configurations.
 TEST(ExpertsForecast, LargeModelsFitWhereTheirConfigurationsSaySo) {
   const Rates rates = read_rates(MEGALITH_SOURCE_DIR "/configs/rates/h200.toml");
   const auto gib = [&](const std::string& model, int ranks) {

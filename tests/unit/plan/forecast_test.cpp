@@ -33,9 +33,9 @@ double launched_flops(const Forecast& forecast, const Options& options) {
   return flops;
 }
 
-// 6 FLOPs for each weight of a product and token, and for causal attention 6 x layers x length x width: a forward takes
-// 2 products over half of the pairs. Our backward of attention takes 5 products and not 4, as flash attention does: it
-// computes the scores again, which the closed formula leaves out.
+// 6 FLOPs for each weight of a product and token, and for causal attention 6 x layers x length x width: a forward has 2
+// products over half of the pairs. The backward of attention has 5 products and not 4, as in flash attention. It
+// recomputes the scores, which the closed formula leaves out.
 TEST(ForecastFlops, AreThoseOfTheFormula) {
   const double layers = 4, hidden = 64, ffn = 256, length = 32, vocabulary = 256, sequences = 16;
   const double tokens = sequences * length;
@@ -82,7 +82,7 @@ TEST(ForecastFlops, CountSelectedModulesInTheFirstLayersOfEachChunk) {
   EXPECT_EQ(memory[3], memory[2]);
 }
 
-// Of n ranks each sends (n - 1) / n of the buffer twice.
+// Each of n ranks sends (n - 1) / n of the buffer twice.
 TEST(ForecastVolume, OfReplicasIsTheGradients) {
   const Options options = complete(plan_flags(), 4);
   const AxisVolume dp = volume(make_forecast(options, 4, {}), "dp");
@@ -105,9 +105,9 @@ TEST(ForecastVolume, OfShardsIsOneWayEach) {
   EXPECT_DOUBLE_EQ(volume(make_forecast(overlapped, 4, {}), "dp").sent, dp.sent);
 }
 
-// A layer and microbatch: with sequence parallelism an all-gather and a reduce-scatter each forward and backward for
-// attention and MLP, and one more all-gather each for the weight gradients' inputs; a ring's all-reduce sends as much
-// as both.
+// Per layer and microbatch with sequence parallelism: attention and MLP have an all-gather and a reduce-scatter each,
+// forward and backward. The weight gradients' inputs add one all-gather each. A ring's all-reduce sends as much as
+// both.
 TEST(ForecastVolume, OfTensorParallelLayersIsTheirActivations) {
   const auto of_layers = [](std::int64_t layers, const Words& more) {
     Words flags = plan_flags() + Words{"--tensor-model-parallel-size", "2"} + more;
@@ -132,7 +132,7 @@ TEST(ForecastVolume, OfStagesIsAnActivationEachWay) {
   }
 }
 
-// What the groups of a real run count in one step, by axis: calls and payload.
+// Counts of a real run's groups in one step, by axis: calls and payload.
 using Counted = std::map<std::string, std::pair<std::int64_t, std::int64_t>>;
 
 Counted counted(Rank& rank) {
@@ -202,7 +202,7 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
     const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
     const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
-      // What is alive at once is the same; the arena's layout may have other gaps.
+      // Live bytes are equal; the arena's layout may have other gaps.
       EXPECT_EQ(some.stages[s].plans.train.live_bytes, all.stages[s].plans.train.live_bytes);
       EXPECT_EQ(some.stages[s].memory.persistent, all.stages[s].memory.persistent);
       EXPECT_DOUBLE_EQ(some.stages[s].work.flops, all.stages[s].work.flops);
@@ -256,7 +256,7 @@ TEST(ForecastTime, TakesTransfersAndUnevenStagesIntoTheSimulation) {
   // One microbatch: forwards 1 and 2, backward 2 (the weights' 2 after the gradient has left with the block) and 1 + 1.
   const Simulation run = simulate(make_schedule(ScheduleKind::k1F1B, 2, 1, 1), spec);
   EXPECT_DOUBLE_EQ(run.makespan, 1 + 0.5 + 2 + 4 + 0.5 + 2);
-  // Stages on hosts of their own: a tenth of the bandwidth.
+  // Stages on separate hosts: a tenth of the bandwidth.
   EXPECT_DOUBLE_EQ(durations_of(pipeline, {&first, &second}, costs, 4).parts[0].transfer, 5);
 }
 

@@ -1,4 +1,4 @@
-// Forecasts of captured graphs: what they hold, and the memory of a step beside them.
+// Forecasts of captured graphs: their content, and the memory of a step in addition to them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
               testing::HasSubstr(fmt::format("\n  nodes on a GPU, about {:>16}\n", gpu.nodes)));
 }
 
-// Layers that are recomputed whole have neither attention nor an MLP alone; the rest of a stage has.
+// Fully recomputed layers have no separate attention or MLP; the rest of a stage has.
 TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
   const auto check = [](const Words& flags) {
     const Options options =
@@ -72,7 +72,7 @@ TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
   const Words experts = words("--num-experts 4 --moe-router-topk 2 --swiglu --disable-bias-linear");
   check(experts + Words{"--cuda-graph-modules", "attn", "moe"});
   EXPECT_THROW(check(experts + both), Error);                                              // no layer has an MLP
-  check(experts + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"});  // of no other rank's rows
+  check(experts + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"});  // without other ranks' rows
 }
 
 // Graphs of attention give it the same places in all microbatches of a column; experts, which run eagerly, keep to

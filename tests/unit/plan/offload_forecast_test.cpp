@@ -1,4 +1,4 @@
-// What plans move to the host, and when, by rates of its links.
+// Slots that plans move to the host, and times, by rates of its links.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace megalith::test {
 namespace {
 
-// The round rates, with links of so many GB/s.
+// The round rates, with links of `gbps` GB/s.
 Words rates_of_links(double gbps) {
   static const TestFolder folder;
   const std::string file = folder.path(fmt::format("{}.toml", gbps));
@@ -31,7 +31,7 @@ Words rates_of_links(double gbps) {
   return {"--rates", file};
 }
 
-// Their shares of a ring's blocks take unlike times, and they read each other's memory: one forecast decides.
+// Shares of a ring's blocks have different times, and ranks read each other's memory: one forecast decides.
 TEST(OffloadPlan, RanksOfARingMoveAlike) {
   const Options options =
       complete(plan_flags() + offload({"auto"}) + rates_of_links(2) + Words{"--context-parallel-size", "4"}, 4);
@@ -81,7 +81,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     SCOPED_TRACE(layout);
     const Words flags = offload({"auto"}) + rates_of_links(1e9) + words(layout);
     Options options = complete(plan_flags() + flags, 2);
-    options.checkpoint.async_save = true;  // tells what a copy of the state takes
+    options.checkpoint.async_save = true;  // requires an estimate for a copy of the state
     const RunConfig config = run_config(options, 2);
     const StepPlans all = plan_steps(options, config, 0);
     options.checkpoint.async_save = false;
@@ -98,7 +98,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     EXPECT_GT(some.host.peak_bytes, room / 2);
     EXPECT_THAT(printed_offload(some), HasSubstr("stays: not enough host memory"));
     EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
-    // What was named moves, or is refused before the run.
+    // Listed modules move, or are rejected at the start.
     options.offload.offload_modules = {"act"};
     const StepPlans named = plan_steps(options, config, 0);
     options.machine.host_share = 0;
@@ -138,7 +138,7 @@ TEST(OffloadPlan, WithRatesCopiesTakeTheirLinksTime) {
   EXPECT_NEAR(stage.times.offload.copy_back, bytes / 2e6, 1e-6);
   EXPECT_GT(stage.times.offload.wait_out, 0);
   EXPECT_GT(forecast.step->seconds, stage.times.offload.wait_out + stage.times.offload.wait_back);
-  // Rows of experts that a kernel copies take it too.
+  // Expert rows copied by a kernel use it too.
   const Words experts = kExperts + offload({"fused_group_mlp"}) + Words{"--expert-model-parallel-size", "2"};
   const Rates shared = rates_with({"copy-to-host-all-gbps = 0.002"});
   const StageForecast rows = make_forecast(complete(plan_flags() + experts, 2), 2, {.rates = &shared}).stages[0];

@@ -1,4 +1,4 @@
-// What plans say of activations on the host: of whole steps, without computing anything.
+// Plans of offloaded activations in complete steps, without computing anything.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(OffloadPlan, MovesEachKindOfADenseLayer) {
     const StepPlans plans = plans_of(offload({kind}));
     const std::map<std::string, std::size_t> moved = moving(plans);
     ASSERT_EQ(moved.size(), 1u);
-    // Only the layers within are alike: the first norm's input is the embedding's output.
+    // Only the inner layers are equal: the first norm's input is the embedding's output.
     EXPECT_EQ(moved.at(kind), kLayers * width * kRow);
     EXPECT_EQ(plans.host.peak_bytes, kLayers * width * kRow);  // one microbatch in flight
     EXPECT_LT(plans.train.live_bytes, keeps.train.live_bytes);
@@ -91,7 +91,7 @@ TEST(OffloadPlan, ExpertsRowsAreBoundedWhereRanksShareThemOut) {
   std::size_t bytes = 0;
   for (const OffloadSlot& slot : two.points.slots) {
     bytes += slot.bytes;
-    // The router's own tokens are all in use; what arrived and the experts' rows are not.
+    // The router's own tokens are all in use; arrived tokens and expert rows are not.
     EXPECT_EQ(slot.bounded, slot.name.find("router") == std::string::npos) << slot.name;
   }
   EXPECT_LT(two.used_bytes, static_cast<double>(bytes));
@@ -145,8 +145,8 @@ TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
                                 want[0], want[1]));
 }
 
-// Experts in all layers or in every other one, on eight ranks and, dp 2 ep 2, on four. Of each there are three slots:
-// the tokens that a rank sends and those that arrive, and what the gate and up projections make of them.
+// Experts in all layers or in every other one, on eight ranks and, with dp 2 ep 2, on four. Each layer has three slots:
+// the tokens that a rank sends, those that arrive, and the outputs of the gate and up projections.
 TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
   int number = 0;
   for (const auto& [replicas, every] : {std::pair(4, 1), {4, 2}, {2, 2}}) {
@@ -178,7 +178,7 @@ TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
   }
 }
 
-// R of each stage: neither columns that a schedule leaves unused for a while nor gaps between slots take what is saved.
+// R of each stage: columns that a schedule leaves unused and gaps between slots do not use up the saving.
 TEST(OffloadPlan, SavesWhatTheFullestMomentSavesOnEachStage) {
   const Words all = {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "fc1", "act"};
   const Words sharded = {"--data-parallel-sharding-strategy", "optim_grads_params"};
@@ -196,7 +196,7 @@ TEST(OffloadPlan, SavesWhatTheFullestMomentSavesOnEachStage) {
   }
 }
 
-// A stage of one layer: of 1f1b's stages but the last, and of gpipe's, other microbatches stand in between.
+// A stage of one layer: with gpipe, and on all stages but the last of 1f1b, other microbatches run in between.
 TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
   const Words layers = {"--num-layers", "4", "--pipeline-model-parallel-size", "4", "--micro-batch-size", "1"};
   for (const auto& [schedule, stays] : {std::pair("1f1b", 3), {"gpipe", 4}}) {
@@ -230,7 +230,7 @@ TEST(OffloadPlan, TheListOfActionsBeginsWithTheTable) {
     EXPECT_THAT(text, HasSubstr(part));
 }
 
-// What a run measured of a step, with and without what the driver tells.
+// Measurements of a step, with and without the driver's report.
 TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   StepPlans plans;
   plans.offload.points.slots.resize(2);
@@ -252,7 +252,7 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
   const OffloadStats gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
-  // Where the host's memory is, and where it should be.
+  // Location of the host's memory, actual and expected.
   std::vector<OffloadStats> ranks(3, gpu);
   EXPECT_EQ(said_misplaced(ranks), "");
   for (OffloadStats& rank : ranks) rank.nodes = {.first = 1, .last = 1};
@@ -265,7 +265,7 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   EXPECT_EQ(said_misplaced(ranks),
             "activations on the host of 2 ranks, first rank 1: expected memory of the GPU's NUMA node 1, got nodes 1 "
             "and 0; copies are slower; free memory of that node and run the process on its CPUs");
-  // An evaluation takes more than what is left of the step.
+  // An evaluation uses more than the rest of the step.
   plans.evaluate.live_bytes = 70 << 20;
   plans.evaluate.peak_bytes = 80 << 20;
   EXPECT_EQ(planned_offload(plans).saving_bytes, 30 << 20);

@@ -1,4 +1,4 @@
-// What the tests of plans that move activations share.
+// Shared code of the tests of plans that move activations.
 #pragma once
 
 #include "apps/planning/plan_steps.h"

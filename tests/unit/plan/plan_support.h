@@ -59,7 +59,7 @@ inline Rates rates_with(const Words& lines) {
   return parse_rates(text, "rates.toml");
 }
 
-// On so many thread ranks, each as a run leaves it between two steps: `step` is the next one, to its end.
+// Runs on thread ranks, each in the state between two steps of a run: `step` is the next one, to its end.
 void on_planned_ranks(const Options& options, int ranks,
                       const std::function<void(Rank& rank, const std::function<void()>& step)>& act);
 

@@ -22,7 +22,7 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   return count;
 }
 
-// What is wrong with a text as XML without comments, declarations or processing instructions; empty: nothing.
+// Fault of a text as XML without comments, declarations or processing instructions; empty: none.
 std::string xml_fault(const std::string& text) {
   std::vector<std::string> open;
   std::size_t at = 0;
@@ -61,7 +61,7 @@ std::string xml_fault(const std::string& text) {
   return open.empty() ? "" : "<" + open.back() + "> is never closed";
 }
 
-// What a page draws of a schedule.
+// Drawing of a schedule on a page.
 std::string drawn(const Schedule& schedule, const Simulation& simulation) {
   return rendered(page_of({{"title", ""},
                            {"origin", nlohmann::ordered_json::array()},

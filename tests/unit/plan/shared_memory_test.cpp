@@ -1,4 +1,4 @@
-// Ranks that read each other's memory lay it out alike, whatever each computes.
+// Ranks that read each other's memory have equal arena layouts, whatever each computes.
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -69,7 +69,7 @@ TEST(Suggest, FindsTheSameBestWhateverItLeavesOut) {
     EXPECT_DOUBLE_EQ(few.best[i].step.seconds, all.best[i].step.seconds);
 }
 
-// What the search leaves out by the bounds of a layout, a forecast of it would have left out.
+// A forecast would also reject each layout that the search rejects by its bounds.
 TEST(Suggest, BoundsAreBelowTheForecasts) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   Options options =
@@ -144,7 +144,7 @@ bool shards_weights(const Suggestion& suggestion) {
   return std::ranges::find(suggestion.flags, "optim_grads_params") != suggestion.flags.end();
 }
 
-// Sharded weights come in where memory is short, and apart from them less of it leaves fewer and slower layouts.
+// Sharded weights appear if memory is short; otherwise, less memory leaves fewer and slower layouts.
 TEST(Suggest, KeepsWithinTheMemory) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Suggestions plenty = suggest(rates, kPlenty, 4, 1000);

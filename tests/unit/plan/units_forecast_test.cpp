@@ -1,5 +1,5 @@
-// Forecasts of sharded units: collectives of a step whatever was recorded of it, time that they do not hide, and their
-// place among the suggestions.
+// Forecasts of sharded units: collectives of a step however much of it was recorded, exposed time, and rank among the
+// suggestions.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 const Words kUnits{"--data-parallel-sharding-strategy", "optim_grads_params"};
 
-// Of 4 layers and 2 slots: 8 gathers a microbatch, of which each turn from forward to backward, and back, saves 2.
+// 4 layers and 2 slots: 8 gathers a microbatch; each turn from forward to backward, and back, saves 2.
 TEST(ForecastUnits, CountsOfAStepAreThoseOfItsMicrobatches) {
   for (const std::int64_t microbatches : {1, 3, 16}) {
     const Words batch{"--global-batch-size", std::to_string(4 * microbatches)};
@@ -35,8 +35,8 @@ TEST(ForecastUnits, CountsOfAStepAreThoseOfItsMicrobatches) {
   }
 }
 
-// Shards of both ends and the slot that they share take less than whole ones: on one stage and more than two ranks, or
-// with gradients in slots of a smaller dtype.
+// Shards of both ends and their common slot are sometimes smaller than unsharded ends. This holds on one stage with
+// more than two ranks, or with gradients in slots of a smaller dtype.
 TEST(ForecastUnits, ShardsOfEmbeddingAndHeadNeedLessOrMoreByLayout) {
   struct Case {
     int ranks;
@@ -111,7 +111,7 @@ TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
   EXPECT_GT(shown.exposed_reductions, 0);
   EXPECT_LE(shown.exposed_gathers + shown.exposed_reductions, work.gathers.seconds + work.reductions.seconds);
   EXPECT_GT(slow.step->seconds, fast.step->seconds + 0.9 * (shown.exposed_gathers + shown.exposed_reductions));
-  // A step that is recorded in part tells of all of it.
+  // A partly recorded step still describes the full step.
   const Forecast longer = forecast(kUnits + Words{"--global-batch-size", "64"}, kSlow);
   EXPECT_GT(longer.stages[0].times.exposed_gathers, 6 * shown.exposed_gathers);
   // With a slot alone nothing is gathered while a layer works.
@@ -119,13 +119,13 @@ TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
   const Words one_slot{"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"};
   EXPECT_LT(forecast(kUnits, kMiddle).stages[0].times.exposed_gathers,
             forecast(kUnits + one_slot, kMiddle).stages[0].times.exposed_gathers);
-  // Where gathers and reductions have half a link each.
+  // Gathers and reductions have half a link each.
   const Forecast shared = forecast(kUnits, kSlow, "host-link-gbps = 1");
   const StepTimes& halved = shared.stages[0].times;
   EXPECT_GT(halved.exposed_gathers + halved.exposed_reductions,
             shown.exposed_gathers + shown.exposed_reductions + 0.2 * work.gathers.seconds);
   EXPECT_EQ(shared.stages[0].work.gathers.seconds, work.gathers.seconds);
-  // With one slot of gradients a layer's reduction ends before the next one's backward begins.
+  // With one slot of gradients a layer's reduction ends ahead of the next one's backward.
   const Words one_of_gradients{"--fsdp-gradient-slots", "1"};
   EXPECT_GT(forecast(kUnits + one_of_gradients, kMiddle).stages[0].times.exposed_reductions,
             forecast(kUnits, kMiddle).stages[0].times.exposed_reductions);
@@ -142,8 +142,8 @@ TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerBesideProducts) {
   EXPECT_EQ(seconds({}, "host-link-busy-gbps = 50"), seconds({}, "host-link-busy-gbps = 100"));
 }
 
-// All but what is hidden behind computing, which is next to nothing: in one bucket or many, and where the next step's
-// weights follow.
+// Counts all time except the part hidden by computing, which is almost nothing. Gradients are in one bucket or many,
+// and the next step's weights may follow.
 TEST(ForecastUnits, GradientsThatAreWaitedForHaveTheWholeLink) {
   const auto seconds = [](const Words& more, const char* link, const char* busy) {
     const Rates rates = rates_with({link, busy, "overlap-share = 1"});
@@ -176,7 +176,7 @@ TEST(ForecastUnits, CopiesAreSummedInOnePass) {
   EXPECT_EQ(costs.unit_seconds(call, kSumRoom).link, costs.seconds(call));
 }
 
-// A model whose layers take most of the memory: where replicas of their weights do not fit, shards do.
+// A model whose layers use most of the memory: shards fit, replicas of the weights do not.
 TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   Words flags = plan_flags() + Words{"--global-batch-size", "4"};
@@ -194,7 +194,7 @@ TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
   EXPECT_TRUE(std::ranges::none_of(plenty.best, shards_weights));
   EXPECT_TRUE(std::ranges::none_of(plenty.best, shards_gradients));
   const auto parameters = static_cast<std::size_t>(count_parameters(options.model).total);
-  const Suggestions few = suggest(11 * parameters);  // a replica's weights, gradients and shards take 10 bytes each
+  const Suggestions few = suggest(11 * parameters);  // a replica's weights, gradients and shards have 10 bytes each
   ASSERT_FALSE(few.best.empty());
   for (const char* const strategy : {"optim_grads", "optim_grads_params"}) {
     const auto one = std::ranges::find_if(few.best, is_of(strategy));
