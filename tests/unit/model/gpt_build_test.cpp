@@ -1,4 +1,4 @@
-// What build_gpt builds: segments, units, logical names, initial weights.
+// Results of build_gpt: segments, units, logical names, initial weights.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -117,7 +117,7 @@ void PrintTo(const Ablation& ablation, std::ostream* out) { *out << ablation.fea
 
 INSTANTIATE_TEST_SUITE_P(Ablations, GptFeature, testing::ValuesIn(ablations()), name_of_ablation);
 
-// Of the losses of microbatches, relative.
+// Relative distance of the losses of microbatches.
 double distance(const test::ModelResult& model, const World& w) {
   const std::vector<double> losses = run_gpt(GptArithmetic::kFp64, w.config, w.weights, w.batch).losses;
   std::vector<double> sums(model.losses.size());
@@ -150,7 +150,7 @@ TEST_P(GptGradientsOfEveryTensor, ActAndThePaddingHasNone) {
     for (const auto& [name, gradient] : model.gradients) {
       double largest = 0;
       for (const double g : gradient) largest = std::max(largest, std::abs(g));
-      // A bias of k moves all scores of a query alike unless something stands between them.
+      // A bias of k shifts all scores of a query equally unless an op comes in between.
       const bool no_effect =
           c.rotary_dim() == 0 && name.ends_with(c.qk_layernorm ? "k_layernorm.bias" : "linear_k.bias");
       if (no_effect) {

@@ -1,5 +1,5 @@
-// Generation: logits from a KV cache, filled by a prefill and then token by token, are those of a forward over the
-// whole prefix, and both are those of the fp64 reference.
+// Generation: logits from a KV cache, filled by a prefill and then token by token. They equal those of a forward over
+// the full prefix, and both equal the fp64 reference.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ class Generation {
   }
   std::vector<float> uncached(std::int64_t count) { return forward(0, count, nullptr); }
 
-  // Of the reference: for each position the logits of all sequences.
+  // Reference result: for each position the logits of all sequences.
   std::vector<std::vector<double>> reference_logits(GptArithmetic arithmetic) const {
     const reference::GptConfig shape = test::reference_config(config_);
     const reference::GptBatch batch{.sequences = static_cast<std::size_t>(kSequences),

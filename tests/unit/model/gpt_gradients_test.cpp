@@ -1,5 +1,5 @@
-// The whole model against the fp64 reference, from the same weights: loss and every gradient may be off by at most
-// twice what an independent reference at the model's dtype is off.
+// The full model against the fp64 reference, from the same weights. The error of the loss and of every gradient is at
+// most twice that of an independent reference at the model's dtype.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 using reference::GptArithmetic;
 using reference::GptResult;
 
-constexpr int kSteps = 4;  // of different weights and tokens; errors are summed over them
+constexpr int kSteps = 4;  // with different weights and tokens; errors are summed over them
 
 class GptGradients : public test::FamilyTest {
  protected:
@@ -84,8 +84,8 @@ void GptGradients::compare(std::int64_t loss_chunk_size, bool deterministic) {
     worst = std::max(worst, ratio);
     RecordProperty(name, std::to_string(ratio) + " of " + std::to_string(std::sqrt(error.reference / error.size)));
     EXPECT_GT(error.reference, 0) << name << ": the reference has no error, so it bounds nothing";
-    // A gradient that cancels in exact arithmetic, such as that of a bias of all keys without rotary positions, is
-    // nothing but rounding, and depends on what an implementation rounds.
+    // A gradient may cancel in exact arithmetic, such as that of a bias of all keys without rotary positions. It is
+    // then only rounding, and depends on an implementation's roundings.
     const double limit = error.size < 1e-12 * error.reference ? 4 : 2;
     EXPECT_LE(ratio, limit) << name << ": the model is off by " << std::sqrt(error.model) << ", the reference by "
                             << std::sqrt(error.reference) << " of " << std::sqrt(error.size);

@@ -1,5 +1,4 @@
-// Ways of running one step that must not change a bit: replay, recompute, the order of microbatches and of
-// backward_weight.
+// Variants of one step that must not change a bit: replay, recompute, the order of microbatches and of backward_weight.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -172,9 +171,9 @@ TEST_P(GptIdentity, EverythingAtOnceAgrees) {
   expect_same_bits(run_model(plain()), run_model(with));
 }
 
-// Per-sample arithmetic does not depend on who else is in the microbatch; only the sums of gradients do. On CUDA a GEMM
-// of other sizes sums in another order: within what runs of other layouts may differ in fp32, and within a rounding in
-// bf16.
+// Per-sample arithmetic does not depend on the other samples of the microbatch; only the sums of gradients do. On CUDA
+// a GEMM of other sizes sums in another order. Differences are within those between layouts in fp32, and within a
+// rounding in bf16.
 TEST_P(GptIdentity, LossesDoNotDependOnTheMicrobatchSize) {
   ModelCase with = plain();
   with.sequences = 1;
@@ -205,7 +204,7 @@ TEST_P(GptEvaluation, GivesTheLossOfTrainingAndKeepsNothing) {
   EXPECT_EQ(evaluated.losses, trained.losses);
   EXPECT_TRUE(kept_kinds(evaluated).empty());
   EXPECT_LT(evaluated.plan.peak_bytes, trained.plan.peak_bytes);
-  // What a layer leaves behind would add up over layers.
+  // Memory that a layer leaked would add up over layers.
   with.config.num_layers = 5;
   EXPECT_EQ(run_model(with).plan.live_bytes, evaluated.plan.live_bytes);
 }

@@ -1,5 +1,5 @@
-// The reference GPT itself: every element of every gradient against central differences in fp64, the coarser
-// arithmetics against fp64, and the dropout factors against known Philox numbers.
+// The reference GPT itself. Every element of every gradient is compared with central differences in fp64. Coarser
+// arithmetics are compared with fp64, and dropout factors with known Philox numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>

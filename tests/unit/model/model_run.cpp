@@ -177,7 +177,7 @@ class ModelRun {
     runner_->begin(action.column, mb);
   }
 
-  // What a backward_data leaves on its way is waited for at once: each verb may be a graph.
+  // Waits for the returns of a backward_data at once: each verb may be a graph.
   void carry_out(const Action& action) {
     runner_->run(action);
     if (action.kind == ActionKind::kBackwardData) runner_->wait_return({.item = action.segment});

@@ -1,6 +1,6 @@
-// Runs the training step of a whole GPT on one rank as the product does: build_gpt, a step recorded on the plan backend
-// and laid out, then run from the action list through SegmentRunner. What each test varies is a field of ModelCase;
-// weights, tokens and dropout depend on its seed and on the model alone.
+// Runs the training step of a full GPT on one rank as in the product. build_gpt is recorded as a step on the plan
+// backend, laid out, and run from the action list through SegmentRunner. Each test varies fields of ModelCase; weights,
+// tokens and dropout depend only on its seed and the model.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ struct ModelCase {
   std::int64_t loss_chunk_size = 0;  // of the head
   std::int64_t sequences = 2;        // B per microbatch
   int microbatches = 3;
-  int in_flight = 1;           // the order of stage 0 of as many stages: so many microbatches before the first backward
+  int in_flight = 1;           // microbatches ahead of the first backward: order of stage 0 of as many stages
   bool delay_weights = false;  // every backward_weight after the last backward_data
   bool replay = false;         // each verb of each segment is captured and replayed
-  // With it: verbs that follow each other, with one microbatch in flight all of it, are captured together, on other
-  // tokens than they are replayed with.
+  // With it, consecutive verbs are captured together, on other tokens than those of the replay. With one microbatch in
+  // flight, that is all of it.
   bool replay_whole = false;
   GptFactories factories = {};
-  // In their place, for the plan and for the run: what has streams of its own needs the plan's, or those that compute.
+  // Replaces `factories`: objects with dedicated streams need the compute stream of the plan or of the run.
   std::function<GptFactories(Stream& compute)> factories_on = nullptr;
-  MemorySharing* shares_memory = nullptr;  // of the run, with whom
+  MemorySharing* shares_memory = nullptr;  // group that shares the run's memory
   Mode mode = Mode::kTrain;                // kEval: forward only
   DeviceType device = DeviceType::kCpu;
   bool deterministic = true;

@@ -1,6 +1,6 @@
-// The example of CONTRIBUTING.md in the model: LowRankLinear of the hidden size behind each MLP. With A = B = I it
-// gives what it takes, so that the model with it has the bits of the one without, on one rank and on tensor-parallel
-// ones, which are threads here.
+// The example of CONTRIBUTING.md in the model: LowRankLinear of the hidden size after each MLP. With A = B = I its
+// output equals its input. The model then has the bits of the one without it, on one rank and on tensor-parallel thread
+// ranks.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ struct Layout {
   bool sequence = false;
 };
 
-// What one rank computed.
+// Results of one rank.
 struct Step {
   float loss = 0;
   std::map<std::string, std::vector<float>> gradients;
@@ -182,7 +182,7 @@ TEST(OwnLayer, ItsGradientIsThatOfOneRank) {
   }
 }
 
-// As one who copies the layer without its split would have it.
+// Models a user who copies the layer without its split.
 TEST(OwnLayer, AnUndeclaredSplitIsAnErrorUnderTensorParallelism) {
   const ModelConfig config = test::family("llama");
   const OwnSegmentFactory declared = low_rank(config);
@@ -207,7 +207,7 @@ TEST(OwnLayer, AnUndeclaredSplitIsAnErrorUnderTensorParallelism) {
   }
 }
 
-// A segment of one's own that hands on one tensor of the two.
+// A user's segment that forwards only one of the two tensors.
 class Forgetful : public Segment {
  public:
   explicit Forgetful(bool forward) : forward_(forward) {}

@@ -11,7 +11,7 @@ namespace {
 
 constexpr DType kFp32 = DType::kFp32, kBf16 = DType::kBf16;
 
-// Of gradient, first and second moment.
+// Dtypes of gradient, first and second moment.
 struct StateDTypes {
   DType grad = kFp32, first = kFp32, second = kFp32;
 };
@@ -93,7 +93,7 @@ TEST_P(AdamWTest, OneStep) {
   }
 }
 
-// Also more ranges than one launch takes on CUDA, empty ones among them.
+// Also more ranges than one launch accepts on CUDA, with empty ones.
 TEST_P(AdamWTest, ManyRangesEachWithItsDecay) {
   const StepParameters step{.learning_rate = 0.01f, .adam_count = 5, .clip_factor = 0.75f};
   std::vector<AdamWRange> ranges;

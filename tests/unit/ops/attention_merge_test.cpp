@@ -34,7 +34,7 @@ class WholeAttentionTest : public OpTest {
   Shape query_shape(const MergeSizes& z) { return {z.samples, z.queries, z.heads, z.dim}; }
   Shape key_shape(const MergeSizes& z) { return {z.samples, z.keys, z.kv_heads, z.dim}; }
   Shape lse_shape(const MergeSizes& z) { return {z.samples, z.heads, z.queries}; }
-  // As in attention_test.cpp.
+  // Same check as in attention_test.cpp.
   void expect_sum(const Tensor& got, const Values& want, const Values& magnitude, std::int64_t length,
                   std::string_view what) {
     const bool rounds_terms = device() == DeviceType::kCuda && got.dtype == DType::kBf16;

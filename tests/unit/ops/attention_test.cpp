@@ -54,7 +54,7 @@ class AttentionTest : public OpTest {
     const Values allowed = rounds_terms ? magnitude : sum_magnitude(want, magnitude, got.dtype, length);
     expect_close(got, want, {.length = length, .magnitude = allowed, .what = what});
   }
-  // Runs the op, or, where cuDNN has no such head dim, expects to be told so.
+  // Runs the op. If cuDNN does not support the head dim, expects an error.
   template <class Op>
   bool runs(const Op& op) {
     if (!is_cudnn() || op.q.size(3) % 8 == 0) {
@@ -109,7 +109,7 @@ TEST_P(AttentionTest, Backward) {
   }
 }
 
-// Scores in the hundreds: the largest is subtracted before exp.
+// Scores in the hundreds: the largest is subtracted ahead of exp.
 TEST_P(AttentionTest, LargeScoresStayFinite) {
   const SelfAttentionSizes z{.samples = 1, .tokens = 140, .heads = 1, .kv_heads = 1, .dim = 16};
   const Tensor q = input(out_shape(z), 10.0), k = input(out_shape(z), 10.0), v = input(out_shape(z));
@@ -145,8 +145,8 @@ TEST_P(AttentionTest, NoSamplesOrTokens) {
   }
 }
 
-// Prefill, then one token at a time, gives the bits of one pass over the whole sequence; on cuDNN, which has another
-// kernel for the whole, the numbers.
+// Prefill, then one token at a time, gives the bits of one pass over the full sequence. cuDNN has another kernel for
+// the full sequence, so there only the values are close.
 TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
   const SelfAttentionSizes z{.samples = 2, .tokens = 150, .heads = 4, .kv_heads = 2, .dim = 24};
   const Fused x = fused_input(z);

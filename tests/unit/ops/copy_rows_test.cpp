@@ -31,7 +31,7 @@ TEST_P(CopyRowsTest, RowsInUse) {
   }
 }
 
-// Those before the first were copied otherwise, and count as bytes that moved.
+// Rows ahead of the first were copied elsewhere, and count as bytes that moved.
 TEST_P(CopyRowsTest, RowsInUseBehindTheFirst) {
   for (const std::int32_t used : {-1, 0, 2, 3, 4, 9}) {
     for (const std::int64_t width : {3, 16}) {
@@ -51,7 +51,7 @@ TEST_P(CopyRowsTest, RowsInUseBehindTheFirst) {
   }
 }
 
-// Of copies one after the other, into one number.
+// Consecutive copies add to one number.
 TEST_P(CopyRowsTest, CountsTheBytesOfRowsInUse) {
   for (const std::int32_t used : {0, 3}) {
     Tensor src = input({5, 16}), dst = output({5, 16});

@@ -20,7 +20,7 @@ TEST_P(CountNanTest, AddsThoseThatAreNoNumbers) {
   EXPECT_EQ(values(count), Values{8});
 }
 
-// All ways of a block, with and without addresses that packs allow.
+// All code paths of a block, with and without addresses that allow packs.
 TEST_P(CountNanTest, CountsAnyNumberOfElements) {
   for (const std::int64_t elements : {1, 7, 8, 2048, 30001}) {
     Values given = normal(elements + 1);

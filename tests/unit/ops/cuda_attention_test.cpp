@@ -17,7 +17,7 @@
 namespace megalith::test {
 namespace {
 
-enum class Layout { kFused, kPacked, kTokensFirst, kMixed };  // kMixed: q and k of their own, v in the fused projection
+enum class Layout { kFused, kPacked, kTokensFirst, kMixed };  // kMixed: separate q and k, v in the fused projection
 
 struct AttentionCase {
   std::int64_t samples, tokens, heads, kv_heads, dim;
@@ -150,8 +150,8 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
 
 double rounded(double x) { return static_cast<double>(to_float(to_bf16(static_cast<float>(x)))); }
 
-// The relative error of dq if nothing but the output, dS and dq itself were rounded to bf16: what any kernel that feeds
-// dS to bf16 matrix units has. Large where k has a mean, which an exact dS would cancel.
+// The relative error of dq if only the output, dS and dq itself were rounded to bf16. Any kernel that feeds dS to bf16
+// matrix units has this error. It is large if k has a mean, which an exact dS would cancel.
 double error_floor_of_dq(const reference::Vector& q, const reference::Vector& k, const reference::Vector& v,
                          const reference::Vector& d_out, const reference::AttentionOutput& exact,
                          const reference::Vector& dq, const reference::AttentionSizes& z) {
@@ -235,8 +235,8 @@ TEST_F(CudaAttention, AgreesWithFp64) {
           "%.2e\n",
           c.samples, c.tokens, c.heads, c.kv_heads, c.dim, static_cast<int>(c.layout), c.low_scores ? " low" : "",
           deterministic ? "det" : "acc", errors[0], errors[1], errors[2], floor, errors[3], errors[4]);
-      // Roundings to bf16, each at most 2^-9 of its value: P and the output; P or dS, the output (through delta), the
-      // result, and with groups each head's dk and dv before they are summed.
+      // Roundings to bf16, each at most 2^-9 of its value: P and the output; P or dS, the output (through delta), and
+      // the result. With groups each head's dk and dv are also rounded ahead of their sum.
       EXPECT_LT(errors[0], 2 * 0x1p-9);
       EXPECT_LT(errors[1], 1e-6);
       EXPECT_LT(errors[2], 2 * floor);

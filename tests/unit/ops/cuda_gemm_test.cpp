@@ -94,7 +94,7 @@ struct GemmProblem {
     check(op());
     run(stream, op());
   }
-  // Of every 37th element, at the tolerance of gemm_test.cpp.
+  // Compares every 37th element, at the tolerance of gemm_test.cpp.
   void expect_right() {
     EXPECT_EQ(gemm_algorithms(stream).find(signature_of(op())) != nullptr, has_algorithm(sizes));
     const std::vector<double> got = c.values(), saved = gelu.values();
@@ -111,7 +111,7 @@ struct GemmProblem {
         want += term;
         magnitude += std::abs(term);
       }
-      // cuBLASLt rounds the product before it adds a bf16 c.
+      // cuBLASLt rounds the product ahead of the addition of a bf16 c.
       const bool rounds_twice = sizes.accumulate && sizes.output == DType::kBf16;
       const double rounded = std::abs(want) + (rounds_twice ? std::abs(want - start) + std::abs(start) : 0);
       double allowed =
@@ -157,7 +157,7 @@ TEST_F(CudaGemm, AgreesWithFp64RepeatsAndReplays) {
   }
 }
 
-// Also a signature never seen before may be captured: with the first answer, nothing is measured.
+// A new signature may be captured too: the first answer is used, and nothing is measured.
 TEST_F(CudaGemm, FirstCallUnderCapture) {
   CudaStream stream;
   GemmProblem p(stream, kCases[0]);
@@ -175,7 +175,7 @@ TEST_F(CudaGemm, MeasuredAlgorithmsAreRightAndTravelAsText) {
     for (GemmProblem& p : problems) p.multiply();
     return table;
   };
-  const auto other = table_of_calls();  // of a rank that does not measure
+  const auto other = table_of_calls();  // on a rank that does not measure
   const auto table = table_of_calls();
   const std::size_t seen = table->pending().size();
   EXPECT_EQ(seen, std::size(kCases));

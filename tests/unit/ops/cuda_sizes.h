@@ -1,5 +1,5 @@
-// CUDA kernels at the sizes of models, where the fp64 references would take too long: each op runs on the CPU and on
-// the GPU with the same inputs, twice on the GPU, and a third time under capture and replay.
+// CUDA kernels at the sizes of models, where the fp64 references would be too slow. Each op runs on the CPU and the GPU
+// with the same inputs: on the GPU twice, and a third time under capture and replay.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -115,18 +115,18 @@ inline double element(const Bytes& bytes, DType dtype, std::size_t i) {
   }
 }
 
-// What two backends' results may differ by, beside what is relative to a result and to the tensor's typical one.
+// Allowed difference of two backends' results, in addition to parts relative to a result and to a typical one.
 struct Tolerance {
   bool exact = false;  // the same bits
   double absolute = 0;
 };
 inline constexpr Tolerance kExact{.exact = true};
 
-// Of two fp32 sums of `depth` products of unit deviation. The partial sum of i products has deviation sqrt(i), and the
-// addition that makes it errs by at most a unit in its last place (tensor cores truncate), 2u sqrt(i) with u = 2^-24. A
+// Tolerance for two fp32 sums of `depth` products of unit deviation. The partial sum of i products has deviation
+// sqrt(i). Its addition errs by at most a unit in its last place (tensor cores truncate), 2u sqrt(i) with u = 2^-24. A
 // side's depth additions then err by sqrt(sum of (2u)^2 i) = sqrt(2) u depth, the difference of two sides by 2u depth;
-// six such deviations hold for a billion results. (Truncation has a sign, but happens once for 16 products: its sum of
-// at most 2u sqrt(i), 2u (2/3) depth^1.5 / 16 for a deviation, is less up to a depth of 20,000.)
+// six such deviations hold for a billion results. (Truncation has a sign, but happens once for 16 products. Its sum is
+// at most 2u sqrt(i), 2u (2/3) depth^1.5 / 16 for a deviation: less up to a depth of 20,000.)
 inline Tolerance sums_of(std::int64_t depth) {
   return {.absolute = 6 * 2 * unit_roundoff(DType::kFp32) * static_cast<double>(depth)};
 }
@@ -159,7 +159,7 @@ class CudaSizes : public testing::TestWithParam<DType> {
     }
   }
 
-  // Of a run on the GPU, the same in a second one and in a replay.
+  // Result of a run on the GPU; expects a second run and a replay to equal it.
   template <class Op>
   static std::vector<Bytes> results(Side& gpu, const Op& given) {
     const Op op = gpu.ready(given);

@@ -116,8 +116,8 @@ TEST_P(CudaSizesTest, CrossEntropy) {
   }
 }
 
-// More rows than blocks at a time, ignored tokens among them: several blocks to a multiprocessor, one, with parts of a
-// row in registers, and with a part that is nowhere kept.
+// More rows than concurrent blocks, with ignored tokens. Cases: several blocks per multiprocessor, one, parts of a row
+// in registers, and a part that is kept nowhere.
 TEST_P(CudaSizesTest, CrossEntropyOfManyWideRows) {
   const std::int64_t rows = 300;
   for (const std::int64_t row_bytes : {100'608, 200'016, 256'512, 304'128, 400'016}) {

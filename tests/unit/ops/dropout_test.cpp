@@ -84,8 +84,8 @@ TEST_P(DropoutTest, WorksInPlaceAndOnGradientsAlike) {
   for (std::size_t i = 0; i < backward.size(); ++i) EXPECT_EQ(backward[i] == 0, forward[i] == 0);
 }
 
-// One batch of 4 samples of 6 positions and 96 columns, computed in one piece, and again cut up in every way a layout
-// or microbatch size may cut it: the same bits.
+// One batch of 4 samples of 6 positions and 96 columns, computed in one piece. Any split by a layout or microbatch size
+// gives the same bits.
 TEST_P(DropoutTest, AnyLayoutGivesTheSameBits) {
   const std::int64_t samples = 4, positions = 6, columns = 96;
   const Tensor x = ones(samples * positions, columns), whole = output({samples * positions, columns});

@@ -54,7 +54,7 @@ TEST_P(ElementwiseTest, SumParts) {
 
 TEST_P(ElementwiseTest, CastRoundsToNearestEven) {
   const double inf = std::numeric_limits<double>::infinity();
-  // Halfway cases of bf16 both ways, overflow to infinity, the smallest denormal, NaN.
+  // Halfway cases of bf16 in both directions, overflow to infinity, the smallest denormal, NaN.
   Values given = {1 + 0x1p-8, 1 + 3 * 0x1p-8, 1 + 0x1p-8 + 0x1p-20, 3.4e38, inf, -inf, 0x1p-149, -0.0, std::nan("")};
   for (const double v : normal(60)) given.push_back(v);
   const auto n = static_cast<std::int64_t>(given.size());
@@ -142,7 +142,7 @@ TEST_P(ElementwiseTest, Refusals) {
   expect_refused(SumParts{.parts = input({0, 6}), .y = output({6})}, "op.parts: expected at least one part");
 }
 
-// What a graph that is replayed beside a stream may end in.
+// Only a pure copy may end a graph that is replayed concurrently with a stream.
 TEST(Elementwise, CopyAloneIsACopy) {
   std::array<float, 4> x{}, y{};
   const Tensor from(x.data(), DType::kFp32, {4}), to(y.data(), DType::kFp32, {4});

@@ -158,7 +158,7 @@ TEST_P(EmbeddingTest, Refusals) {
       "op.dy: expected dtype bf16, got fp32");
 }
 
-// Of a table of 100 rows four are moved.
+// Four rows of a table of 100 are moved.
 TEST(EmbeddingCost, IsThatOfTheRowsOfItsTokens) {
   std::vector<std::int32_t> tokens(4);
   std::vector<float> table(100 * 8), positions(50 * 8), y(4 * 8);

@@ -48,7 +48,7 @@ TEST_F(FiniteCheckerTest, NamesTheFirst) {
   checker_.set_place("later");
   fill(b(), std::nan(""));
   EXPECT_EQ(found(), "here: fill wrote -inf to \"unnamed\" (fp32, element 0 of 3, 3 not finite)");
-  start();  // as if nothing had been found
+  start();  // no earlier finding remains
   fill(b(), std::nan(""));
   EXPECT_EQ(found(), ": fill wrote nan to \"b\" (fp32, element 0 of 12, 12 not finite)");
 }
@@ -61,7 +61,7 @@ TEST_F(FiniteCheckerTest, SaysThatAnInputWasThere) {
   EXPECT_EQ(found(), ": add read nan from \"a\" (fp32, element 7 of 12, 1 not finite)");
 }
 
-// What the op wrote over is gone.
+// An input that the op overwrote is gone.
 TEST_F(FiniteCheckerTest, AnInputThatWasOverwrittenIsNotLookedAt) {
   a_[0] = std::numeric_limits<float>::infinity();
   start();

@@ -34,7 +34,7 @@ constexpr double kMostGeluSlope = 1.13;
 
 class GemmTest : public OpTest {
  protected:
-  // Runs an op with a GELU and compares; the product may or may not be rounded before the GELU.
+  // Runs an op with a GELU and compares; the product may or may not be rounded ahead of the GELU.
   void compare_gelu(const Gemm& op) {
     const reference::GemmSizes sizes = sizes_of(op);
     const auto length = static_cast<std::int64_t>(sizes.k) + 2;
@@ -59,14 +59,14 @@ class GemmTest : public OpTest {
     expect_close(op.c, want, {.length = length, .magnitude = allowed});
   }
 
-  // Runs the op and compares; `before` is what c held (empty unless accumulating).
+  // Runs the op and compares; `before` is the old value of c (empty unless accumulating).
   void compare(const Gemm& op, const Values& before = {}) {
     const reference::GemmSizes sizes = sizes_of(op);
     const auto k = static_cast<std::int64_t>(sizes.k);
     Values want = reference::gemm(values(op.a), values(op.b), sizes);
     Values magnitude = reference::gemm(magnitudes(values(op.a)), magnitudes(values(op.b)), sizes);
     const Values bias = op.bias ? values(op.bias) : Values(sizes.n);
-    // cuBLASLt rounds the product before it adds a bf16 c.
+    // cuBLASLt rounds the product ahead of the addition of a bf16 c.
     const bool rounds_twice = device() == DeviceType::kCuda && op.accumulate && op.c.dtype == DType::kBf16;
     Values rounded(want.size());
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -137,7 +137,7 @@ TEST_P(GemmTest, AccumulatesIntoItsOutput) {
   }
 }
 
-// Rows of whole packs, which a bf16 GEMM on CUDA fuses, and others.
+// Rows of full packs, which a bf16 GEMM on CUDA fuses, and others.
 TEST_P(GemmTest, GeluBehindAndInFrontOfIt) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{0, 8, 3},
                                 {5, 0, 3},
@@ -196,8 +196,8 @@ TEST_P(GemmTest, StridedRowsLeaveTheirGapsAlone) {
   expect_untouched(whole.slice(1, 35, 29));
 }
 
-// What generation multiplies: on CUDA a kernel for it, in bf16 and whole packs. One warp, two or four share k; a last
-// turn and part that are not full, and a last warp without columns.
+// Products of generation. CUDA has a kernel for them, in bf16 and full packs: one warp, two or four share k; a last
+// turn and part may be partial, and a last warp may have no columns.
 TEST_P(GemmTest, FewRows) {
   compare({.a = input({1, 8}), .b = input({5, 8}), .c = output({1, 5}), .transpose_b = true, .b_is_constant = true});
   compare({.a = input({3, 1000}),
@@ -224,7 +224,7 @@ TEST_P(GemmTest, FewRowsDoNotDependOnTheirNumber) {
   }
 }
 
-// What allows any microbatch size: a row's result does not depend on the rows computed with it.
+// Any microbatch size is possible, since a row's result does not depend on the rows computed with it.
 TEST_P(GemmTest, RowsDoNotDependOnTheirNumber) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "cuBLASLt chooses another algorithm for another number of rows";
   const Tensor a = input({200, 300}), b = input({37, 300});

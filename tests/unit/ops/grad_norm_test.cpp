@@ -71,7 +71,7 @@ TEST_P(GradNormTest, SumOfSquares) {
   }
 }
 
-// Also more tensors than one launch takes on CUDA.
+// Also more tensors than one launch accepts on CUDA.
 TEST_P(GradNormTest, ASumDependsOnItsTensorAlone) {
   const Tensor x = input({70001}), unaligned = output({70002}).slice(0, 1, 70001);
   const Tensor alone = output({2}, DType::kFp64), many = output({2400}, DType::kFp64);
@@ -95,8 +95,8 @@ TEST_P(GradNormTest, ASumDependsOnItsTensorAlone) {
   }
 }
 
-// Three tensors, of which one follows another without a gap, in a buffer of two blocks for each of four shards. Pieces
-// of the shards, where others are 0, add up to those of the whole, and the sums of the tensors are the same.
+// Three tensors, one of which follows another without a gap, in a buffer of two blocks for each of four shards. Pieces
+// of the shards, with 0 elsewhere, add up to the unsharded norm; the sums of the tensors are equal.
 TEST_P(GradNormTest, ShardsGiveTheBitsOfTheWhole) {
   constexpr std::int64_t kBlock = 1000;
   const std::vector<std::pair<std::int64_t, std::int64_t>> tensors = {{0, 3}, {3, 4321}, {4480, 7013}};
@@ -198,7 +198,7 @@ TEST_P(GradNormTest, NotFiniteSkipsTheStep) {
   }
 }
 
-// Whatever loss and gradients have become.
+// Holds for any loss and gradients.
 TEST_P(GradNormTest, RowsWithoutRoomSkipTheStep) {
   const StepParameters before{.adam_count = 3};
   const auto skip = [&](const Values& needed, double loss) {

@@ -62,7 +62,7 @@ void run(CudaStream& stream, const Faulty& op) {
   if (op.fault == Fault::kWritesInput) stream.fill(op.x.data, 1, sizeof(float));
   if (op.fault == Fault::kWrongValue) stream.fill(op.y.data, 1, sizeof(float));
   if (op.fault != Fault::kDiffersOnReplay) return;
-  stream.copy(op.y.data, op.runs, sizeof(int));  // first 0, then what the run before left
+  stream.copy(op.y.data, op.runs, sizeof(int));  // first 0, then the result of the preceding run
   stream.copy(op.runs, op.x.as<float>() + 1, sizeof(int));
 }
 

@@ -45,7 +45,7 @@ TEST_P(ReduceTest, RowsAccumulate) {
   }
 }
 
-// More than a launch takes on CUDA, of both dtypes, some in pieces: each has the bits that it has alone.
+// More tensors than a launch accepts on CUDA, of both dtypes, some in pieces: each has the bits of a separate call.
 TEST_P(ReduceTest, SumsOfOneCall) {
   std::vector<RowSum> sums;
   for (const Shape& shape :

@@ -57,7 +57,7 @@ TEST(ReferencePointwise, EmbeddingGradients) {
                   reference::sum_rows_by(dy, 2, 2, [](std::size_t row) { return row % 2; }));
 }
 
-// Worked by hand: m = 0.1 g, v = 0.001 g^2, so both corrected moments are those of g alone and the step is lr times
+// Worked by hand: m = 0.1 g, v = 0.001 g^2. Both corrected moments are those of g alone, and the step is lr times
 // g/|g|.
 TEST(ReferencePointwise, FirstAdamStepIsTheSignOfTheGradient) {
   const reference::AdamSettings with{.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.999, .eps = 0, .weight_decay = 0.5};

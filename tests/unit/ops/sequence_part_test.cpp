@@ -1,4 +1,4 @@
-// What depends on positions, on a part of a sequence: the bits of the whole sequence's rows.
+// Ops that depend on positions, on a part of a sequence: the bits of the full sequence's rows.
 #include "core/ops/sequence_part.h"
 
 #include "core/ops/attention/rope.h"

@@ -1,4 +1,4 @@
-// Accuracy of the vectorised functions against libm's fp64, over a sweep of all floats.
+// Accuracy of the vectorized functions against libm's fp64, over a sweep of all floats.
 #include "core/ops/simd_math.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The three ops of a cross-entropy over split columns, against the whole one's reference.
+// The three ops of a cross-entropy over split columns, against the unsplit op's reference.
 #include "core/ops/loss/vocab_cross_entropy.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class VocabCrossEntropyTest : public OpTest {
     }
     return parts;
   }
-  // `x` is [T, parts * width]; what ranks would exchange is combined here.
+  // `x` is [T, parts * width]; results that ranks would exchange are combined here.
   Split run_split(const Values& x, const Values& label_values, std::int64_t width, std::int64_t vocab, float scale) {
     const auto rows = static_cast<std::int64_t>(label_values.size());
     const std::int64_t columns = rows == 0 ? width : static_cast<std::int64_t>(x.size()) / rows;
@@ -91,7 +91,7 @@ MEGALITH_OP_TESTS(VocabCrossEntropyTest);
 
 TEST_P(VocabCrossEntropyTest, IsTheWholeRowsLossAndGradient) {
   constexpr float kScale = 0.125f;
-  // The last part may be padding in part or as a whole.
+  // The last part may be padding, partly or fully.
   for (const auto& [width, parts, vocab] :
        {std::array<std::int64_t, 3>{1, 2, 2}, {9, 4, 31}, {8, 3, 16}, {1030, 2, 1041}}) {
     for (const std::int64_t rows : {0, 1, 3}) {

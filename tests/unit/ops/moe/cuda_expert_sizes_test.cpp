@@ -90,7 +90,7 @@ class CudaExpertSizesTest : public CudaSizes {
     }
   }
 
-  // What all tensors of the GPU hold after `act`.
+  // Bytes of all GPU tensors after `act`.
   static std::vector<Bytes> after(Side& s, const std::function<void()>& act) {
     s.reset();
     act();
@@ -149,8 +149,8 @@ TEST_P(CudaExpertSizesTest, GroupedProducts) {
   grouped(Experts(5, 4000, 999, 3), 999, 100, 130);  // not for the fast form
 }
 
-// A quarter of the multiprocessors is taken: the others share all tiles, in 4/3 of the time. With equally many tiles
-// for each block it would be twice the time, since some blocks would begin when others have ended.
+// A quarter of the multiprocessors is busy: the others share all tiles, in 4/3 of the time. With equally many tiles for
+// each block the time would double, since some blocks would begin when others have ended.
 TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
   if (dtype() == DType::kFp32) GTEST_SKIP() << "fp32 has one block for each tile";
   if (cuda_facts(use_cuda_device()).compute_capability < 90) GTEST_SKIP() << "older GPUs have one block for each tile";
@@ -200,7 +200,7 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
     s.reset();
     flag = 0;
     enqueue_hold(*other.cuda(), word, 1, other.cuda()->multiprocessors() / 4);
-    seconds(product);  // behind it the hold has begun
+    seconds(product);  // the hold has begun after it
     std::ranges::transform(beside, each(), beside.begin(), least);
     flag = 1;
     other.synchronize();
@@ -217,7 +217,7 @@ TEST_P(CudaExpertSizesTest, ManySmallTiles) {
     const std::int64_t rows = gathered ? 3000 : experts.capacity;
     forward_has_the_bits_of_its_parts(experts, {rows, 64}, 1536);
     backward_has_the_bits_of_its_parts(experts, {rows, 64}, 1536, gathered);
-    for (const DType sum : {DType::kFp32, dtype()}) {  // each has a form of its own
+    for (const DType sum : {DType::kFp32, dtype()}) {  // each has a separate kernel form
       compare(
           "weight gradient in " + std::string(name_of(sum)) + (gathered ? ", gathered" : ""),
           [&](Side& s) {
@@ -281,7 +281,7 @@ TEST_P(CudaExpertSizesTest, Routing) {
   }
 }
 
-// A rank's experts of those of 256, of choices that arrived in part of their room, with room for some of the rows.
+// A rank's experts out of 256, for choices that arrived in part of the capacity, with capacity for some of the rows.
 TEST_P(CudaExpertSizesTest, RoutingOfARank) {
   if (dtype() == DType::kBf16) GTEST_SKIP() << "there are only integers";
   constexpr std::int64_t kTokens = 1 << 16, kArrived = 50001, kExperts = 32, kChoices = 8;

@@ -30,7 +30,7 @@ TEST_P(ExpertBiasTest, FollowsTheMeanOfTheLayer) {
   }
 }
 
-// Where the mean is no integer, and in a step that is skipped.
+// The mean is no integer, or the step is skipped.
 TEST_P(ExpertBiasTest, TakesNoShareOfASkippedStep) {
   const Values counts{1, 1, 2, 7, 7, 7};
   for (const std::int32_t skip : {0, 1}) {

@@ -31,7 +31,7 @@ class ExpertCapacityTest : public OpTest {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, ExpertCapacityTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
-// By sorting: of each expert the rows of the highest weights, of equal ones the first.
+// Sorts each expert's rows: keeps the rows of the highest weights; among equal ones, the first.
 Values kept_of(const Values& choice, const reference::Routes& routes, std::size_t capacity, const Values& weights) {
   Values kept(choice.size(), -1.0);
   for (std::size_t e = 0; e + 1 < routes.offsets.size(); ++e) {

@@ -5,8 +5,8 @@
 namespace megalith::test {
 namespace {
 
-// One of Qwen3-30B-A3B's layers: 28.8 KB a token, X before it is expanded (4 KB), H (24 KB), and five tables of K
-// numbers; at most 2.7 times as much while it runs.
+// One of Qwen3-30B-A3B's layers has 28.8 KB a token: X in its compact form (4 KB), H (24 KB), and five tables of K
+// numbers. At most 2.7 times as much is used while it runs.
 TEST(ExpertLayerMemory, KeepsTheInputAndTheHiddenRows) {
   constexpr std::int64_t kTokens = 32768, kChoices = 8;
   const LayerMemory memory =

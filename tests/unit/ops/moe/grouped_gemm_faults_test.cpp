@@ -12,7 +12,7 @@
 namespace megalith::test {
 namespace {
 
-// On a GPU the blocks of a product take its tiles from a counter in the workspace.
+// On a GPU the blocks of a product draw its tiles from a counter in the workspace.
 TEST(GroupedGemmWorkspace, IsAHazardWhereProductsThatMayMeetShareIt) {
   std::vector<std::int32_t> offsets{0, 2};
   std::vector<float> values(64), workspaces(2);

@@ -33,7 +33,7 @@ class GroupedGemmTest : public RoutedTest {
             .c = output({routing.capacity, kind.pair && kind.transposed ? 2 * s.n : s.n}),
             .transpose_b = kind.transposed};
   }
-  // What `multiply(a, b)` gives for the whole op: the pair's results side by side, or added.
+  // Result of `multiply(a, b)` for the full op: the pair's results next to each other, or added.
   template <class Multiply>
   Values of_pair(const GroupedGemm& op, const GroupedSizes& s, Multiply&& multiply) {
     const Operand a{op.a, op.index};
@@ -93,7 +93,7 @@ TEST_P(GroupedGemmTest, EmptyMatrices) {
   compare({{0, 2, 3}, 4}, {3, 0});
 }
 
-// Some of whole packs, others not, and more terms than the CPU sums at once.
+// Some with full packs, others without, and more terms than the CPU sums at once.
 TEST_P(GroupedGemmTest, SeveralTiles) {
   compare(kLargeRoutings[0], {67, 133});
   compare(kLargeRoutings[1], {72, 136});
@@ -163,7 +163,7 @@ TEST_P(GroupedGemmTest, ReplaysWithAnotherRouting) {
   expect_replay_follows_offsets(op, {op.c});
 }
 
-// A result depends neither on the rows and columns beside it nor on its place in a tile.
+// A result depends neither on neighboring rows and columns nor on its place in a tile.
 TEST_P(GroupedGemmTest, ResultsDoNotDependOnTheirNeighbours) {
   const ExpertRanges together{{0, 100}, 102}, apart{{0, 37}, 38};
   for (const std::int64_t k : {40, 64}) {
@@ -193,7 +193,7 @@ TEST_P(GroupedGemmTest, AnIndexGivesTheBitsOfRowsInMemory) {
   }
 }
 
-// Which of the two operands goes through an index.
+// Operand that is read through an index.
 enum class Gathered { kNone, kA, kB };
 
 class GroupedGemmWgradTest : public RoutedTest {
@@ -334,7 +334,7 @@ TEST_P(GroupedGemmWgradTest, StridedRows) {
   }
 }
 
-// By which a kernel's form is chosen.
+// The capacity selects a kernel's form.
 TEST_P(GroupedGemmWgradTest, BitsDoNotDependOnTheCapacity) {
   constexpr std::int64_t kLive = 200, m = 136, n = 200;
   const Values a = normal(kLive * m), b = normal(kLive * n), before = normal(m * n);

@@ -51,7 +51,7 @@ TEST_P(RankTablesTest, ChosenRanksRefusals) {
   expect_refused(op, "op.experts_per_rank: expected at least 1, and fewer than 2^31 in total, got 0");
 }
 
-// More ranks than a warp; no room, some, and enough.
+// More ranks than a warp; with no capacity, some, and enough.
 TEST_P(RankTablesTest, ArrivedAndSentRows) {
   for (const std::int64_t ranks : {1, 2, 5, 40, 300}) {
     Values sends;

@@ -95,7 +95,7 @@ TEST_P(ExpertOffsetsTest, ExpertsWithoutAndWithAllRows) {
   for (const double only : {0.0, 3.0, 6.0}) expect_routes({1100, 1, 7}, Values(1100, only));
 }
 
-// Of some experts alone, of bounded choices whose rows beyond are poison, with room for none, some, all and more.
+// Choices of some experts, bounded, with poison in later rows; capacity for none, some, all and more.
 TEST_P(ExpertOffsetsTest, PartOfTheExpertsWithRoomForSomeRows) {
   constexpr std::int64_t kFirst = 4, kSpare = 3;
   for (const RouteSizes& sizes : {RouteSizes{0, 2, 3}, RouteSizes{1, 1, 1}, RouteSizes{90, 4, 5},
@@ -203,7 +203,7 @@ TEST_P(RouteRowsTest, Unpermute) {
   }
 }
 
-// As if each part were a choice of its own.
+// Each part counts as a separate choice.
 TEST_P(RouteRowsTest, UnpermuteRowsOfParts) {
   for (const std::int64_t parts : {2, 3, 8}) {
     for (const std::int64_t k : {1, 3, 8}) {
@@ -239,7 +239,7 @@ TEST_P(RouteRowsTest, UnpermuteNothing) {
   run(UnpermuteRows{.x = x, .position = input({0, 2}, DType::kInt32, Values()), .y = output({0, 10})});
 }
 
-// 1 is lost beside 2^30, and only there: the sum tells the order of its terms, which is not that of the rows.
+// 1 is lost when added to 2^30, only there: the sum shows the order of its terms, not that of the rows.
 TEST_P(RouteRowsTest, UnpermuteAddsInTheOrderOfTheChoices) {
   const double large = 1 << 30;
   const Values rows = {large, -large, 1};
@@ -294,7 +294,7 @@ TEST_P(RouteRowsTest, BoundedRows) {
                       ExitCode::kInternal, got);
 }
 
-// Tokens beyond the bound have positions of no row; what would be theirs is left alone.
+// Tokens beyond the bound have invalid positions; their rows are left untouched.
 TEST_P(RouteRowsTest, BoundedTokens) {
   for (const std::int64_t live : {0, 2}) {
     Tensor position = input({3, 2}, DType::kInt32, {3, 0, -1, 2, 1 << 30, 1 << 30}), y = output({3, 9});

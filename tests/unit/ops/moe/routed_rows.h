@@ -1,5 +1,5 @@
-// Rows sorted by expert, for the tests of ops on them. What lies beyond the last expert's rows is NaN, and so is the
-// row that an index names there.
+// Rows sorted by expert, for the tests of ops on them. Values beyond the last expert's rows are NaN, and so are the
+// rows at their indices.
 #pragma once
 
 #include <cmath>
@@ -64,14 +64,14 @@ class RoutedTest : public OpTest {
     return {token_input(width), token_index(routing)};
   }
 
-  // What an index names, row after row.
+  // Rows that an index selects, one after the other.
   Tensor rows_in_memory(const Tensor& x, const Tensor& index, const Tensor& offsets) {
     const Tensor rows = output({index.size(0), x.size(1)});
     launch(stream(), PermuteRows{.x = x, .index = index, .offsets = offsets, .y = rows});
     return rows;
   }
 
-  // Columns [first, first + columns) of the rows, as the references take them.
+  // Columns [first, first + columns) of the rows, in the references' format.
   reference::RoutedRows rows_of(const Operand& of, std::int64_t first, std::int64_t columns) {
     reference::RoutedRows rows{.x = values(of.x),
                                .width = static_cast<std::size_t>(of.x.size(1)),
@@ -104,7 +104,7 @@ class RoutedTest : public OpTest {
     }
     return idle;
   }
-  // Where no row is live, whether wrong offsets have an influence depends on the kernel.
+  // Without live rows, the kernel decides whether wrong offsets have an influence.
   template <class Op>
   void run_any_rows(const Op& op, const ExpertRanges& routing, const Idles& idle = {}) {
     if (routing.live() > 0 || routing.capacity == 0) return run(op, idle);
@@ -140,7 +140,7 @@ class RoutedTest : public OpTest {
   }
 };
 
-// No rows at all; no expert with rows; one row; an empty expert between others, and room at the end; many small ones.
+// No rows; no expert with rows; one row; an empty expert between others, and capacity left at the end; many small ones.
 inline const ExpertRanges kSmallRoutings[] = {
     {{0, 0}, 0}, {{0, 0, 0, 0}, 5}, {{0, 1}, 1}, {{0, 3, 3, 8}, 11}, {{0, 1, 1, 3, 8, 9, 9, 20, 21}, 22}};
 // Past a tile; one expert with all rows; eight with an empty one.

@@ -149,7 +149,7 @@ class GroupedGemmSwigluTest : public RoutedSwigluTest {
 };
 MEGALITH_OP_TESTS(GroupedGemmSwigluTest);
 
-// Small and odd ones; of whole packs; past a tile in each dim; of depths that CUDA's fast form takes.
+// Small and odd ones; of full packs; past a tile in each dim; with depths that CUDA's fast form supports.
 struct Problem {
   ExpertRanges routing;
   std::int64_t k, columns;
@@ -231,7 +231,7 @@ TEST_P(GroupedGemmSwigluTest, BackwardHasTheBitsOfItsParts) {
   }
 }
 
-// Columns past the end add nothing to a part, also where dy times what stands for them is no number.
+// Columns past the end add nothing to a part, even if dy times their placeholder is NaN.
 TEST_P(GroupedGemmSwigluTest, AnInfiniteGradientLeavesNoNaN) {
   const ExpertRanges routing{{0, 2}, 2};
   const std::int64_t k = 64, columns = 72;

@@ -9,7 +9,7 @@
 namespace megalith::test {
 namespace {
 
-// What a token's gradient is made of.
+// Terms of a token's gradient.
 struct Token {
   Values logits, d_weight, loads;
   reference::RouterSettings with;
@@ -19,7 +19,7 @@ struct Token {
 struct Gradient {
   reference::RouterExperts chosen;
   Values weight, d_logits;
-  Values size;  // of the terms whose differences d_logits consists of, times their roundings
+  Values size;  // of the terms whose differences form d_logits, times their roundings
 };
 
 Gradient gradient_of(const Token& token) {
@@ -137,7 +137,7 @@ TEST_P(RouterGradientTest, BackwardInPlace) {
   }
 }
 
-// More than the blocks of a grid take at a time.
+// More tokens than the blocks of a grid process at a time.
 TEST_P(RouterGradientTest, ManyTokens) {
   backward({9001, 4, 2}, RouterScore::kSoftmax, 1, {.aux = true});
   losses({9001, 4, 2}, RouterScore::kSoftmax);
@@ -201,7 +201,7 @@ TEST_P(RouterGradientTest, LossesOfNoTokens) {
   expect_untouched(z);
 }
 
-// A row each or one for all, on top of what was counted before, written or added.
+// A row for each or one for all, on top of earlier counts, written or added.
 TEST_P(RouterGradientTest, RelativeLoads) {
   for (const std::int64_t experts : {2, 3, 300}) {
     for (const std::int64_t rows : {0, 1, 3}) {

@@ -68,7 +68,7 @@ TEST_P(RouterTest, GroupsAndBias) {
   }
 }
 
-// Of exactly equal scores the lower expert, of equal groups the lower group; 0 equals -0.
+// Equal scores choose the lower expert, equal groups the lower group; 0 equals -0.
 TEST_P(RouterTest, Ties) {
   constexpr std::int64_t kTokens = 12;
   for (const std::int64_t experts : {6, 64, 132, 300}) {

@@ -10,7 +10,7 @@
 namespace megalith::test {
 namespace {
 
-// A layer's rows over ranks, each done here by turns: what comes back has the bits of one rank at the same groups.
+// A layer's rows over ranks, which this test runs in turn: results have the bits of one rank at the same groups.
 class RowsOverRanksTest : public RankTest {
  protected:
   static constexpr std::int64_t kTokens = 37, kChoices = 3, kExperts = 8, kGroups = 4, kColumns = 40, kPartials = 3;
@@ -48,7 +48,7 @@ class RowsOverRanksTest : public RankTest {
     return {.y = values(y), .d_weight = values(d_weight), .wanted = {}};
   }
 
-  // What rank p makes of the tokens that it was sent, into their rows of y and d_weight.
+  // Computes on rank p the received tokens, into their rows of y and d_weight.
   void on_rank(const Rows& rows, const Values& arrived, std::int64_t first_expert, std::int64_t experts,
                const Tensor& y, const Tensor& d_weight, const Tensor& wanted) {
     const auto count = static_cast<std::int64_t>(arrived.size());

@@ -11,7 +11,7 @@ class UnpermuteGroupsTest : public RankTest {
   struct Case {
     std::int64_t tokens, choices, groups, each, columns;
   };
-  // Choices of experts behind `first`, of which a third have no room; rows and tokens beyond are poison.
+  // Choices of experts from `first` on, a third without capacity; rows and tokens beyond the bounds are poison.
   void expect_sums(const Case& c, bool apart) {
     SCOPED_TRACE(testing::Message() << c.choices << " choices, " << c.groups << " groups, " << c.columns << " columns"
                                     << (apart ? ", apart" : ""));
@@ -36,7 +36,7 @@ class UnpermuteGroupsTest : public RankTest {
                        .first_expert = kFirst,
                        .groups = c.groups};
     op.choice.bound = op.y.bound = op.position.bound;
-    c.tokens > 0 ? run(op) : launch(stream(), op);  // what would be read of no tokens, no run has to tell
+    c.tokens > 0 ? run(op) : launch(stream(), op);  // without tokens, no run can check the reads
     Tensor y = op.y;
     y.bound = nullptr;
     expect_untouched(y.slice(0, c.tokens, kSpare));
@@ -92,7 +92,7 @@ TEST_P(UnpermuteGroupsTest, NothingIsZero) {
   }
 }
 
-// 1 is lost beside 2^30: the sum of a group tells the order of its terms, and the total that of the groups.
+// 1 is lost when added to 2^30: a group's sum shows the order of its terms, and the total that of the groups.
 TEST_P(UnpermuteGroupsTest, AddsInTheOrderOfChoicesThenGroups) {
   const double large = 1 << 30;
   Values each;
@@ -108,7 +108,7 @@ TEST_P(UnpermuteGroupsTest, AddsInTheOrderOfChoicesThenGroups) {
     return values(op.y);
   };
   EXPECT_EQ(sums({0, 1, 2}, 1), Values(8, 1.0));
-  EXPECT_EQ(sums({2, 0, 1}, 1), Values(8, 1.0));  // of one group: not in the order of the experts
+  EXPECT_EQ(sums({2, 0, 1}, 1), Values(8, 1.0));  // one group's order, not that of the experts
   EXPECT_EQ(sums({0, 1, 2}, 3), Values(8, 1.0));
   EXPECT_EQ(sums({0, 2, 1}, 3), Values(8, 0.0));
 }

@@ -1,6 +1,6 @@
-// Does cuDNN have an engine for the attention of every configuration in configs/, on compute capability 9.0? Needs no
-// GPU: cuDNN takes the device as a description. What it does need is a libcuda.so.1, or its lists are empty; where no
-// driver is installed the toolkit's stub serves.
+// Does cuDNN have an engine for the attention of every configuration in configs/, on compute capability 9.0? This test
+// needs no GPU: cuDNN accepts a description of the device. It needs a libcuda.so.1, or its lists are empty; without a
+// driver the toolkit's stub serves.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace megalith::test {
 namespace {
 
-// An H200, as cuDNN itself serialises one.
+// An H200, as serialized by cuDNN.
 constexpr std::string_view kDevice =
     R"({"version":1,"deviceName":"NVIDIA H200","maxGridSize":[2147483647,65535,65535],)"
     R"("maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":132,"warpSize":32,)"
