@@ -1,8 +1,7 @@
 // Training runs of small models on the ranks of a world, compared bitwise: graphs and eager, dispatchers, offload.
 //   mpirun -np 4 mpi_training [--device=cuda] [--part=1/2] [GoogleTest's flags]
 // All runs share one start; tests/layout_runs.sh starts each separately. --part=1/2 runs every second one from the
-// first.
-// The exit code is 77, for a skipped test, if ranks outnumber GPUs.
+// first. The exit code is 77, for a skipped test, if ranks outnumber GPUs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // fp64 reference of one parameter under AdamW, from Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2: bias-corrected
-// moments, then the step, with the decay applied to the weight before the step and scaled by the learning rate.
+// moments, then the step. The decay applies to the weight ahead of the step, scaled by the learning rate.
 #pragma once
 
 #include <cmath>

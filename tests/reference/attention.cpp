@@ -10,7 +10,7 @@ namespace {
 
 using Column = Eigen::VectorXd;
 
-// The first `rows` rows of one head, [rows, dim]; they lie `stride` elements apart.
+// First `rows` rows of one head, [rows, dim], at a stride of `stride` elements.
 auto head(const Vector& x, std::size_t first, std::size_t rows, const AttentionSizes& z, std::size_t stride) {
   return Eigen::Map<const Matrix<double>, 0, Eigen::OuterStride<>>(
       x.data() + first, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(z.dim),

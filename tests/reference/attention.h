@@ -1,5 +1,5 @@
-// fp64 reference of attention, causal or of all keys, with grouped queries, from its definition, with the magnitudes
-// that first-order error analysis needs: a score that is off by e changes its probability by the factor 1 + e.
+// fp64 reference of attention, causal or of all keys, with grouped queries, from its definition. It returns magnitudes
+// for first-order error analysis: a score error of e changes its probability by the factor 1 + e.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ struct AttentionSizes {
   std::size_t samples, queries, keys, heads, kv_heads, dim;
   std::size_t start = 0;  // position of query 0: query s sees keys 0 .. start + s
   double scale = 1;
-  bool causal = true;  // else a query sees all keys
+  bool causal = true;  // otherwise a query sees all keys
 
   std::size_t visible(std::size_t s) const { return causal ? start + s + 1 : keys; }
 
@@ -44,7 +44,7 @@ struct AttentionGradient {
 };
 
 struct AttentionSaved {
-  const Vector &out, &lse;  // as forward stored them
+  const Vector &out, &lse;  // stored by forward
 };
 
 AttentionGradient attention_gradient(const Vector& q, const Vector& k, const Vector& v, const Vector& d_out,

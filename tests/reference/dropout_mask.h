@@ -1,5 +1,5 @@
-// The factors of dropout by the keying that core/ops/elementwise/dropout.h documents, from a scalar Philox 4x32-10
-// written from Salmon et al. 2011 (SC'11, "Parallel random numbers: as easy as 1, 2, 3").
+// Dropout factors with the keying in core/ops/elementwise/dropout.h, from a scalar Philox 4x32-10. It follows Salmon et
+// al. 2011 (SC'11, "Parallel random numbers: as easy as 1, 2, 3").
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct DropoutMask {
   std::size_t sequences = 1, length = 1, columns = 1;
 };
 
-// [sequences * length, columns]: 0 where dropped, else 1 / (1 - p).
+// [sequences * length, columns]: 0 if dropped, otherwise 1 / (1 - p).
 inline std::vector<double> dropout_mask(const DropoutMask& m) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
   const Words4 key = philox_10_rounds({low(m.iteration), low(m.iteration >> 32), static_cast<std::uint32_t>(m.layer),

@@ -1,7 +1,7 @@
-// An independent GPT: forward, loss and the gradients of every logical parameter, as plain loops and products of whole
-// tensors. It shares no code with core/. Three arithmetics: fp64 is the truth that a model is compared with; fp32 and
-// bf16 storage are the independent references at a model's own dtype, whose distance from the truth says what that
-// dtype can give. T tokens, H hidden, V vocabulary, N query heads, G key/value heads, D head dim, F ffn.
+// An independent GPT: forward, loss and the gradients of every logical parameter, as plain loops and products of
+// unsharded tensors. It shares no code with core/. The fp64 arithmetic is the truth for a model. Storage in fp32 and
+// bf16 gives independent references at a model's dtype; their distance from the truth shows that dtype's accuracy. T
+// tokens, H hidden, V vocabulary, N query heads, G key/value heads, D head dim, F ffn.
 #pragma once
 
 #include <cstddef>
@@ -30,21 +30,21 @@ struct GptConfig {
   std::size_t rotary_dim = 0;    // 0: no RoPE
   double rotary_base = 10000;
   RopeScaling rope_scaling = {};
-  bool rms_norm = false;  // else LayerNorm
+  bool rms_norm = false;  // otherwise LayerNorm
   double epsilon = 1e-5;
   GptActivation activation = GptActivation::kGeluTanh;
 };
 
-// By logical name, row-major: decoder.layers.0.self_attention.linear_q.weight [N D, H] and so on. What is absent does
-// not exist in the model: biases, learned positions, QK norms, an output layer of its own (absent: tied).
+// Tensors by logical name, row-major: decoder.layers.0.self_attention.linear_q.weight [N D, H] and so on. The model
+// lacks absent tensors: biases, learned positions, QK norms, an untied output layer (absent: tied).
 using GptTensors = std::map<std::string, std::vector<double>>;
 
 struct GptBatch {
   std::size_t sequences = 1, length = 1;  // row = sequence * length + position
   std::vector<int> tokens, labels;        // [T]
   double loss_scale = 1;                  // gradients are those of loss_scale times the sum of the tokens' losses
-  // Factors per element [T, H], 0 or 1 / (1 - p): of the embedding, then of attention and MLP of each layer. Empty:
-  // no dropout.
+  // Factors per element [T, H], 0 or 1 / (1 - p): first for the embedding, then for attention and MLP of each layer.
+  // Empty: no dropout.
   std::vector<std::vector<double>> dropout;
 };
 

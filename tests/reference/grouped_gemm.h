@@ -9,13 +9,13 @@ namespace megalith::reference {
 // Rows sorted by expert: some columns of a matrix's rows, in order or as `index` says.
 struct RoutedRows {
   std::vector<double> x;
-  std::size_t width;  // of x
+  std::size_t width;  // width of x
   std::size_t first, columns;
   std::vector<int> index = {};
 };
 
-// a_r B_e for the rows of each expert e, which are `offsets[e]` to below `offsets[e + 1]`: [offsets.back(), n]. Of `b`
-// each expert has a matrix [k, n], or [n, k] if transposed.
+// a_r B_e for the rows of each expert e, from `offsets[e]` to below `offsets[e + 1]`: [offsets.back(), n]. Each expert
+// has a matrix [k, n] of `b`, or [n, k] if transposed.
 std::vector<double> grouped_gemm(const RoutedRows& a, const std::vector<int>& offsets, const std::vector<double>& b,
                                  std::size_t n, bool transpose_b);
 

@@ -1,4 +1,4 @@
-// fp64 reference of a layer of experts, token by token, forward alone: its gradients are difference quotients, at fixed
+// fp64 reference of a layer of experts, token by token, forward only. Its gradients are difference quotients, at fixed
 // choices, counts and dropped rows, as in the layer's.
 //   T: tokens, H: hidden size, E: experts, F: FFN size of an expert
 #pragma once
@@ -22,7 +22,7 @@ struct MoeSettings {
   std::size_t hidden = 0, experts = 0, ffn = 0, shared_ffn = 0;
   double epsilon = 1e-5;
   double z_coeff = 0;
-  // A loss over each piece of so many tokens, to whose rows come those of earlier tokens.
+  // A loss over each piece of `tokens` tokens; the rows of `earlier` tokens are added.
   struct Balance {
     double coeff = 0;
     std::size_t tokens = 0;
@@ -32,19 +32,19 @@ struct MoeSettings {
   std::size_t capacity = 0;  // rows of an expert; 0: any number
   bool drops_last = false;
   RouterValues bias;
-  std::vector<RouterValues> own_logits;  // in place of the router's, of each token
+  std::vector<RouterValues> own_logits;  // replace the router's logits, for each token
 };
 
-// By the end of the logical name: "router.weight".
+// Weights by the suffix of the logical name: "router.weight".
 using MoeWeights = std::map<std::string, std::vector<double>>;
 
 struct MoeRun {
   std::vector<double> out, residual;                     // [T, H]
   double aux = 0, z = 0;                                 // sums over tokens
   double gap = std::numeric_limits<double>::infinity();  // the least difference that decided on an expert
-  std::vector<RouterExperts> choices;                    // of each token
-  std::vector<std::vector<bool>> kept;                   // likewise
-  RouterValues counts;                                   // of the choices, by expert
+  std::vector<RouterExperts> choices;                    // for each token
+  std::vector<std::vector<bool>> kept;                   // for each choice of each token
+  RouterValues counts;                                   // counts of the choices, by expert
 };
 
 inline std::vector<double> times_rows(const std::vector<double>& x, const std::vector<double>& w, std::size_t first,
@@ -65,7 +65,7 @@ inline std::vector<double> expert(const std::vector<double>& x, const MoeWeights
   return times_rows(y, w.at(prefix + "linear_fc2.weight"), e * x.size(), x.size());
 }
 
-// Of each expert's choices those of the highest weights, or the first; all where there is no capacity.
+// Each expert keeps the choices of the highest weights, or the first; without a capacity, all.
 inline std::vector<std::vector<bool>> keep(const MoeSettings& with, const std::vector<RouterExperts>& choices,
                                            const std::vector<RouterValues>& weights, double& gap) {
   std::vector<std::vector<bool>> kept;

@@ -1,4 +1,4 @@
-// Plain reference of the routing of rows to ranks and back: by searching, and fp64 sums.
+// Plain reference of the routing of rows to ranks and back: by searching, and with fp64 sums.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct ExpertRanks {
   }
 };
 
-// choice: of each token `choices` experts; -1: none.
+// choice: `choices` experts for each token; -1: none.
 inline RankValues chosen_ranks(const RankValues& choice, std::size_t choices, std::size_t tokens,
                                const ExpertRanks& of) {
   RankValues chosen;
@@ -34,7 +34,7 @@ inline RankValues chosen_ranks(const RankValues& choice, std::size_t choices, st
   return chosen;
 }
 
-// Rows of the experts from `first` on, expert by expert, as far as there is room.
+// Rows of the experts from `first` on, expert by expert, up to the capacity.
 struct PartOfRoutes {
   RankValues offsets{0}, token, position;
   double wanted = 0;
@@ -57,7 +57,7 @@ inline PartOfRoutes route_part(const RankValues& choice, std::size_t choices, st
   return routes;
 }
 
-// [tokens, groups columns]: of each group of `each` experts from `first` on the sum of the rows of its choices.
+// [tokens, groups columns]: for each group of `each` experts from `first` on, the sum of the rows of its choices.
 struct ExpertGroups {
   std::size_t groups, each, first;
 };

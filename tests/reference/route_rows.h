@@ -11,7 +11,7 @@ struct Routes {
   std::vector<double> offsets, token, position;  // token: -1 for rows of no expert
 };
 
-// choice: of each token `choices` experts; -1: none.
+// choice: `choices` experts for each token; -1: none.
 inline Routes route(const std::vector<double>& choice, std::size_t choices, std::size_t experts) {
   std::vector<std::size_t> slots;
   for (std::size_t i = 0; i < choice.size(); ++i) {

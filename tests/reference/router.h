@@ -12,7 +12,7 @@ namespace megalith::reference {
 
 struct RouterSettings {
   bool is_sigmoid = false;
-  bool over_all = false;  // softmax before the choice
+  bool over_all = false;  // softmax ahead of the choice
   double scaling = 1;
   std::size_t top_k = 1;
   std::size_t groups = 1, open_groups = 1;
@@ -78,7 +78,7 @@ inline RouterValues sigmoid_gradient(const RouterValues& x, RouterValues dy) {
   return dy;
 }
 
-// Numbers of the highest values, descending; of equal ones the first. `gap`: the least difference that decided.
+// Indices of the highest values, descending; ties choose the first. `gap`: the smallest deciding difference.
 inline RouterExperts highest(const RouterValues& x, std::size_t count, double& gap) {
   RouterExperts order(x.size());
   std::iota(order.begin(), order.end(), 0);
@@ -138,7 +138,7 @@ inline RouterValues router_weights_gradient(const RouterValues& logits, const Ro
   return scattered(softmax_gradient(chosen, d), experts, logits.size());
 }
 
-// Of a token: sum over e of counts[e] P(e).
+// Loss of a token: sum over e of counts[e] P(e).
 inline double balance_loss(const RouterValues& logits, const RouterValues& counts, bool is_sigmoid) {
   const RouterValues p = is_sigmoid ? normalised(sigmoid(logits)) : softmax(logits);
   return std::inner_product(p.begin(), p.end(), counts.begin(), 0.0);
@@ -149,7 +149,7 @@ inline RouterValues balance_loss_gradient(const RouterValues& logits, const Rout
   return sigmoid_gradient(logits, normalised_gradient(sigmoid(logits), counts));
 }
 
-// Of a token: the square of the logarithm of the sum of exponentials.
+// Loss of a token: the square of the logarithm of the sum of exponentials.
 inline double z_loss(const RouterValues& logits) {
   double sum = 0;
   for (const double x : logits) sum += std::exp(x);

@@ -1,9 +1,8 @@
-// Tests of what stands above the ops, on every backend of this build. A suite whose parameter is a DeviceType, or a
-// struct with a member `device`, derives from OnDevice and is instantiated with a case for each of devices(), which has
-// the backend in its name:
+// Tests of code above the ops, on every backend of this build. A suite's parameter is a DeviceType, or a struct with a
+// member `device`. It derives from OnDevice and is instantiated with a case for each of devices(), named by backend:
 //     class StoreTest : public test::OnDevice<DeviceType> {};
 //     INSTANTIATE_TEST_SUITE_P(Backends, StoreTest, testing::ValuesIn(test::devices()), test::name_of_device_case);
-// Cases of CUDA are skipped with the reason where no GPU can be used.
+// If no GPU can be used, the cases of CUDA are skipped with the reason.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -78,7 +78,7 @@ void enqueue_spin(CudaStream& stream, const int* flag, int value) {
 void enqueue_hold(CudaStream& stream, const int* flag, int value, int multiprocessors) {
   const int shared = stream.dynamic_shared_memory_of_block();
   cuda::allow_shared_memory<spin>(shared);
-  // Few questions to the host's memory, which would hold up what the host launches.
+  // Polls host memory rarely, since polling would delay the host's launches.
   spin<<<multiprocessors, 1, shared, stream.handle()>>>(flag, value, 50'000);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }

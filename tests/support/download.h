@@ -1,4 +1,4 @@
-// Whole tensors between host vectors and device memory: upload and download, which block the host.
+// Unsharded tensors between host vectors and device memory: upload and download, which block the host.
 #pragma once
 
 #include <vector>

@@ -21,14 +21,14 @@ struct ExpertSizes {
 };
 
 struct ExpertLayer {
-  // As long as the model; contents are the caller's.
+  // Live as long as the model; the caller fills them.
   Tensor gate, up, down;        // [E F, d] twice, [E d, F]
   Tensor d_gate, d_up, d_down;  // fp32
   // Kept for backward, with x.
   Tensor choice, weight, offsets, token, position, row_weight, h;
-  // What comes in and what goes out; contents of the first three are the caller's.
+  // Inputs and outputs; the caller fills the first three.
   Tensor x, logits, d_out, out, dx, d_logits;
-  // Of one pass.
+  // Temporary in one pass.
   Tensor act, rows, dh, partial, d_weight, workspace;
 
   // make(shape, dtype) gives a tensor's memory.
@@ -114,15 +114,15 @@ struct ExpertLayer {
   }
 };
 
-// Bytes of all tensors of a layer but its weights and their gradients: also of x, d_out, out and dx. Each tensor lives
-// from the first op that touches it to the last one. In the backward act and rows are other tensors, and dh takes h's
-// place.
+// Bytes of all tensors of a layer except its weights and their gradients: also of x, d_out, out and dx. Each tensor
+// lives from the first op that touches it to the last one. In the backward act and rows are other tensors, and dh
+// reuses h's memory.
 struct LayerMemory {
-  std::size_t kept;  // those that an op of the forward touches, and one of the backward
-  std::size_t peak;  // of the block in which the arena lays out those that live at the same time
+  std::size_t kept;  // touched by an op of the forward and one of the backward
+  std::size_t peak;  // arena block that holds all tensors of the same time
 };
 
-// As the trainer gets its memory: the ops are recorded, and the arena lays out what they touch.
+// Models the trainer's memory: the ops are recorded, and the arena lays out the tensors that they touch.
 inline LayerMemory memory_of(const ExpertSizes& sizes) {
   Timeline timeline;
   Stream stream(DeviceType::kPlan, "compute", {.timeline = &timeline});
@@ -146,7 +146,7 @@ inline LayerMemory memory_of(const ExpertSizes& sizes) {
   for (Tensor* of_a_pass : {&layer.act, &layer.rows}) *of_a_pass = make(of_a_pass->shape, of_a_pass->dtype);
   layer.backward(enqueue);
 
-  std::vector<unsigned> passes(arena.recorded().size() + 1);  // the last one: of what is not the arena's
+  std::vector<unsigned> passes(arena.recorded().size() + 1);  // the last one: of memory outside the arena
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
     for (const AccessRange& range : timeline.entries()[i].access.ranges())
       passes[arena.index_recorded(range.begin)] |= i < ops_forward ? 1u : 2u;

@@ -1,4 +1,4 @@
-// The matchers of GoogleMock that many tests use, by their own names.
+// The matchers of GoogleMock that many tests use, without their namespace.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
-// Ops of a model with tensors of given sizes, for tests of sizes and for the benches: each case is made here, once. A
-// maker makes the tensors on its device: normal(shape, dtype, deviation, positive), output(shape, dtype) for what an op
-// writes, integers(values), and structure(value), the address of a value there.
+// Ops of a model with tensors of given sizes, for tests of sizes and for the benches. Each case is made here, once. A
+// maker makes the tensors on its device: normal(shape, dtype, deviation, positive), output(shape, dtype) for an op's
+// outputs, integers(values), and structure(value), the address of a value there.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct NormCase {
   DType dtype = DType::kBf16;
   bool residual = true;
   bool again = false;                   // backward also makes the output again
-  DeviceType sums = DeviceType::kCuda;  // whose number of partial sums of weights' gradients
+  DeviceType sums = DeviceType::kCuda;  // backend whose number of partial sums of weights' gradients is used
 
   template <class Maker>
   Tensor normal(Maker& make) const {
@@ -100,7 +100,7 @@ RmsNormBackward rms_norm_backward(Maker& make, const NormCase& c) {
 struct ActivationCase {
   std::int64_t rows, columns;
   DType dtype = DType::kBf16;
-  bool exact = false;  // of GELU
+  bool exact = false;  // exact GELU
   bool again = false;  // SwiGLU's backward also makes the output again
 
   Shape narrow() const { return {rows, columns}; }
@@ -130,7 +130,7 @@ SwigluBackward swiglu_backward(Maker& make, const ActivationCase& c) {
 }
 
 struct LossCase {
-  std::int64_t rows, columns, vocabulary;  // the columns behind the vocabulary are padding
+  std::int64_t rows, columns, vocabulary;  // columns after the vocabulary are padding
   DType dtype = DType::kBf16;
   bool gradient = true;
   float scale = 1e-3f;
@@ -205,7 +205,7 @@ struct AttentionOpCase {
   bool fused = true;  // queries, keys and values stand in one tensor
 
   Shape rows(std::int64_t count) const { return {samples, tokens, count, dim}; }
-  // Of queries, keys and values, in that order.
+  // Sizes of queries, keys and values, in that order.
   template <class Make>
   std::vector<Tensor> parts(const Make& make) const {
     if (!fused) return {make(rows(heads)), make(rows(kv_heads)), make(rows(kv_heads))};

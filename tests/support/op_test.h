@@ -1,12 +1,12 @@
 // The test of an op: one body for every backend and dtype. The body makes its tensors through the fixture and calls
 // run(op), which
-//   1. gives outputs NaN and in/out tensors their initial values, runs the op eagerly, and checks that it wrote nothing
-//      but what its access() declares, and nothing around its tensors;
-//   2. runs it again with every byte of the test changed that access() does not declare as read, and requires the same
-//      results; and once for each declared read, changed alone, which must change them (op_test_reads.cpp);
-//   3. starts afresh, runs it under capture and replay, and requires the same bits everywhere;
-//   4. breaks each of its fields in every way that check() has to refuse (op_test_refusals.cpp).
-// So all memory that an op touches must come from the fixture.
+//   1. gives outputs NaN and in/out tensors their initial values, runs the op eagerly, and checks that it wrote only
+//      bytes declared by access(), and none around its tensors;
+//   2. runs it again with all bytes changed that access() does not declare as read, and requires equal results. Then it
+//      changes each declared read separately, which must change the results (op_test_reads.cpp);
+//   3. restores the start, runs it under capture and replay, and requires equal bits everywhere;
+//   4. breaks each of its fields in every form that check() must reject (op_test_refusals.cpp).
+// Therefore all memory that an op touches must come from the fixture.
 // The results are then compared with an fp64 reference (tests/reference/) at a computed tolerance:
 //     class RopeTest : public OpTest {};
 //     MEGALITH_OP_TESTS(RopeTest);
@@ -16,7 +16,7 @@
 //       run(Rope{.x = x, .y = y, ...});
 //       expect_close(y, reference::rope(values(x), ...), {.length = 2, .magnitude = ...});
 //     }
-// With the CUDA backend built, each case exists for it too, and is skipped with the reason where no GPU can be used.
+// With the CUDA backend, each case exists for it too. If no GPU can be used, the case is skipped with the reason.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -165,7 +165,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
     Use use;
     std::vector<std::byte> changed = {};  // another value in each element and guard; made when it is first needed
   };
-  using Contents = std::vector<std::vector<std::byte>>;  // of each buffer; empty: not looked at
+  using Contents = std::vector<std::vector<std::byte>>;  // bytes of each buffer; empty: not compared
   using Enqueue = std::function<void(Stream&)>;
   struct Effect {
     Contents before, after;

@@ -1,5 +1,5 @@
-// The half of the fixture that holds access() to its reads. The hazard checker and the memory plan believe them: a read
-// that is missing lets other work write the tensor too early, or its memory go to another before the op has run.
+// The half of the fixture that checks the reads of access(), on which the hazard checker and the memory plan rely. If a
+// read is missing, other work may write the tensor too early, or reuse its memory ahead of the op's run.
 #include <algorithm>
 #include <cmath>
 
@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kChanges = 2;
 constexpr std::size_t kMostReads = 16;  // changed alone in one run
-// Above it a test is one of a size, whose reads are those of the same op's small tests: the host's copies take long.
+// Larger tests cover sizes; the same op's small tests check their reads, since the host's copies are slow.
 constexpr std::size_t kMostBytes = std::size_t{8} << 20;
 
-// Another value. First NaN, which goes through all arithmetic, and for an index its neighbour; then a number, as
-// comparisons pass NaN over, and -1, the token that does not count.
+// Writes another value. First NaN, which goes through all arithmetic, and for an index its neighbor. Then a number, as
+// comparisons skip NaN, and -1, the token that does not count.
 void change(std::byte* at, DType type, int attempt) {
   switch (type) {
     case DType::kInt32:
@@ -32,7 +32,7 @@ void change(std::byte* at, DType type, int attempt) {
   set_element(at, type, std::isfinite(value) ? 0.5 - 2 * value : 1.5);
 }
 
-// What is read, element by element: the gaps of a strided view are another's. `type` where the op did not tell it.
+// Read elements, one by one, without the gaps of a strided view. `type` if the op did not declare it.
 Tensor view_of(const AccessRange& range, DType type) {
   auto* const begin = const_cast<void*>(range.begin);
   if (range.dtype >= 0) type = static_cast<DType>(range.dtype);
@@ -53,13 +53,13 @@ std::size_t OpTest::buffer_of(const void* address) const {
   return static_cast<std::size_t>(std::find_if(buffers_.begin(), buffers_.end(), holds) - buffers_.begin());
 }
 
-// Bytes that neither run wrote may differ as they did before.
+// Bytes that neither run wrote may differ from the start.
 bool OpTest::changes_the_effect(const Contents& start, const Enqueue& enqueue, const Effect& eager) {
   restore(start);
   try {
     enqueue(*stream_);
     stream_->synchronize();
-  } catch (const Error&) {  // what came instead was refused
+  } catch (const Error&) {  // the changed value was rejected
     return true;
   }
   const Contents after = snapshot(start);

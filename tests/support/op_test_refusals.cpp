@@ -1,5 +1,5 @@
-// The part of the fixture that holds check() to the op's fields: each, broken alone in one way, has to be refused by
-// its name. What a field does not say, as its dtypes, is found here: an op that takes any has to say so.
+// The part of the fixture that checks check(). Each field, broken separately in one form, must be rejected by its name.
+// It also finds missing declarations, such as dtypes: an op that accepts any must declare so.
 #include <cstring>
 
 #include "tests/support/op_test.h"
@@ -8,7 +8,7 @@ namespace megalith::test {
 
 namespace {
 
-constexpr std::size_t kMostFields = 16;  // of an op with a list
+constexpr std::size_t kMostFields = 16;  // for an op with a list
 
 Tensor& tensor_of(const Field& field) { return const_cast<Tensor&>(*field.tensor); }
 
@@ -59,7 +59,7 @@ bool break_rank(const Field& field, Tensor& x) {
   return true;
 }
 
-// An exact shape may take an extent from its own tensor, but not all of them.
+// An exact shape may get an extent from its own tensor, but not all of them.
 bool break_shape(const Field& field, Tensor& x) {
   if (!field.rules.shape || x.rank() == 0) return false;
   for (int d = 0; d < x.rank(); ++d) ++x.shape[d];
@@ -85,7 +85,7 @@ bool add_bound(const Field& field, Tensor& x) {
 bool overlap(const Field& field, const Field& other) {
   if (!field.writes || !(other.reads || other.writes) || field.bytes == 0 || other.bytes == 0) return false;
   if (field.element != other.element && field.element >= 0 && other.element >= 0) return false;
-  std::size_t step = 0;  // over the whole of it unless they may be one
+  std::size_t step = 0;  // over all of it unless they may be one
   for (const auto& [one, that] : {std::pair{&field, &other}, std::pair{&other, &field}}) {
     for (std::size_t i = 0; i < one->num_friends; ++i) {
       if (that->tensor == nullptr || one->friends[i].tensor != that->tensor) continue;

@@ -1,5 +1,5 @@
-// A choice of the cases of a product of factors in which each two values of two factors stand together at least once,
-// if they do in any case.
+// A choice of cases of a product of factors: each two values of two factors occur together at least once, if any case
+// has them.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace megalith::test {
 template <std::size_t N>
 using Combination = std::array<int, N>;  // the value of each factor, from 0 on
 
-// What a case has of a factor whose values are these.
+// Value of a factor in a case, among these.
 template <class T, std::size_t N>
 const T& at(const std::vector<T>& values, const Combination<N>& c, int factor) {
   return values[static_cast<std::size_t>(c[static_cast<std::size_t>(factor)])];
@@ -45,11 +45,11 @@ std::vector<Combination<N>> combinations(const std::array<std::vector<int>, N>& 
   return all;
 }
 
-// The case with the most pairs that no case before had, again and again. Each value of `also` is in a case too.
+// Picks the case with the most new pairs, again and again. Each value of `also` is in a case too.
 template <std::size_t N>
 std::vector<Combination<N>> pairwise(const std::vector<Combination<N>>& all,
                                      const std::function<int(const Combination<N>&)>& also = nullptr) {
-  std::size_t values = 0, others = 0;  // of a factor at most, of `also`
+  std::size_t values = 0, others = 0;  // most values of a factor, values of `also`
   for (const Combination<N>& c : all) {
     values = std::max(values, static_cast<std::size_t>(*std::ranges::max_element(c)) + 1);
     if (also) others = std::max(others, static_cast<std::size_t>(also(c)) + 1);

@@ -1,4 +1,4 @@
-// What the script of an HTML page draws, by node; tests that need it are skipped where there is none.
+// Drawing of an HTML page's script, by node; tests that need node are skipped without it.
 #pragma once
 
 #include <fmt/format.h>

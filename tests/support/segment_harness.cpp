@@ -70,7 +70,7 @@ class Harness {
       run(m, Verb::kBackwardWeight, around);
   }
 
-  // What the test reads afterwards has to outlive the recorded step.
+  // Results that the test reads later must outlive the recorded step.
   void keep_results() {
     arena_.begin_scope({.segment = 1});
     for (const InFlight& flight : microbatches_) {
@@ -160,7 +160,7 @@ class Harness {
     });
   }
 
-  // As SegmentRunner has it.
+  // Same as in SegmentRunner.
   void forward(InFlight& flight) {
     flight.stash.clear();
     flight.outputs = segment_->forward(ctx_, flight.microbatch, flight.inputs, flight.stash);

@@ -1,7 +1,7 @@
-// Runs segments as the product does: a step is recorded on the plan backend, laid out, and run in the planned arena,
-// once eagerly or with each verb captured in a graph and replayed. The recording needs parameters at other addresses,
-// so a test gives a function that builds its segment into a store. Each microbatch has a column and a stash of its own.
-// On CUDA a run on other values goes before the capture: libraries make their plans at the first call.
+// Runs segments as in the product. A step is recorded on the plan backend, laid out, and run in the planned arena, once
+// eagerly or with each verb captured in a graph and replayed. The recording needs parameters at other addresses, so a
+// test gives a function that builds its segment into a store. Each microbatch has a separate column and stash. On CUDA
+// a run on other values precedes the capture: libraries initialize in the first call.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct SegmentCase {
   DType dtype = DType::kFp32;
   DType main_grads_dtype = DType::kFp32;  // or dtype
   std::vector<Shape> inputs;              // of the segment's tensors; rank 0: absent
-  int gradients = 1;                      // how many of the outputs get a gradient; those that are absent never do
+  int gradients = 1;                      // number of outputs with a gradient; absent outputs have none
   std::int64_t sequences = 1;             // B
   std::int64_t seq_length = 1;            // S
   std::int64_t vocab = 0;                 // > 0: random tokens and labels below it
@@ -45,10 +45,10 @@ struct SegmentResult {
   std::vector<std::string> names;  // of the parameters, with their main gradients
   std::vector<std::vector<float>> weights;
   std::vector<std::vector<float>> main_gradients;
-  std::vector<std::vector<float>> inputs;  // what was drawn
+  std::vector<std::vector<float>> inputs;  // drawn values
   std::vector<std::vector<float>> output_gradients;
   float loss = 0;
-  std::vector<float> sums;  // of the step, the loss first
+  std::vector<float> sums;  // sums of the step, the loss first
   int captured_ops = 0;
   std::int64_t replays = 0;
   std::size_t arena_bytes = 0;

@@ -1,4 +1,4 @@
-// A folder of its own for each test, gone afterwards: tests of one program run beside each other.
+// A separate folder for each test, removed afterwards: tests of one program run concurrently.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The quick tier of tests/run.sh takes a part of the long tests' cases.
+// The quick tier of tests/run.sh runs a part of the long tests' cases.
 #pragma once
 
 #include <cstdlib>
@@ -6,14 +6,14 @@
 
 namespace megalith::test {
 
-// A build with sanitizers, in which a case takes some ten times as long.
+// A build with sanitizers, in which a case is about ten times as slow.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kIsSlow = true;
 #else
 inline constexpr bool kIsSlow = false;
 #endif
 
-// One of how many cases a long test takes: of `n` in the quick tier, of 1, so each, everywhere else.
+// Stride between the cases of a long test: `n` in the quick tier, 1, so each, in all others.
 inline int one_of(int n) {
   const char* const tier = std::getenv("MEGALITH_TIER");
   return tier != nullptr && std::string_view(tier) == "quick" ? n : 1;

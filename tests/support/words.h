@@ -15,7 +15,7 @@ inline Words operator+(Words a, const Words& b) {
   return a;
 }
 
-// Those of a line, which spaces part.
+// Words of a line, separated by spaces.
 inline Words words(const std::string& line) {
   std::istringstream stream(line);
   return Words(std::istream_iterator<std::string>(stream), {});

@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t { kWait, kCopy, kQuestion };  // kCopy: a wait wh
 struct Watched {
   const char* name;
   Kind kind;
-  int first, second;  // of a copy: which arguments are addresses, -1: known not to be the host's
+  int first, second;  // arguments of a copy that are addresses; -1: known not to be the host's
 };
 
 constexpr Watched kRuntime[] = {{"cudaStreamSynchronize", Kind::kWait, -1, -1},
@@ -54,7 +54,7 @@ constexpr Watched kDriver[] = {
     {"cuMemcpyDtoHAsync", Kind::kCopy, 0, -1},    {"cuStreamQuery", Kind::kQuestion, -1, -1},
     {"cuEventQuery", Kind::kQuestion, -1, -1}};
 
-// Of each function of the driver there are several, by version and by kind of default stream.
+// Each function of the driver has several forms, by version and by kind of default stream.
 constexpr std::size_t kForms = 6;
 constexpr std::size_t kWatched = std::size(kDriver);
 
@@ -124,7 +124,7 @@ template <std::size_t I>
 Word get_address(Word name, Word out, Word version, Word flags, Word status, Word f);
 constexpr Function kGetAddress[4] = {get_address<0>, get_address<1>, get_address<2>, get_address<3>};
 
-// What to hand out for a function of the driver.
+// Symbol returned for a function of the driver.
 Word in_front_of(const char* name, Word found) {
   const auto real = reinterpret_cast<Function>(found);
   if (found == 0) return found;

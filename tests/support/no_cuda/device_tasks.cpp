@@ -1,4 +1,4 @@
-// What tests of every backend enqueue on CUDA, in a build without it.
+// Stubs of the CUDA tasks in tests of every backend, for a build without CUDA.
 #include "tests/support/device_tasks.h"
 #include "core/device/device.h"
 

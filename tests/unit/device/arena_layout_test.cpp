@@ -1,5 +1,5 @@
-// How tight the layout of realistic steps is: transformer layers, several microbatches, gradients reduced on a second
-// stream, with one microbatch in flight or several as in a pipeline.
+// Tightness of the layout of realistic steps: transformer layers, several microbatches, gradients reduced on a second
+// stream. One microbatch is in flight, or several as in a pipeline.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -35,7 +35,7 @@ class StepRecording {
   explicit StepRecording(const Model& model)
       : model_(model),
         stash_(static_cast<std::size_t>(model.in_flight), std::vector<Layer>(static_cast<std::size_t>(model.layers))) {
-    // 1F1B: the oldest in flight goes back before the next goes forward.
+    // 1F1B: the oldest in flight runs backward, then the next one runs forward.
     for (int m = 0; m < model_.microbatches + model_.in_flight; ++m) {
       if (m >= model_.in_flight) backward((m - model_.in_flight) % model_.in_flight);
       if (m < model_.microbatches) forward(m % model_.in_flight);
@@ -207,8 +207,8 @@ void expect_apart(const std::vector<LayoutBuffer>& buffers) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(buffers[i], buffers[j])) << j << " and " << i;
 }
 
-// Small examples in which the largest first leaves a gap, whatever comes first of those of a size. In units of more
-// bytes than a layout may lose.
+// Small examples in which largest first leaves a gap, for any order of equal sizes. A unit has more bytes than a layout
+// may lose.
 TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
   struct Example {
     std::size_t live, by_size;
@@ -229,9 +229,9 @@ TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
 }
 
 struct Crowd {
-  std::int64_t lives, longest;  // of a buffer; of 1000
+  std::int64_t lives, longest;  // of a buffer; out of 1000
 };
-// Largest first at the lowest offset that is free, among equals in the order of their numbers: by trying all pairs.
+// Largest first at the lowest free offset, ties in the order of their numbers: by trying all pairs.
 std::vector<LayoutBuffer> by_definition(std::vector<LayoutBuffer> buffers) {
   std::vector<std::size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -250,8 +250,7 @@ std::vector<LayoutBuffer> by_definition(std::vector<LayoutBuffer> buffers) {
   return buffers;
 }
 
-// Few buffers and many, with few and many others alive, with one life each and with several, are placed in different
-// ways.
+// Few buffers and many, with few and many others alive, with one life each and with several, have different code paths.
 TEST(ArenaLayout, IsThatOfAllPairs) {
   if (test::skips_one_thread()) GTEST_SKIP() << test::kRunsElsewhere;
   for (const std::size_t count : {150, 2'100 / test::one_of(2)}) {

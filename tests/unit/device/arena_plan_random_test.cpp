@@ -1,4 +1,4 @@
-// plan_arena against the definition: over thousands of random steps, two buffers may share bytes only if every access
+// plan_arena against the definition, over thousands of random steps. Two buffers may share bytes only if every access
 // of one precedes every access of the other in the transitive closure.
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class RandomStep {
     const int microbatches = 1 + random_.below(3);
     const int microbatch_seed = random_.below(1 << 30);
     for (int m = 0; m < microbatches; ++m) {
-      // Keys repeat with every microbatch, and their sizes; what is done with them varies.
+      // Keys and sizes repeat in every microbatch; the accesses vary.
       Random sizes{std::mt19937(static_cast<unsigned>(microbatch_seed))};
       recent_ = buffers_.size();
       microbatch_ = m;

@@ -58,7 +58,7 @@ TEST_F(ArenaPlanTest, ABufferLivesFromItsFirstToItsLastAccess) {
   EXPECT_EQ(p.live_bytes, 2048u);
 }
 
-// Where ops run side by side no early one's memory is taken by one that it does not hold up otherwise.
+// If ops run concurrently, a buffer's memory is reused only by an op that depends on it anyway.
 TEST_F(ArenaPlanTest, OpsBesideKeepABufferAndNoWorkspace) {
   std::vector<void*> buffers;
   for (int column : {0, 0, 1}) {  // the same buffers in two microbatches, and those of another

@@ -1,4 +1,4 @@
-// Places of a scope's uses in a step, each by itself or all alike.
+// Places of a scope's uses in a step: separate, or equal for all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ constexpr std::size_t kBytes = 4 << 20;  // more than a layout may lose
 
 ArenaScope forward(std::int32_t column) { return {.column = column, .segment = 1, .verb = 0}; }
 
-// Columns by turns, each alive until the last of so many turns.
+// Rotating columns, each alive until the last of `alive` turns.
 class Turns {
  public:
   struct Shape {
@@ -39,7 +39,7 @@ class Turns {
     }
   }
   ArenaPlan plan(bool by_use) const { return plan_arena(timeline_, recording_, {.by_use = by_use}); }
-  // Those of column 0 have one place.
+  // All uses of column 0 have one place.
   ArenaPlan plan_but_the_first() const {
     std::vector<bool> alike;
     for (const Arena::Recorded& each : recording_.recorded()) alike.push_back(each.key.scope.column == 0);
@@ -78,7 +78,7 @@ TEST(ArenaUses, OfALongStepTakeNoMoreThanIsAlive) {
   EXPECT_EQ(by_use.slots.size(), static_cast<std::size_t>(kTurns));
 }
 
-// `by_use`: a column whose uses have places of their own.
+// `by_use`: a column whose uses have separate places.
 void expect_same_places_in_every_step(const ArenaPlan& plan, std::int32_t by_use) {
   MemoryPool pool(DeviceType::kCpu);
   Arena arena(pool, Arena::Mode::kPlanned);

@@ -1,4 +1,4 @@
-// What is illegal in a capture, and what the error says.
+// Illegal calls in a capture, and their errors.
 #include "core/device/graph.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 class CaptureRules : public TwoStreamsTest {};
 MEGALITH_BACKEND_TESTS(CaptureRules);
 
-// What only tasks on the CPU can do: throw, and block several streams at once.
+// Only tasks on the CPU can throw, or block several streams at once.
 class CaptureRulesOnCpu : public CaptureRules {};
 INSTANTIATE_TEST_SUITE_P(Backends, CaptureRulesOnCpu, testing::Values(DeviceType::kCpu), test::name_of_device_case);
 
@@ -31,7 +31,7 @@ TEST_P(CaptureRules, BlockingTheHostDuringCaptureIsAnErrorThatNamesTheOp) {
   EXPECT_THAT(error_of([&] { compute().synchronize_host(event); }), AllOf(where, HasSubstr("loss ready")));
   EXPECT_THAT(error_of([&] { compute().announce_host(access_of({.name = "read loss", .ranges = {reads(loss)}})); }),
               AllOf(where, HasSubstr("read loss")));
-  // A stream that does not capture: what the host would wait for or read cannot hold what the capture produces.
+  // A stream outside the capture: the host cannot wait for or read results of the capture.
   EXPECT_THAT(error_of([&] { comm().synchronize(); }), AllOf(where, HasSubstr("comm")));
   EXPECT_THAT(error_of([&] { comm().synchronize_host(event); }), where);
   EXPECT_THAT(error_of([&] { comm().announce_host(access_of({.name = "read loss", .ranges = {reads(loss)}})); }),

@@ -291,7 +291,7 @@ TEST(CpuStream, ManyStreamsAndEventsKeepTheOrderOfEveryBuffer) {
   EXPECT_EQ(values, expected);
 }
 
-// What it hides, hazard_checker_test.cpp shows.
+// hazard_checker_test.cpp tests the hazards that it hides.
 TEST(CpuStream, ASuppressedWaitIsWaitedForAllTheSame) {
   WaitCounter waits{.suppressed = 0};
   Stream a(DeviceType::kCpu, "a");

@@ -13,7 +13,7 @@ TEST(CudaBlasLibrary, AnswersUnderItsOwnNames) {
   EXPECT_NE(std::string(cublasLtGetStatusString(CUBLAS_STATUS_ALLOC_FAILED)), "");
 }
 
-// The library judges what arrives: sizes and attributes that it takes, and such that it does not.
+// The library validates the arguments: it accepts some sizes and attributes, and rejects others.
 TEST(CudaBlasLibrary, HandsArgumentsOn) {
   cublasLtMatrixLayoutOpaque_t matrix;
   ASSERT_EQ(cublasLtMatrixLayoutInit(&matrix, CUDA_R_16BF, 64, 32, 72), CUBLAS_STATUS_SUCCESS);

@@ -1,5 +1,5 @@
-// Capture and replay as only a GPU shows them: events that fire inside a running replay, branches that run at the same
-// time, what breaks a capture.
+// Capture and replay behavior that needs a GPU: events that fire inside a running replay, concurrent branches, and
+// calls that break a capture.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -59,7 +59,7 @@ TEST_F(CudaGraphTest, AnExternalEventFiresInsideTheReplayWhileTheTailStillRuns) 
   compute().synchronize();
   EXPECT_LT(seconds(), 5);
 
-  // Each replay fires it anew: a wait after the second one refers to the second.
+  // Each replay fires it again: a wait after the second one refers to the second.
   spin(compute(), head, 1);
   graph.replay(compute());
   comm().wait(ready);
@@ -95,7 +95,7 @@ TEST_F(CudaGraphTest, WaitExternalWaitsForTheLatestRecordBeforeEachReplay) {
   EXPECT_LT(seconds(), 5);
 }
 
-// The gradient bucket's way: a side stream starts in the middle of the replay and rejoins the compute stream by an
+// The path of a gradient bucket: a side stream starts in the middle of the replay. It rejoins the compute stream by an
 // event that the next graph waits for.
 TEST_F(CudaGraphTest, AReplayOnASideStreamRejoinsThroughAnExternalEvent) {
   Graph backward("backward");
@@ -189,8 +189,7 @@ TEST_F(CudaGraphTest, AnOpMayLaunchSeveralKernelsButNotNoneAndNoneMayComeUnannou
   EXPECT_EQ(read_flag(x), 8);
 }
 
-// CUDA itself refuses to allocate meanwhile and ends the capture; our message says what happened, and all is usable
-// afterwards.
+// CUDA itself rejects allocations meanwhile and ends the capture; our message reports it, and all is usable afterwards.
 TEST_F(CudaGraphTest, WhatCudaForbidsDuringCaptureIsAnErrorAndLeavesTheStreamsUsable) {
   int* x = flags(1);
   Graph graph("layer 9");

@@ -1,4 +1,4 @@
-// What only a GPU shows: asynchrony, faults of kernels, the driver's errors, pinned memory, what a start refuses.
+// GPU behavior: asynchrony, faults of kernels, the driver's errors, pinned memory, and rejections at start.
 #include "core/device/cuda_stream.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST_F(CudaTest, DoesNotMakeTheHostWaitAndStreamsRunAtTheSameTime) {
   spin(a, flag, 1);  // until b signals,
   signal(a, flag + 1, 1);
   EXPECT_EQ(read_flag(flag + 1), 0);
-  signal(b, flag, 1);  // which needs b to run beside a
+  signal(b, flag, 1);  // needs b to run concurrently with a
   b.synchronize();
   a.synchronize();
   EXPECT_EQ(read_flag(flag + 1), 1);
@@ -143,7 +143,7 @@ TEST_F(CudaTest, AKernelsFaultSurfacesOnceWithTheOpsOwnError) {
     const std::string message = error_of(call);
     EXPECT_THAT(message, AllOf(HasSubstr("label of row 1: expected at most 7, got"), HasSubstr(got)));
   };
-  fault(stream, 9, 1000);  // of many threads one reports, in one piece
+  fault(stream, 9, 1000);  // only one of many threads reports, in one piece
   expect_fault([&] { stream.synchronize(); }, "got 9 18 27 36");
   EXPECT_NO_THROW(stream.synchronize());
   fault(stream, 11, 1);
@@ -204,7 +204,7 @@ TEST_F(CudaTest, ThePoolGivesAlignedBlocksOutAgain) {
   EXPECT_EQ(pool.system_allocations(), before);
 }
 
-// Small blocks, and those whose pages are taken by several threads.
+// Small blocks, and those whose pages several threads touch first.
 TEST_F(CudaTest, CopiesOfPinnedMemoryDoNotMakeTheHostWait) {
   for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{48} << 20}) {
     SCOPED_TRACE(bytes);

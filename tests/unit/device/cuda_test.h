@@ -46,7 +46,7 @@ class CudaTest : public testing::Test {
   }
   static void bad_launch(Stream& s) { test::enqueue_bad_launch(backend(s)); }
 
-  // What launch() does: announces an op that writes `to`, then enqueues.
+  // Like launch(): announces an op that writes `to`, then enqueues.
   template <class Enqueue>
   static void op(Stream& stream, const char* name, int* to, Enqueue&& enqueue) {
     Access access(name);

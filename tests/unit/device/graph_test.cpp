@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 class GraphTest : public TwoStreamsTest {};
 MEGALITH_BACKEND_TESTS(GraphTest);
 
-// What only tasks on the CPU can do: throw, and block several streams at once.
+// Only tasks on the CPU can throw, or block several streams at once.
 class GraphTestOnCpu : public GraphTest {};
 INSTANTIATE_TEST_SUITE_P(Backends, GraphTestOnCpu, testing::Values(DeviceType::kCpu), test::name_of_device_case);
 
@@ -94,14 +94,14 @@ TEST_P(GraphTest, DroppedWorkIsNeitherRunNorKept) {
     EXPECT_TRUE(compute().capturing() && comm().capturing());
     enqueue(compute(), [&] { value += 1; });
     compute().record(inside);
-    compute().wait(outside);  // of elsewhere: none
+    compute().wait(outside);  // of an outside record: none
     enqueue(comm(), [&] { value += 10; });
     EXPECT_EQ(graph.num_ops(), 2);
   }
   {
     Graph graph("dropped too");
     graph.begin_dropped(compute(), sides);
-    comm().wait(inside);  // of what was dropped: none
+    comm().wait(inside);  // of the dropped capture: none
     EXPECT_THAT(error_of([&] { graph.end_capture(); }), HasSubstr("of what is dropped"));
   }
   EXPECT_FALSE(compute().capturing() || comm().capturing());
@@ -139,7 +139,7 @@ TEST_P(GraphTest, ForkAndJoinThroughEvents) {
 TEST_P(GraphTest, AnEventRecordedInAGraphCannotBeWaitedForOutsideUntilRecordedAgain) {
   Graph graph("layer 5");
   Event inside("inside");
-  comm().record(inside);  // an older record must not be taken for the captured one
+  comm().record(inside);  // an older record is not the captured one
   graph.begin_capture(compute());
   compute().record(inside);
   graph.end_capture();
@@ -194,7 +194,7 @@ TEST_P(GraphTestOnCpu, AnExternalEventFiresInsideTheReplayWhileTheTailStillRuns)
   tail.open();
   compute().synchronize();
 
-  // Each replay fires it anew: a wait after the second one refers to the second.
+  // Each replay fires it again: a wait after the second one refers to the second.
   Gate head;
   enqueue(compute(), [&] { head.pass(); });
   graph.replay(compute());
@@ -266,13 +266,13 @@ TEST_P(GraphTest, AbortOnAnExceptionLeavesTheStreamsUsable) {
   graph.begin_capture(compute());  // and the graph may be captured again
   enqueue(compute(), [&] { value = 7; });
   graph.end_capture();
-  graph.abort_capture();  // no capture is under way: changes nothing
+  graph.abort_capture();  // without a capture it changes nothing
   graph.replay(compute());
   compute().synchronize();
   EXPECT_EQ(value, 7);
 }
 
-// Wherever what stands between the two calls throws: behind forks of forks, events, or an op that was only announced.
+// The exception comes from anywhere between the two calls: after nested forks, events, or an announced op.
 TEST_P(GraphTest, AfterAnAbortAnyOtherGraphCanBeCaptured) {
   Stream third(device(), "third", {.captures = &guard_});
   Event fork("fork"), second_fork("second fork"), join("join"), in("in"), out("out");

@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-// Lane 0 is the host: what it does, or knows by waiting, comes before all that is enqueued later on any lane.
+// Lane 0 is the host: its actions, and all that it waited for, precede all later enqueued work on any lane.
 class HappensBefore {
  public:
   explicit HappensBefore(int num_lanes) : last_(static_cast<std::size_t>(num_lanes), kNone) {}
@@ -46,7 +46,7 @@ class HappensBefore {
     return static_cast<int>(node);
   }
 
-  std::vector<std::vector<bool>> before_;  // by node: which earlier nodes precede it
+  std::vector<std::vector<bool>> before_;  // by node: the earlier nodes that precede it
   std::vector<int> last_;                  // by lane
   std::map<std::uint64_t, int> events_;
 };

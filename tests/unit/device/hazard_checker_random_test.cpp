@@ -1,4 +1,4 @@
-// The hazard checker against the definition: over thousands of random traces, a pair of accesses is a hazard if they
+// The hazard checker against the definition, over thousands of random traces. A pair of accesses is a hazard if they
 // overlap, one writes, and neither precedes the other in the transitive closure.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ std::byte* watched_bytes() {
   return bytes;
 }
 
-// Names that tell ops apart and live as long as the process.
+// Names that distinguish ops and live as long as the process.
 const char* op_name(int i) {
   static const std::deque<std::string> names = [] {
     std::deque<std::string> list;
@@ -107,7 +107,7 @@ struct Reference {
 };
 
 // Returns whether the trace was clean. Every report must be a true hazard, and the first op that has one must be
-// reported; behind it, one missing event may hide another.
+// reported. After that op, one missing event may hide another.
 bool compare(const HazardChecker& checker, const Reference& reference, unsigned seed) {
   const std::optional<std::size_t> expected = reference.first_hazard();
   EXPECT_EQ(checker.count() > 0, expected.has_value()) << "seed " << seed;
@@ -161,7 +161,7 @@ TEST(HazardCheckerRandom, AgreesWithTheTransitiveClosureOnEveryTrace) {
   EXPECT_LT(clean, traces * 9 / 10);
 }
 
-// A random step over real streams and graphs. What was captured is kept in words, and expanded at each replay.
+// A random step over real streams and graphs. Captured actions are kept in words, and expanded at each replay.
 class RandomProgram {
  public:
   explicit RandomProgram(unsigned seed) : random_{std::mt19937(seed)}, write_percent_(5 + random_.below(30)) {
@@ -186,7 +186,7 @@ class RandomProgram {
   struct Entry {
     Kind kind;
     std::size_t lane;         // 0 is the origin
-    std::uint64_t event = 0;  // inside: a number of its own; external: index into events_
+    std::uint64_t event = 0;  // inside: a separate number; external: index into events_
     const Access* access = nullptr;
   };
   struct Captured {

@@ -49,7 +49,7 @@ class HazardTest : public BackendTest {
 };
 MEGALITH_BACKEND_TESTS(HazardTest);
 
-// What only tasks on the CPU can do: throw, and block several streams at once.
+// Only tasks on the CPU can throw, or block several streams at once.
 class HazardTestOnCpu : public HazardTest {};
 INSTANTIATE_TEST_SUITE_P(Backends, HazardTestOnCpu, testing::Values(DeviceType::kCpu), test::name_of_device_case);
 
@@ -308,7 +308,7 @@ TEST_P(HazardTest, ReplayOnAnotherStreamNeedsAnEvent) {
 }
 
 TEST_P(HazardTest, ABranchDoesNotOrderReplaysOnTwoStreams) {
-  // Only the branch touches the memory; a lane of its own that both replays shared would hide the conflict.
+  // Only the branch touches the memory; a separate lane that both replays shared would hide the conflict.
   Graph graph("branch");
   Event fork("fork");
   Event join("join");
@@ -407,7 +407,7 @@ TEST_P(HazardTest, AHundredThousandOpsWithOneMissingEvent) {
   const auto random_op = [&](const char* name) {
     Access access(name);
     for (int r = 0; r < 6; ++r) {
-      const std::size_t part = random() % 4;  // a quarter, or the whole
+      const std::size_t part = random() % 4;  // a quarter, or all
       std::byte* buffer = base + random() % kBuffers * kBytes;
       access.add(buffer + (part == 0 ? 0 : part * kBytes / 4), part == 0 ? kBytes : kBytes / 4, r >= 4);
     }

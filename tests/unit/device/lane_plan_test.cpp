@@ -12,7 +12,7 @@ namespace megalith {
 namespace {
 
 TEST(LanePlanTest, ChainsRunBesideEachOtherAndTheLongestOneFirst) {
-  // 0 - 2 - 4 and the shorter 1 - 3, both before 5.
+  // 0 - 2 - 4 and the shorter 1 - 3, both ahead of 5.
   const LanePlan plan = plan_lanes({{}, {}, {0}, {1}, {2}, {4, 3}}, {1, 1, 1, 1, 1, 1}, 2, 0.5);
   EXPECT_THAT(plan.order, ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_THAT(plan.lane, ElementsAre(0, 1, 0, 1, 0, 0));
@@ -27,7 +27,7 @@ TEST(LanePlanTest, AnEdgeBetweenLanesThatCostsMoreThanItGainsIsNotTaken) {
 }
 
 TEST(LanePlanTest, AnEdgeThatALaneImpliesIsLeftOut) {
-  // 3 follows 0 by way of 2 on its lane.
+  // 3 follows 0 through 2 on its lane.
   const LanePlan plan = plan_lanes({{}, {0}, {1}, {0}}, {1, 1, 1, 1}, 1, 0);
   EXPECT_THAT(plan.order, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(plan.follows, ElementsAre(IsEmpty(), ElementsAre(0), ElementsAre(1), ElementsAre(2)));

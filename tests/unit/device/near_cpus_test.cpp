@@ -36,7 +36,7 @@ TEST(NearCpus, AreThoseThatTheSystemSaysOfThePciDevice) {
   for (const int cpu : {4, 5, 6, 9}) EXPECT_TRUE(CPU_ISSET(cpu, &near)) << cpu;
   const cpu_set_t unknown = cpus_near_pci("0000:1C:00.0", system);
   EXPECT_EQ(CPU_COUNT(&unknown), 0);
-  EXPECT_EQ(node_of_pci("0000:1B:00.0", system), -1);  // of no file
+  EXPECT_EQ(node_of_pci("0000:1B:00.0", system), -1);  // no such file
   for (const int node : {-1, 0, 12}) {
     std::ofstream(folder + "/numa_node") << node << "\n";
     EXPECT_EQ(node_of_pci("0000:1B:00.0", system), node);
@@ -61,7 +61,7 @@ TEST(MemoryNode, IsThatOfTheThreadThatWroteThePages) {
   if (nodes.first < 0) GTEST_SKIP() << "the kernel does not tell where memory is";
   EXPECT_EQ(nodes.first, static_cast<int>(node));
   EXPECT_EQ(nodes.last, static_cast<int>(node));
-  EXPECT_EQ(nodes_of(memory, kBytes).first, -1);  // that is no longer mapped
+  EXPECT_EQ(nodes_of(memory, kBytes).first, -1);  // no longer mapped
 }
 
 TEST(NearCpus, AThreadStaysWithinWhatItWasAllowedAndGoesBack) {

@@ -1,4 +1,4 @@
-// What a build without CUDA answers to whoever asks for a GPU.
+// Errors of a build without CUDA for requests of a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

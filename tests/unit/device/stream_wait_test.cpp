@@ -1,4 +1,4 @@
-// Which waits a stream makes: each that orders something, once; inside of graphs and for what replays record, all.
+// Waits that a stream makes: each ordering one, once; inside of graphs and for records of replays, all.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -174,7 +174,7 @@ TEST_P(StreamWait, IsMadeEachTimeForWhatAReplayRecords) {
   EXPECT_EQ(checker_.count(), 0);
 }
 
-// As those around the graph. One that is missing makes a capture illegal or is a hazard at the replay.
+// Same as waits around the graph. A missing one makes a capture illegal or is a hazard at the replay.
 TEST_P(StreamWait, EachSuppressedOneOfACapturedForkIsFound) {
   std::vector<std::byte> memory(64);
   const AccessRange write{memory.data(), memory.size(), true}, read{memory.data(), memory.size(), false};

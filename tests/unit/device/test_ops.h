@@ -71,7 +71,7 @@ inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
   }
 }
 
-// What launch() does: announces the op, then enqueues its task.
+// Like launch(): announces the op, then enqueues its task.
 inline void enqueue(Stream& stream, const TestOp& op) {
   if (stream.wants_access()) stream.announce(access_of(op));
   enqueue_unannounced(stream, op.task);
@@ -118,7 +118,7 @@ class Gate {
   bool open_ = false;
 };
 
-// What `call` throws, "" if nothing.
+// Exception text of `call`, "" without one.
 template <class Call>
 std::string error_of(Call&& call) {
   try {

@@ -38,8 +38,8 @@ class ChunkedHead : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(DTypes, ChunkedHead, testing::Values(DType::kFp32, DType::kBf16),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-// On the CPU a row of a product depends on its row alone. The weight gradient sums over tokens, so that its chunks are
-// rounded where the whole is not.
+// On the CPU a row of a product depends on its row alone. The weight gradient sums over tokens, so chunks have extra
+// roundings.
 TEST_P(ChunkedHead, HasTheLossAndDataGradientOfThePlainOne) {
   const SegmentResult plain = run_segment(head(GetParam(), 0), Run::kEager);
   for (const std::int64_t chunk : {1, 7, 40, 119, 120, 121}) {

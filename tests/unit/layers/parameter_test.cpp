@@ -94,7 +94,7 @@ TEST_P(ParameterStoreTest, AFusedParameterIsItsPartsOneBelowTheOther) {
   EXPECT_EQ(fused.part_of(fused.weight, 0).shape, (Shape{4, 3}));
   EXPECT_EQ(fused.part_of(fused.weight, 1).as<float>(), fused.weight.as<float>() + 12);
   EXPECT_EQ(fused.part_of(fused.main_grad, 1).as<float>(), fused.main_grad.as<float>() + 12);
-  // Each part has the numbers that it would have on its own.
+  // Each part has the numbers of a separate parameter.
   EXPECT_EQ(download(*stream_, fused.part_of(fused.weight, 0)), initialised("q", 4, 3, 3));
   EXPECT_EQ(download(*stream_, fused.part_of(fused.weight, 1)), initialised("k", 2, 3, 3));
 }
@@ -122,7 +122,7 @@ TEST_P(ParameterStoreTest, ColumnsHaveTheNumbersOfTheWholeAndPaddingIsZero) {
     store.begin_unit("unit");
     Parameter slice = matrix("w", 4, 2);
     slice.parts[0].global_shape = {10, 7};
-    slice.parts[0].global_row = 8;  // of which two are there
+    slice.parts[0].global_row = 8;  // only two of these exist
     slice.parts[0].global_column = first;
     const Parameter& added = store.add(slice);
     EXPECT_EQ(added.parts[0].live_rows(), 2);
@@ -171,7 +171,7 @@ TEST_P(ParameterStoreTest, StripesHaveTheNumbersOfTheWhole) {
   }
 }
 
-// Blocks depend on the unit's own parameters alone, not on a copy behind them or on the ranks.
+// Blocks depend only on the unit's own parameters, not on a later copy or on the ranks.
 TEST(ParameterUnits, ShardsAreWholeBlocks) {
   for (const int ranks : {1, 3, 8}) {
     MemoryPool pool(DeviceType::kPlan);

@@ -1,4 +1,4 @@
-// Sequential and Recompute by what they call; that they give the bits of the plain run is in segment_test.cpp.
+// Calls of Sequential and Recompute; segment_test.cpp tests that bits equal the plain run.
 #include "core/layers/recompute.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using Calls = std::vector<std::string>;
 
-// Writes down its verbs and hands its tensors on.
+// Records its verbs and forwards its tensors.
 class Recorder : public Segment {
  public:
   Recorder(std::string name, Calls& calls) : name_(std::move(name)), calls_(calls) {}

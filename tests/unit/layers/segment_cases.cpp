@@ -200,7 +200,7 @@ std::vector<NamedCase> cases_with(std::int64_t head_dim) {
 }  // namespace
 
 std::vector<NamedCase> all_segment_cases(DeviceType device) {
-  constexpr std::int64_t kOddDim = 6, kDim = 8;  // attention in bf16 on CUDA takes multiples of 8
+  constexpr std::int64_t kOddDim = 6, kDim = 8;  // attention in bf16 on CUDA requires multiples of 8
   std::vector<NamedCase> cases;
   const auto add = [&](NamedCase c, DType gradients, const char* suffix) {
     c.name += suffix;

@@ -1,5 +1,4 @@
-// What holds for every segment: a replay, a later backward_weight and every stash policy give the bits of the plain
-// run.
+// Guarantees of every segment: a replay, a later backward_weight and every stash policy give the bits of the plain run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +48,7 @@ TEST_P(EverySegment, WeightGradientsMayComeAfterLaterMicrobatches) {
   const SegmentResult later = run_segment(with, Run::kEager);
   expect_same_bits(at_once, later);
   expect_same_bits(at_once, run_segment(with, Run::kReplay));
-  // What a segment keeps of three microbatches is alive at once, unless it keeps nothing but its inputs.
+  // Stashes of three microbatches are alive at once, unless a segment keeps only its inputs.
   EXPECT_GE(later.arena_bytes, at_once.arena_bytes + (at_once.activations.empty() ? 0 : 1));
 }
 
@@ -137,14 +136,14 @@ TEST_P(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
       const SegmentResult kept = run_segment(plain, Run::kEager);
       const SegmentResult again = run_segment(recomputed, Run::kEager);
       expect_same_bits(kept, again);
-      // Inputs of a segment are buffers of the test, so a recomputed one keeps nothing of its own.
+      // Inputs of a segment are buffers of the test, so a recomputed one keeps no tensors.
       EXPECT_TRUE(again.activations.empty());
       EXPECT_FALSE(kept.activations.empty());
     }
   }
 }
 
-// An MLP whose GEMMs can have the GELU in them, or, as they are split, cannot. On one rank nothing else differs.
+// An MLP whose GEMMs can fuse the GELU, or cannot, as they are split. On one rank nothing else differs.
 template <bool fused>
 std::unique_ptr<Segment> gelu_mlp(ParameterStore& store) {
   static RowExchange one_rank;
@@ -181,8 +180,8 @@ TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
   }
 }
 
-// Without --deterministic-mode: the GEMM's GELU sees the sum before it is rounded to bf16, so on CUDA only the same way
-// of running it gives the same bits.
+// Without --deterministic-mode the GEMM's GELU reads the sum ahead of its rounding to bf16. On CUDA only the same
+// execution gives the same bits.
 class FusedGelu : public OnDevice<DeviceType> {};
 INSTANTIATE_TEST_SUITE_P(Backends, FusedGelu, testing::ValuesIn(devices()), name_of_device_case);
 

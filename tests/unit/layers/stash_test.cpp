@@ -103,7 +103,7 @@ TEST_F(StashTest, PartsHaveStashesOfTheirOwn) {
   EXPECT_EQ(kinds().size(), 2u);
 }
 
-// What is handed is read by the rest of the verb, and nobody keeps or moves it.
+// The rest of the verb reads handed tensors; no stash keeps or moves them.
 TEST_F(StashTest, KeepsNothingOfWhatIsHanded) {
   stash_.hand(0, tensor(0));
   stash_.hand(1, {});  // an absent tensor is handed too

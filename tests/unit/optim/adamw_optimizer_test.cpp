@@ -1,5 +1,5 @@
-// The optimizer over a store of parameters: what it holds, what it launches, and that its norm and its update do not
-// depend on how parameters are spread over units.
+// The optimizer over a store of parameters: its state and its launches. Its norm and update do not depend on the
+// distribution of parameters over units.
 #include "core/optim/adamw_optimizer.h"
 
 #include <fmt/format.h>
@@ -137,8 +137,8 @@ TEST(AdamWOptimizer, TheNormIsOfAllLogicalTensors) {
   EXPECT_EQ(result.adam_count, 1);
 }
 
-// Each rank of a distributed optimizer updates its shard as the whole optimizer does, wherever shards cut parameters
-// and ranges of decay. Each piece of a tensor has its sum of squares from one of them, with the bits of the whole's.
+// Each rank of a distributed optimizer updates its shard like the unsharded optimizer, wherever shards cut parameters
+// and ranges of decay. Each piece of a tensor has its sum of squares on one rank, with equal bits.
 TEST(AdamWOptimizer, ShardsUpdateTheirPartOfTheWhole) {
   for (const DType type : {DType::kFp32, DType::kBf16}) {
     for (const int ranks : {1, 2, 3, 7}) {

@@ -38,7 +38,7 @@ TEST(LrSchedule, WithoutWarmupStartsAtTheMaximum) {
 
 TEST(LrSchedule, Cosine) {
   const LrSchedule schedule = schedule_of(LrDecayStyle::kCosine);
-  EXPECT_DOUBLE_EQ(rate_after(schedule, 55), (1e-3 + 1e-4) / 2);     // half way
+  EXPECT_DOUBLE_EQ(rate_after(schedule, 55), (1e-3 + 1e-4) / 2);     // halfway
   EXPECT_NEAR(rate_after(schedule, 40), 1e-4 + 9e-4 * 0.75, 1e-18);  // a third: cos 60 deg
   EXPECT_NEAR(rate_after(schedule, 70), 1e-4 + 9e-4 * 0.25, 1e-18);  // two thirds
   EXPECT_NEAR(rate_after(schedule, 100), 1e-4, 1e-18);
