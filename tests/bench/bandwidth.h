@@ -1,5 +1,5 @@
-// Measures a memory-bound op against a plain copy loop of the same run: the two take turns, so that what else the
-// machine does hits both alike, and the medians are compared. Arrays are far larger than the L2 cache.
+// Measures a memory-bound op against a plain copy loop of the same run. The two alternate, so that other load affects
+// both equally, and the medians are compared. Arrays are far larger than the L2 cache.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -43,7 +43,7 @@ inline void copy_loop(float* to, const float* from, std::int64_t count) {
 
 class Bandwidth {
  public:
-  static constexpr std::int64_t kCopyElements = 8 << 20;  // 32 MiB each way
+  static constexpr std::int64_t kCopyElements = 8 << 20;  // 32 MiB in each direction
 
   Bandwidth() : pool_(DeviceType::kCpu), stream_(DeviceType::kCpu, "bench") {
     from_ = tensor({kCopyElements}, DType::kFp32).as<float>();
@@ -67,7 +67,7 @@ class Bandwidth {
     return result;
   }
 
-  // As makers of ops' cases (tests/support/op_cases.h) do.
+  // Like makers of ops' cases (tests/support/op_cases.h).
   Tensor normal(const Shape& shape, DType type, float = 1, bool positive = false) {
     const Tensor x = tensor(shape, type);
     if (positive) std::fill_n(x.as<float>(), x.numel(), 1.0f);
@@ -86,7 +86,7 @@ class Bandwidth {
     return x.as<const T>();
   }
 
-  // By the bytes that the op says it reads and writes. Work that `prepare` does is not timed.
+  // Rate from the bytes that the op declares to read and write. Work in `prepare` is not timed.
   template <class Op>
   void measure(benchmark::State& state, const Op& op, const std::function<void()>& prepare = {}) {
     Access accesses(Op::kName);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Figures of the CPU backend for RESULTS.md, on an otherwise idle machine: every op against the copy loop or the peak
-# measured in the same run, then whole training steps next to PyTorch on the same two cores.
-#   tests/bench/cpu.sh             PYTHON names an interpreter with torch; without one the peer is left out
+# Measures the figures of the CPU backend for RESULTS.md, on an otherwise idle machine. Every op is compared with the
+# copy loop or the peak of the same run, then complete training steps with PyTorch on the same two cores.
+#   tests/bench/cpu.sh             PYTHON is an interpreter with torch; without one the peer is left out
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh

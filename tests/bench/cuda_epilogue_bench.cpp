@@ -1,7 +1,7 @@
-// What the epilogues of a GPT-2 MLP cost on the GPU, in the GEMM and as ops of their own, at the sizes of configs/.
+// Costs of a GPT-2 MLP's epilogues on the GPU, fused into the GEMM and as separate ops, at the sizes of configs/.
 //   build/PRESET/tests/cuda_epilogue_bench
-// Each way with its measured GEMM algorithm; ways take turns. "GEMM" is the product alone (forward: with and without
-// its bias). Below: column sums of the bias gradients, beside a copy of the same bytes.
+// Each variant has its measured GEMM algorithm; variants alternate. "GEMM" is the product only (forward: with and
+// without its bias). The last lines compare column sums of the bias gradients with a copy of the same bytes.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ constexpr Sizes kSizes[] = {{"gpt2_124m", 65536, 768}, {"gpt2_1.5b", 16384, 1600
 struct Way {
   std::string name;
   Gemm gemm;
-  bool forward = false, backward = false;  // a GELU of its own behind the GEMM
+  bool forward = false, backward = false;  // a separate GELU after the GEMM
 };
 
 void run_way(CudaStream& stream, const Way& way, const Tensor& saved, const Tensor& y) {

@@ -1,9 +1,9 @@
 // Rows of experts among GPUs: mpirun -np N cuda_exchange_bench [mixtral] [skewed] [TOKENS ...]
-// Dispatch (x, choice, weight) and the way back (y, the weights' gradients) of 8192 tokens a rank, or each of TOKENS, d
-// 2048, 8 of 128 experts that are spread over the ranks (mixtral: 2 of 8), bf16: read by the GPUs, and in equal parts
-// through NCCL; beside each an all-to-all in equal parts of as many bytes. What goes over the links to the rank that
-// gets most, its GB/s, and GB/s of rows that it wanted. Means over calls in a row, of the slowest rank. Experts are as
-// likely as each other, or where routing is skewed by 1 / sqrt(1, 2, ...).
+// Times dispatch (x, choice, weight) and return (y, the weights' gradients) of 8192 or TOKENS tokens a rank, d 2048.
+// Tokens choose 8 of 128 experts over the ranks (mixtral: 2 of 8), in bf16. GPUs read the rows, or NCCL sends equal
+// parts; an all-to-all of as many bytes follows. Prints link bytes of the busiest rank, its GB/s, and GB/s of its
+// required rows: means over consecutive calls, of the slowest rank. Experts are equally likely, or skewed by
+// 1 / sqrt(1, 2, ...).
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -29,14 +29,14 @@ using namespace megalith;
 constexpr int kCalls = 50;
 
 struct Case {
-  std::int64_t tokens = 8192;  // of a rank
+  std::int64_t tokens = 8192;  // per rank
   std::int64_t hidden = 2048;
   int experts = 128, choices = 8;
   bool skewed = false;
 };
 
 // A token's experts, by the largest of log(u) / weight (Efraimidis and Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
-// Ranks that hold neighbouring experts get likely and unlikely ones: those of place e in likelihood are the 37 e-th.
+// Ranks with neighboring experts get likely and unlikely ones: place e in likelihood has expert 37 e.
 std::vector<int> choose(const Case& of, std::mt19937& random) {
   std::vector<std::pair<double, int>> keys;
   for (int e = 0; e < of.experts; ++e) {
@@ -50,13 +50,13 @@ std::vector<int> choose(const Case& of, std::mt19937& random) {
   return chosen;
 }
 
-// Which of its tokens a rank sends to each rank, by seed: every rank computes all of them.
+// Tokens that a rank sends to each rank, by seed: every rank computes all of them.
 struct Lists {
   std::vector<std::int32_t> sends;  // [P, P + 1]
   std::vector<std::int32_t> index;  // [M] of this rank
   std::int64_t most = 0;            // rows that arrive on one rank
   std::int64_t most_sent = 0;       // from others
-  double load = 0;                  // of the rank that gets most, over the mean
+  double load = 0;                  // of the busiest rank, over the mean
 
   Lists(const Communicator& world, const Case& of) : index(static_cast<std::size_t>(of.tokens * world.size())) {
     const int ranks = world.size();
@@ -87,7 +87,7 @@ struct Lists {
   }
 };
 
-// Of one call, on the slowest rank.
+// Seconds of one call, on the slowest rank.
 template <class Work>
 double seconds(Communicator& world, Stream& stream, Work work) {
   const auto calls = [&](int count) {

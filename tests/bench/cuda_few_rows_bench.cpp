@@ -1,4 +1,4 @@
-// Microseconds a launch takes in a captured graph of many, the L2 cache warm: what binds small microbatches.
+// Microseconds of a launch in a captured graph of many, with a warm L2 cache: the bound for small microbatches.
 //   build/PRESET/tests/cuda_few_rows_bench
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ class GraphBench : public Workbench {
   RowSum sum_of(const Tensor& x) { return {.x = x, .out = tensor({x.size(1)}, kFp32)}; }
 };
 
-// Of a GPT-2 layer's MLP: the norm, and the sums of its two linears' biases and of the norm's weights.
+// Ops of a GPT-2 layer's MLP: the norm, and the sums of its two linears' biases and of the norm's weights.
 void bench_segment(GraphBench& bench, std::int64_t rows, std::int64_t columns) {
   bench.reset();
   const test::NormCase of{.rows = rows, .columns = columns};

@@ -1,9 +1,9 @@
-// The ops of a mixture of experts on the GPU: grouped products, and a whole layer forward and backward.
+// The ops of a mixture of experts on the GPU: grouped products, and a complete layer forward and backward.
 //   build/PRESET/tests/cuda_grouped_bench [qwen3 | mixtral | small] [balanced | zipf]
-// Routing is drawn: each token takes the K experts of the highest log p_e + Gumbel noise, with p uniform or p_e = 1 /
-// e. FLOPs are algorithmic: 2 R d n a matrix, 6 forward and 12 backward for a layer. Each call is repeated for kWarmUp
-// milliseconds before it is measured for kWindow: behind other work, as the drawing of random rows is, the clock needs
-// up to 200 to become that of lasting work. Memory is what LayerMemory (tests/support/expert_layer.h) says.
+// Each token chooses the K experts of the highest log p_e + Gumbel noise, with p uniform or p_e = 1 / e. FLOPs are
+// algorithmic: 2 R d n a matrix, 6 forward and 12 backward for a layer. Each call is repeated for kWarmUp milliseconds,
+// then measured for kWindow. After other work, such as drawing rows, the clock needs up to 200 to settle. LayerMemory
+// (tests/support/expert_layer.h) gives the memory.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the runtime itself costs on a GPU: the host's time for one launch, with and without the hazard checker, and a
+// Cost of the runtime itself on a GPU: the host's time for one launch, with and without the hazard checker, and a
 // graph's replay per node on the host and on the device.
 //   cuda_launch_bench [nodes]
 #include <fmt/format.h>

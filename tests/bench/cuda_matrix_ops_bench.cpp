@@ -1,7 +1,7 @@
 // TFLOP/s of GEMM and attention on the GPU at the sizes of the models in configs/.
 //   build/PRESET/tests/cuda_matrix_ops_bench [gemm|attention|decode]
-// GEMM: forward (bias where the model has one), data gradient, and weight gradient accumulated into fp32, each with
-// cuBLASLt's first answer and with the measured one, in percent of an 8192^3 product measured in the same run.
+// GEMM: forward (with a bias if the model has one), data gradient, and weight gradient accumulated into fp32. Each runs
+// with cuBLASLt's first and measured algorithm, in percent of an 8192^3 product measured in the same run.
 // Attention: causal FLOPs, forward and both backward forms, the host's time to enqueue one, and cuDNN's workspace.
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // GB/s of the memory-bound ops on the GPU at the sizes of the models in configs/.
 //   build/PRESET/tests/cuda_ops_bench [part of an op's name]
-// Bytes are those that an op says it reads and writes. They are compared with a device copy of 1 GiB (`copy`), and
-// with a copy of as many bytes as the op moves (`same`), both measured in the same run. Medians; L2 is flushed by
-// reading before each run, so that no dirty lines are left to be written back.
+// Bytes are those that an op declares to read and write. They are compared with a device copy of 1 GiB (`copy`), and
+// with a copy of as many bytes as the op moves (`same`), both measured in the same run. Figures are medians. Each run
+// first flushes L2 by reading, so that no dirty lines need a write-back.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class OpBench : public Workbench {
     fmt::print("{:52} {:>9} {:>8} {:>7} {:>7}\n", "op", "us", "GB/s", "% copy", "% same");
   }
 
-  // Whether the case is asked for; frees the memory of the one before.
+  // Whether the case is selected; frees the memory of the preceding one.
   bool begin(std::string_view name) {
     used_ = reserved_;
     return name.find(filter_) != std::string_view::npos;
@@ -72,7 +72,7 @@ class OpBench : public Workbench {
   }
 
  private:
-  // The median, L2 flushed by reading before each run.
+  // Median seconds; each run first flushes L2 by reading.
   double flushed_seconds(const Call& enqueue) {
     std::vector<double> times;
     for (int i = -kWarmUps; i < kRuns; ++i) {
@@ -218,7 +218,7 @@ std::vector<std::int64_t> parameter_sizes(const Model& m, std::int64_t layers) {
   return sizes;
 }
 
-// Dtypes of parameter; of gradient and moments.
+// Dtypes: of the parameter; of gradient and moments.
 void bench_update(OpBench& bench, const char* name, const std::vector<std::int64_t>& sizes, DType type, DType state) {
   const StepParameters* step =
       bench.structure(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});

@@ -1,4 +1,4 @@
-// What the CUDA benches share: device memory cut from one block, and times of calls that take turns.
+// Shared code of the CUDA benches: device memory cut from one block, and times of alternating calls.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ inline constexpr int kWarmUps = 3;
 inline constexpr int kRuns = 11;
 inline constexpr std::size_t kFlushBytes = std::size_t{256} << 20;  // several times the L2 cache
 
-// One block of device memory, cut from the front, where kFlushBytes are for flushing the L2 cache; what a case made is
-// gone with the next reset().
+// One block of device memory, cut from the front. kFlushBytes of it are for flushing the L2 cache; the tensors of a
+// case are invalid after the next reset().
 class Workbench {
  public:
   Workbench() : block_(static_cast<std::byte*>(cuda_allocate(kMemoryBytes))) {
@@ -46,7 +46,7 @@ class Workbench {
     if (random) run(stream_, FillNormal{.x = x.view({1, x.numel()}), .numbers = {.seed = used_}, .pitch = x.numel()});
     return x;
   }
-  // As makers of ops' cases (tests/support/op_cases.h) do.
+  // Like makers of ops' cases (tests/support/op_cases.h).
   Tensor normal(const Shape& shape, DType dtype, float = 1, bool positive = false) {
     const Tensor x = tensor(shape, dtype, !positive);
     if (positive) run(stream_, Fill{.x = x, .value = 1e-3});
@@ -77,8 +77,8 @@ class Workbench {
   void synchronize() { MEGALITH_CUDA_CHECK(cudaStreamSynchronize(stream_.handle())); }
 
   using Call = std::function<void()>;
-  // Median seconds of each call, which take turns so that clocks and temperature treat them alike; L2 flushed before
-  // each, the host far ahead of the device.
+  // Median seconds of each call. Calls alternate, so that clocks and temperature affect them equally. L2 is flushed
+  // ahead of each, and the host runs far ahead of the device.
   std::vector<double> seconds(const std::vector<Call>& calls) {
     const std::size_t count = calls.size() * kRuns;
     while (events_.size() < 2 * count) MEGALITH_CUDA_CHECK(cudaEventCreate(&events_.emplace_back()));

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Models with experts on GPUs: tokens per second of steps with forced balance and of natural routing, on the novels of
-# configs/text as bytes, with all experts on every GPU and shared out over all of them.
-#   tests/bench/experts.sh [CASE ...]     cases: qwen3, mixtral (8 layers); of four GPUs qwen3-30b (RANKS=4 EPS=4), of
+# configs/text as bytes. Experts are replicated on every GPU, or sharded over all of them.
+#   tests/bench/experts.sh [CASE ...]     cases: qwen3, mixtral (8 layers); on four GPUs qwen3-30b (RANKS=4 EPS=4), on
 #                                         eight mixtral-8x7b (RANKS=8 EPS=8); default: the first two
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); RANKS, one GPU each (default
 # 2); EPS, the expert parallel sizes (default "1 RANKS"); STEPS of forced balance (default 16) and NATURAL ones (default
 # 200, 0 for none), of which the last 30 count; MICRO, sequences of a microbatch; ARGS, more flags for train; DEVICE
 # (default cuda).
-# Prints medians, also of a GPU's TFLOP/s and of the host's time to enqueue a step; the largest load of a rank over the
-# mean where experts are shared out, and what the layers of experts take in a traced step (layer_time.py).
+# Prints medians, also of a GPU's TFLOP/s and of the host's time to enqueue a step. If experts are sharded, it also
+# prints the largest load of a rank over the mean, and the time of expert layers in a traced step (layer_time.py).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh

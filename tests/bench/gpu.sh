@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tokens per second of whole training steps on GPUs, next to a PyTorch trainer of the same model in the same call.
+# Tokens per second of complete training steps on GPUs, next to a PyTorch trainer of the same model in the same call.
 #   tests/bench/gpu.sh [CASE ...]     cases: gpt2 gpt2xl llama1b qwen7b; default: all
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); PEER, a PyTorch trainer that
-# takes --model, --b, --t, --accum and prints tokens/s (no peer without it); PYTHON; RANKS, one GPU each (default 1);
+# accepts --model, --b, --t, --accum and prints tokens/s (no peer without it); PYTHON; RANKS, one GPU each (default 1);
 # STEPS (default 20), ARGS, more flags for train.
 # Tokens are random ids of a Zipf distribution. Prints a table: median of the steps after the fifth.
 set -euo pipefail

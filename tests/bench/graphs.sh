@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Captured graphs against eager steps on GPUs: tokens per second and the host's part of a step, in turns.
+# Captured graphs compared with eager steps on GPUs: tokens per second and the host's part of a step, in turns.
 #   tests/bench/graphs.sh [CASE ...]     cases: see below; default: those of one GPU
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 40), TURNS
 # (default 2), MODULES (default layer), ARGS, more flags for train.

@@ -1,5 +1,5 @@
-// Speed of gemm, attention, norms, RoPE and sums at the sizes of a 4-layer, hidden 256, sequence 256 GPT with a
-// microbatch of 8 (T = 2048 tokens, vocabulary 384); memory-bound ops also at sizes that no cache holds.
+// Speed of gemm, attention, norms, RoPE and sums at the sizes of a GPT with 4 layers, hidden 256, sequence 256. The
+// microbatch is 8 (T = 2048 tokens, vocabulary 384); memory-bound ops also have sizes that no cache holds.
 //   build/PRESET/tests/matrix_ops_bench --benchmark_counters_tabular=true
 #include <string>
 #include <utility>

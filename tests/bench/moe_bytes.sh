@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What experts bring: a byte model of 4 layers on the novels of configs/text, dense, and with 8 experts of which a token
-# chooses 2, balanced by a loss or by a bias. All have the same steps and tokens, and the dense one's MLP is wider by
-# more than the routers' weights, so that no other has more active parameters.
+# Effect of experts: a byte model of 4 layers on the novels of configs/text, dense, and with 8 experts of which a token
+# chooses 2, balanced by a loss or by a bias. All have the same steps and tokens. The dense one's MLP is wider by more
+# than the routers' weights, so that it has the most active parameters.
 #   tests/bench/moe_bytes.sh [FLAG ...]     more flags for train, such as --device cuda
 # Environment: APPS, the folder of the built programs (default build/cpu-release/apps); STEPS (default 2400).
-# Prints each run's validation loss and, of its last 50 steps, the expert with the most rows over the mean: the layer
-# where that is largest, averaged over the steps, and the least entropy of a layer.
+# Prints each run's validation loss. For its last 50 steps it prints the largest expert's rows over the mean, in the
+# layer with the maximum, averaged over the steps, and the lowest entropy of a layer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 apps=${APPS:-build/cpu-release/apps}

@@ -1,10 +1,9 @@
-// What layers of experts take within steps of a training run, by events that hooks record in front of the router and
-// behind the merge: with graphs too, which a trace does not show, and without its two events around each op.
-//   mpirun -np RANKS moe_layers FLAGS OF TRAIN...    graphs: --cuda-graph-modules attn moe, which ends one where they
-//   stand
+// Times of expert layers in a run's steps, by events that hooks record ahead of the router and after the merge. Unlike
+// a trace, they work in graphs too, and without two events around each op.
+//   mpirun -np RANKS moe_layers FLAGS OF TRAIN...    graphs: --cuda-graph-modules attn moe; one ends at each hook
 // Prints, by rank, the means of the last step over layers and microbatches, and the TFLOP/s of a rank's mean share of
-// the rows: 18 x tokens x choices x hidden x FFN of a SwiGLU layer, 12 of another; shared experts and routers are not
-// counted. Every backward_weight is to follow its backward_data.
+// the rows. FLOPs are 18 x tokens x choices x hidden x FFN of a SwiGLU layer, 12 of another, without shared experts and
+// routers. Every backward_weight must follow its backward_data.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -54,7 +53,7 @@ class LayerClock {
       }
     }
   }
-  // Of the last step, which is over; seconds.
+  // Mean over the last step, which is over; seconds.
   double mean(Way of) const {
     double seconds = 0;
     int count = 0;
@@ -70,7 +69,7 @@ class LayerClock {
   struct Span {
     Event begin{"layer of experts begins", true}, end{"layer of experts ends", true};
   };
-  // That the segment is of; -1: none.
+  // Layer of experts of the segment; -1: none.
   static std::int64_t layer_of_experts(const Rank& rank, int segment) {
     if (segment < 0 || segment >= rank.runner.num_segments()) return -1;
     const NamedSegment& named = rank.model.gpt.segments[static_cast<std::size_t>(segment)];

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Steps that move activations to the host against steps that keep or recompute them, on GPUs: ms a step, memory, whether
-# the losses are those of the first way in bits, and what the run itself measured of its copies.
+# Compares steps that offload activations with steps that keep or recompute them, on GPUs. Prints ms a step, memory,
+# whether losses equal those of the first variant bitwise, and the run's measurements of its copies.
 #   tests/bench/offload.sh [CASE ...]     cases: llama1b, qwen3 (1 GPU), llama8b-49k, llama8b-512k (4), qwen3-pipeline
 #                                         (4, dp2 ep2 pp2 vpp2), mixed (the same, every other layer
 #                                         dense), mixed8 (8, dp4 ep4 pp2 vpp2); default: the first;
-#                                         named twice, its ways take turns
-# Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 12); RATES, a file
-# (default configs/rates/h200.toml; `rates --only copies` measures the link's rates, which must be this machine's); ONLY, a
-# regular expression of the names of ways; GRAPHS, what graphs hold in pipelines (default "attn moe_router
+#                                         if listed twice, its variants alternate
+# Environment: APPS, the folder of the built programs (default build/cuda-release/apps); STEPS (default 12); RATES, a
+# file (default configs/rates/h200.toml; `rates --only copies` measures the link's rates, which must be this machine's);
+# ONLY, a regular expression of variants; GRAPHS, the graphed modules in pipelines (default "attn moe_router
 # moe_preprocess"); DEVICE (default cuda); ARGS, more flags for train.
-# Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third, of fewer than seven of those
-# after the first, of a single one that. Losses are to agree in bits with ARGS=--deterministic-mode.
+# Tokens are random ids of a Zipf distribution. Medians are of the steps after the third; with fewer than seven steps
+# after the first; a single step counts itself. With ARGS=--deterministic-mode, losses must be equal bitwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/bench/metrics.sh
@@ -29,7 +29,7 @@ pipeline="--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num
 pipeline_graphs="--cuda-graph-impl local --cuda-graph-modules ${GRAPHS:-attn moe_router moe_preprocess}"
 mixed="--moe-layer-freq [0,1,0,1,0,1,0,1]"
 kinds="attn_norm qkv_linear core_attn attn_proj mlp_norm fc1 act fc2 expert_fc1 moe_act"
-# case: ranks | flags | ways, each NAME FLAGS, apart by semicolons; the first is what the others are compared with
+# case: ranks | flags | variants, each NAME FLAGS, separated by semicolons; the others are compared with the first
 declare -A cases=(
   [llama1b]="1|--config configs/llama_1b.toml --vocab-size 128255 --seq-length 4096 --micro-batch-size 8 --global-batch-size 32|\
 kept; attention $moves core_attn attn_proj; auto $moves auto; act $moves act; act-whole $moves act --offload-slowdown 1; \

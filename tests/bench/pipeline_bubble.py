@@ -60,7 +60,7 @@ def main():
                 else:
                     needs = ("forward", segments[-1], microbatch)
                 if kind == "backward_data" and segment == segments[0]:
-                    needs = None  # the embedding has no gradient of its own input; its time is nothing
+                    needs = None  # the embedding has no gradient of its input; its time is negligible
                 if needs is not None and needs not in done:
                     break
                 clock[r] = max(clock[r], done.get(needs, 0.0)) + duration

@@ -1,7 +1,7 @@
-// Measures what plan --rates reads of a machine (parallel/cost/rates.h) and prints it as such a file.
+// Measures a machine's rates for plan --rates (parallel/cost/rates.h) and prints them in that file's format.
 //   [mpirun -np N] rates [--device cpu|cuda] [--name TEXT] [--only copies]      tests/bench/rates.sh builds and runs it
-// With N > 1 the ranks of this host measure their link; what cannot be measured here (the link alone, the network) is
-// printed as a guess, and says so. bf16, the model's dtype; on the CPU smaller sizes.
+// With N > 1 the ranks of this host measure their link. Rates that cannot be measured here (a link with N = 1, the
+// network) are printed and marked as guesses. bf16, the model's dtype; on the CPU smaller sizes.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,13 +41,13 @@ std::string list_of(const std::vector<double>& values) { return fmt::format("[{:
 // Seconds of what has next to nothing to do (configs/rates).
 struct Overheads {
   double kernel = 0, graph_kernel = 0;
-  double launch = 0, graph_launch = 0;                 // of the host
-  std::vector<std::pair<std::string, double>> starts;  // by op, in a graph and beyond its kernel; the first is a copy
+  double launch = 0, graph_launch = 0;                 // on the host
+  std::vector<std::pair<std::string, double>> starts;  // by op, in a graph and without its kernel; the first is a copy
   double start_of(std::string_view op) const {
     const auto found = std::ranges::find(starts, op, &std::pair<std::string, double>::first);
     return found == starts.end() ? starts.front().second : found->second;
   }
-  // Of a call's seconds in a graph what is work that grows.
+  // Part of a call's seconds in a graph that grows with the work.
   double work_of(std::string_view op, double seconds) const {
     constexpr double kLeast = 0.1;  // the rest is noise
     return std::max(seconds - graph_kernel - start_of(op), kLeast * seconds);
@@ -121,7 +121,7 @@ class Kernels {
     others();
     return std::exchange(measured_, {});
   }
-  // Those whose rates depend on more than bytes.
+  // Measures ops whose rates depend on more than bytes.
   std::vector<Measured> measure_starts() {
     bench_.reset();
     const Tensor x = rows(width_), y = rows(width_);

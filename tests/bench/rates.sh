@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Measures this machine's rates for plan --rates and prints them as a file.
 #   tests/bench/rates.sh [NAME] > configs/rates/NAME.toml
-# Environment: PRESET (default cuda-release where nvcc is found, else cpu-release); RANKS, one GPU each, of this host: all
-# that it has (default 1: then the lines of the link and of all copies are guesses). Memory, network and overlap are
-# always guesses, and marked as such.
+# Environment: PRESET (default cuda-release if nvcc is found, otherwise cpu-release); RANKS, one GPU each, must be all
+# GPUs of this host (default 1: then the lines of the link and of all copies are guesses). Memory, network and overlap
+# are always guesses, and marked as such.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 preset=${PRESET:-$(command -v nvcc >/dev/null && echo cuda-release || echo cpu-release)}

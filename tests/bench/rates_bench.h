@@ -27,7 +27,7 @@ class Bench {
 
   bool is_cuda() const { return device_ == DeviceType::kCuda; }
   Stream& stream() { return stream_; }
-  // What is measured next may take the memory again; nothing is given back to the system.
+  // The next measurement may reuse the memory; none is freed.
   void reset() {
     for (const auto& [data, bytes] : used_) pool_.free(data);
     used_.clear();
@@ -50,7 +50,7 @@ class Bench {
     return x;
   }
 
-  // As makers of ops' cases (tests/support/op_cases.h) do.
+  // Like makers of ops' cases (tests/support/op_cases.h).
   Tensor normal(const Shape& shape, DType dtype, float = 1, bool = false) { return tensor(shape, dtype); }
   Tensor output(const Shape& shape, DType dtype) { return tensor(shape, dtype); }
   Tensor integers(const std::vector<std::int32_t>& values) {
@@ -67,7 +67,7 @@ class Bench {
     return data;
   }
 
-  // Of one call, in a captured graph of such calls, so that the host is never waited for: the median of several rows.
+  // Seconds of one call, in a captured graph of such calls without host waits: the median of several rows.
   double seconds(const std::function<void()>& call) {
     constexpr double kRow = 0.05;
     constexpr int kMostCalls = 100, kMostReplays = 2000;

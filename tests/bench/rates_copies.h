@@ -1,5 +1,5 @@
-// Rates between devices and pinned memory of their host, for rates.cpp: each way by itself, both at once, of one rank
-// and of all ranks together.
+// Rates between devices and pinned memory of their host, for rates.cpp: each direction separately, both at once, of one
+// rank and of all ranks together.
 #pragma once
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ class CopyBench {
  private:
   static constexpr int kRows = 6, kCopies = 10;
 
-  // By events: where one way is over sooner, the other one's rest is alone, and counts all the same.
+  // Timed by events: if one direction ends sooner, the rest of the other runs alone, and counts too.
   Rates once(bool out, bool back) {
     Event out_begin("out", true), out_end("out", true), back_begin("back", true), back_end("back", true);
     bench_.stream().record(out_begin);

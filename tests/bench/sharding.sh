@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Sharded units against the distributed optimizer (ZeRO-1) on GPUs: tokens per second and memory of whole steps, with
-# what `plan` forecasts of each, and a PyTorch FSDP2 trainer of the same model in the same call.
+# Sharded units compared with the distributed optimizer (ZeRO-1) on GPUs: tokens per second and memory of complete
+# steps, the forecast of `plan` for each, and a PyTorch FSDP2 trainer of the same model in the same call.
 #   tests/bench/sharding.sh [CASE ...]     cases: llama8b llama8b-lean qwen14b qwen32b (both with
 #                                          WAYS=optim_grads_params: they fit no other) qwen3; default: the first
 # Environment: APPS, the folder of the built programs (default build/cuda-release/apps); RANKS, one GPU each (default
 # 4); STEPS (default 10); WAYS, the strategies (default "optim optim_grads_params"); RATES, a file for the forecast
-# (default configs/rates/h200.toml); PEER, a PyTorch trainer that takes --fsdp 1, --model, --b, --t, --accum and prints
-# tokens/s; DEVICE (default cuda); ARGS, more flags for train and plan; TRACE=1, to trace the last step and say what of it
-# the compute streams had no op (op_sum.py).
+# (default configs/rates/h200.toml); PEER, a PyTorch trainer that accepts --fsdp 1, --model, --b, --t, --accum and
+# prints tokens/s; DEVICE (default cuda); ARGS, more flags for train and plan; TRACE=1, to trace the last step and print
+# the time in which the compute streams had no op (op_sum.py).
 # Tokens are random ids of a Zipf distribution. Prints medians of the steps after the third.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
