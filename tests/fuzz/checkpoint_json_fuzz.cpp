@@ -1,5 +1,5 @@
-// manifest.json and state.json. The first byte says which; where it is odd the text gets the hash that it should have,
-// so that what lies behind the check of it is reached.
+// manifest.json and state.json. The first byte selects one. If it is odd, the text gets its correct hash, so that code
+// after the check of the hash is reached.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -22,7 +22,7 @@ namespace {
 constexpr double kMostMilliseconds = 100;
 constexpr std::size_t kSmallForm = 4096;  // run_target.sh makes no longer ones without FORM=large
 
-std::size_t input_size = 0;  // of the one under way
+std::size_t input_size = 0;  // of the current input
 
 double processor_milliseconds() {
   timespec now{};
@@ -101,7 +101,7 @@ void ScratchFile::assign(std::string_view bytes) const {
     defect("the temporary file cannot be written");
 }
 
-// Repeats a piece of the input, from then on each time with other digits in one place of it, so that names differ.
+// Repeats a piece of the input; each later copy has other digits in one place of it, so that names differ.
 static std::size_t grow(std::uint8_t* data, std::size_t size, std::size_t max_size, std::minstd_rand& random) {
   constexpr std::size_t kDigits = 4;
   const std::size_t begin = random() % size, length = 1 + random() % std::min<std::size_t>(size - begin, 256);

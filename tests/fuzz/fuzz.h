@@ -1,6 +1,6 @@
-// What the targets share. A parser may refuse an input with an Error of the exit codes for bad input; any other
-// exception, a message of more than one line, and an input that takes more than 100 ms of processor time, and 1 ms for
-// each KiB of it, end the run, as do the sanitizers' findings, leaks, and more than 512 MiB (tests/fuzz/run.sh).
+// Shared code of the targets. A parser may reject an input with an Error of the exit codes for bad input. Any other
+// exception and a message of several lines end the run; so do 100 ms of processor time, plus 1 ms for each KiB. The
+// sanitizers' findings, leaks, and more than 512 MiB (tests/fuzz/run.sh) end the run too.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace megalith::fuzz {
 
-// Takes bytes off the front of an input.
+// Reads bytes off the front of an input.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size);
@@ -26,10 +26,10 @@ class Input {
 void expect_result_or_error(const std::function<void()>& parse, double milliseconds_per_kib = 1);
 [[noreturn]] void defect(std::string_view what);
 
-// A file of this process that parsers which want a path can open; its content is replaced at each call.
+// A file of this process that parsers which need a path can open; its content is replaced at each call.
 class ScratchFile {
  public:
-  explicit ScratchFile(const std::string& name);  // in a folder of its own, which is removed at the end of the process
+  explicit ScratchFile(const std::string& name);  // in a dedicated folder, which is removed at the end of the process
   const std::string& path() const { return path_; }
   void assign(std::string_view bytes) const;
 

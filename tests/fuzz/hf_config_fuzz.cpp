@@ -1,5 +1,5 @@
-// What transformers writes beside weights. An even first byte: config.json, its names of tensors, and the configuration
-// written again; an odd one: model.safetensors.index.json.
+// Files that transformers writes next to weights. An even first byte: config.json, its tensor names, and the
+// configuration written again; an odd one: model.safetensors.index.json.
 #include "core/hf/hf_config.h"
 
 #include "core/hf/hf_files.h"

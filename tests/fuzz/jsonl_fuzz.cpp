@@ -1,4 +1,4 @@
-// What prepare reads. The first byte says what: JSON lines, or text that lines or separators cut into documents.
+// Input of prepare. The first byte selects JSON lines, or text that lines or separators cut into documents.
 #include "core/data/document_reader.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (run.records[i - 1].iteration >= run.records[i].iteration) fuzz::defect("steps that do not ascend");
     }
     const std::string page = report_page({run, run});
-    // What the file says stays within the data's script element.
+    // The file's content stays within the data's script element.
     const std::size_t begin = page.find(kData) + kData.size(), end = page.find('<', begin);
     if (!page.ends_with("</html>\n") || page.compare(end, 9, "</script>") != 0) fuzz::defect("a page that is none");
     if (!nlohmann::json::accept(page.substr(begin, end - begin))) fuzz::defect("data that is no JSON");

@@ -1,7 +1,7 @@
-// Files of byte-level BPE. The first byte says which: vocab.json and merges.txt with a NUL between, tokenizer.json,
-// tiktoken's ranks, or, where its fifth bit is set, tokenizer_config.json; where its fourth bit is set, the vocabulary
-// gets the 256 tokens of one byte, so that what lies behind the check for them is reached. What is accepted encodes
-// some text, and gets it back.
+// Files of byte-level BPE. The first byte selects vocab.json and merges.txt with a NUL between, tokenizer.json,
+// tiktoken's ranks, or, if its fifth bit is set, tokenizer_config.json. If its fourth bit is set, the vocabulary gets
+// the 256 tokens of one byte, so that code after their check is reached. An accepted tokenizer encodes some text, and
+// decodes it to the same.
 #include <nlohmann/json.hpp>
 
 #include "core/base/text/utf8.h"
@@ -49,7 +49,7 @@ const std::string& base64_bytes() {
   return *lines;
 }
 
-// After the first '{' that `key` stands before.
+// Inserts after the first '{' that follows `key`.
 std::string with_bytes(std::string text, std::string_view key) {
   const std::size_t at = text.find('{', std::min(text.find(key), text.size()));
   if (at == std::string::npos) return text;
