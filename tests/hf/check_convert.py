@@ -175,7 +175,7 @@ def main():
         run(convert, "--to", "hf", "--load", folder / "native", "--save", folder / "back", "--max-shard-size",
             "5000" if number % 2 else "5000000")
         load = lambda name: model_class.from_pretrained(folder / name, dtype="auto", attn_implementation="eager").eval()
-        save_whole(model, folder / "original")  # loading it makes RoPE's frequencies anew, as it does for the other
+        save_whole(model, folder / "original")  # loading computes RoPE's frequencies again, as for the other
         original, back = load("original"), load("back")
         tokens = torch.randint(0, SIZE["vocab"], (3, SIZE["length"]))
         found = differences(original, back, tokens)

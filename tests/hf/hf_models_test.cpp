@@ -1,6 +1,6 @@
-// Models that transformers made, imported: logits, loss and every gradient of one step may be off from transformers in
-// fp64 by at most twice what transformers is off at the model's dtype. tests/hf/golden is always there; larger models
-// are made anew where ${PYTHON:-python3} has torch and transformers.
+// Imported models of transformers. The error of logits, loss and every gradient of one step against transformers in
+// fp64 is at most twice that of transformers at the model's dtype. tests/hf/golden is always there; larger models are
+// made if ${PYTHON:-python3} has torch and transformers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ double squared_distance(const auto& got, const std::vector<double>& want) {
   return sum;
 }
 
-// What make_models.py wrote beside a model.
+// Files that make_models.py wrote next to a model.
 struct Golden {
   std::string folder;
   HfTensors step = read_hf_tensors(folder, "step.safetensors");
@@ -119,7 +119,7 @@ TEST_P(HfModels, StepAgreesWithTransformers) {
 class HfFreshModels : public OnDevice<DeviceType> {};
 INSTANTIATE_TEST_SUITE_P(Devices, HfFreshModels, testing::ValuesIn(devices()), name_of_device_case);
 
-// One test for all, because making the models takes longer than running them.
+// One test for all, because making the models is slower than running them.
 TEST_P(HfFreshModels, StepAgreesWithTransformers) {
   if (const std::string reason = missing_transformers(); !reason.empty()) GTEST_SKIP() << reason;
   const TestFolder models;

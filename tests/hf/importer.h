@@ -1,5 +1,5 @@
-// Reads a model as transformers saves it (config.json, model.safetensors) into a model of core/model, by the names of
-// core/hf/hf_names.h: what is compared with transformers here is what convert converts.
+// Reads a model saved by transformers (config.json, model.safetensors) into a model of core/model, by the names of
+// core/hf/hf_names.h. The mapping under test is the one that convert uses.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ HfTensors read_hf_tensors(const std::string& folder, const std::string& file);
 // From FOLDER/config.json, resolved and valid.
 ModelConfig read_hf_config(const std::string& folder, std::int64_t seq_length);
 
-// Where rows of a logical tensor lie: `count` of them from `our_row` on are rows [first_row, ...) of a matrix of `rows`
+// Place of rows of a logical tensor: `count` of them from `our_row` on are rows [first_row, ...) of a matrix of `rows`
 // rows, one per output or token.
 struct HfPlace {
   std::string name;
-  std::vector<std::int64_t> shape;  // as it is stored
+  std::vector<std::int64_t> shape;  // stored shape
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t our_row = 0;
-  std::int64_t count = 0;   // our table may have more rows behind them, which are zeros
+  std::int64_t count = 0;   // our table may have more rows after them, which are zeros
   bool transposed = false;  // GPT-2's Conv1D stores [inputs, outputs]
 };
-using HfPlaces = std::vector<HfPlace>;  // of one logical tensor: several where experts are apart
+using HfPlaces = std::vector<HfPlace>;  // for one logical tensor: several if experts are split
 std::map<std::string, HfPlaces> hf_places(const ModelConfig& config, HfFusion fusion = {});  // by logical name
 
 // The values of a logical tensor of this shape, [rows, columns] or [rows]; zeros where it lies nowhere. Not rounded,

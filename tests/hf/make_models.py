@@ -34,7 +34,7 @@ SIZES = {
     "full": dict(hidden=256, heads=4, groups=2, ffn=320, vocab=500, positions=160, sequences=3, length=144, experts=8),
 }
 PROMPT = 5
-MARGIN = 0.1  # of logits, by which choices are clear: the same in any dtype
+MARGIN = 0.1  # between logits, so that choices are equal in any dtype
 
 
 def gpt2(s):

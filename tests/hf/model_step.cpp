@@ -24,7 +24,7 @@ class Run {
                    .labels = integers(test.labels)};
   }
 
-  // As for generation, but every token is a sequence's last to the head.
+  // Same as for generation, but the head treats every token as a sequence's last one.
   std::vector<double> logits() {
     Microbatch mb = microbatch_;
     mb.mode = Mode::kGenerate;

@@ -13,7 +13,7 @@ namespace megalith::test {
 struct ModelStep {
   std::vector<double> logits;  // [T, V], padding left out
   double loss = 0;             // mean over the tokens
-  // By logical name, in the logical tensor's shape: d loss / d weight.
+  // Gradients by logical name, in the logical tensor's shape: d loss / d weight.
   std::map<std::string, std::vector<float>> gradients;
   std::map<std::string, Shape> shapes;
 };

@@ -1,4 +1,4 @@
-// The example of CONTRIBUTING.md: an apps/own.cpp that hangs a ResidualAdapter behind the MLP or the experts of each
+// The example of CONTRIBUTING.md: an apps/own.cpp that adds a ResidualAdapter after the MLP or the experts of each
 // layer, with flags and a hook. The programs own_train, own_plan, own_generate and own_convert are built with it.
 #include "apps/config/own.h"
 

@@ -1,5 +1,5 @@
-// A layer, flags and a hook of a user's own (own.cpp) in training: the bits of the run that keeps all under offload,
-// recomputation and graphs, in layers of experts too, and the losses of one rank under every layout.
+// A user's layer, flags and hook (own.cpp) in training. Offload, recomputation and graphs give the bits of the run that
+// keeps everything, in layers of experts too. Every layout gives the losses of one rank.
 #include <gtest/gtest.h>
 
 #include "apps/flags/flags.h"

@@ -27,7 +27,7 @@ class OwnPrograms : public testing::Test {
                                 words("--device cpu --data-path text --train-iters 4 --lr 1e-2 --log-interval 1000") +
                                 flags);
   }
-  // Of the only checkpoint.
+  // State of the only checkpoint.
   std::string state(const std::string& save) const {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path(save))) {
       if (entry.path().filename() == "state.json")

@@ -8,7 +8,7 @@ namespace megalith {
 
 namespace {
 
-// This rank's rows of A: which they are of the whole tensor.
+// This rank's rows of A, with their place in the unsharded tensor.
 Parameter down_of(const ResidualAdapter::Spec& spec, const TensorSplit& split) {
   const std::int64_t rows = spec.rank / split.ranks;
   return {.parts = {{.name = spec.name + ".down.weight",
@@ -49,7 +49,7 @@ Tensor ResidualAdapter::forward(const Context& ctx, const Microbatch&, const Ten
   const std::int64_t tokens = rows_.whole_rows(x.size(0));
   const Tensor hidden = ctx.empty({tokens, down_.shape[0]}, x.dtype, "matmul");
   rows_.use_rows(ctx, x, name_ + " input",
-                 read_rows(ctx, {.b = down_.weight, .c = hidden, .transpose_b = true}));  // of all ranks' rows
+                 read_rows(ctx, {.b = down_.weight, .c = hidden, .transpose_b = true}));  // sum over all ranks' rows
   const Tensor output = activated(ctx, hidden);
   stash.keep(kInput, SlotKind::kOwn, x);
   if (pins_input_) stash.never_offload(kInput);

@@ -1,7 +1,7 @@
-// A bottleneck on the residual stream, y = x + gelu(x A^T) B^T; Houlsby et al. 2019, arXiv:1902.00751, section 2.
-// The example of CONTRIBUTING.md for weights that are split over tensor-parallel ranks: rank r of P has rows r R / P to
-// (r + 1) R / P of A, [R, H], and the same columns of B, [H, R].
-// T tokens of all ranks, H hidden size, R width of the bottleneck.
+// A bottleneck on the residual stream, y = x + gelu(x A^T) B^T; Houlsby et al. 2019, arXiv:1902.00751, section 2. The
+// example of CONTRIBUTING.md for weights that are split over tensor-parallel ranks. Rank r of P has rows r R / P to (r
+// + 1) R / P of A, [R, H], and the same columns of B, [H, R]. T tokens of all ranks, H hidden size, R width of the
+// bottleneck.
 #pragma once
 
 #include <string>

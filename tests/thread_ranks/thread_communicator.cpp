@@ -21,7 +21,7 @@ void copy(const Tensor& from, const Tensor& to) {
   if (from.data != to.data && from.bytes() > 0) std::memcpy(to.data, from.data, from.bytes());
 }
 
-// The part of `whole` that belongs to `rank` when it is divided among `size` as evenly as possible.
+// Part of `whole` that belongs to `rank` when it is divided among `size` as evenly as possible.
 Tensor slice_of(const Tensor& whole, int rank, int size) {
   const std::int64_t begin = whole.numel() * rank / size;
   return whole.slice(0, begin, whole.numel() * (rank + 1) / size - begin);
@@ -80,7 +80,7 @@ class ThreadCommunicator final : public Communicator {
   void run(const Collective& collective) override {
     std::visit(
         [this]<class Op>(const Op& op) {
-          if constexpr (!SharedCollective<Op>) exchange(op);  // which checked() refuses
+          if constexpr (!SharedCollective<Op>) exchange(op);  // rejected by checked()
         },
         collective);
   }

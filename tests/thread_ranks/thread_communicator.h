@@ -25,9 +25,8 @@ class ThreadWorld {
   // The world group as seen by `rank`; call it once per rank. It may outlive this object.
   std::unique_ptr<Communicator> communicator(int rank);
 
-  // Runs body on one thread per rank. When a body throws, the world is aborted, so that its peers end too, and after
-  // all threads ended the error that came first is rethrown. A body that has streams declares an AbortOnUnwind after
-  // them.
+  // Runs body on one thread per rank. If a body throws, the world is aborted, so that its peers end too. After all
+  // threads ended, the first error is rethrown. A body that has streams declares an AbortOnUnwind after them.
   void run(const std::function<void(Communicator& world)>& body);
 
  private:

@@ -1,5 +1,5 @@
-// Where the threads of a group meet: each collective is announced by all ranks, compared, and carried out by each rank
-// reading what its peers announced.
+// Meeting point of the threads of a group. All ranks announce each collective; the calls are compared, and each rank
+// reads the announced buffers of its peers.
 #pragma once
 
 #include <chrono>
@@ -52,13 +52,13 @@ class ThreadSignal {
   ThreadWorldState& world_;
 };
 
-// What a rank announces. Pointers stay valid until the last barrier of the call.
+// Announcement of a rank. Pointers stay valid until the last barrier of the call.
 struct ThreadCall {
   const char* name = "";
   int argument = -1;                                   // the reduction or root, equal on all ranks
   std::optional<DType> dtype;                          // none: a call of the host
   std::int64_t numel = 0;                              // equal on all ranks
-  const Tensor* buffer = nullptr;                      // what peers read
+  const Tensor* buffer = nullptr;                      // read by peers
   const std::vector<std::int64_t>* in_rows = nullptr;  // all_to_all_v only
   const std::vector<std::int64_t>* out_rows = nullptr;
   const ExchangeRows* rows = nullptr;  // exchange_rows only
@@ -72,9 +72,9 @@ class ThreadRendezvous {
  public:
   ThreadRendezvous(ThreadWorldState& world, std::string group, int size);
 
-  // Waits until all ranks announced a call. Throws on every rank if the calls differ, and if the world was or is
-  // aborted, or the time is over, before the last rank came. After it returned the peers may read what was announced,
-  // so the call must go on to its last meet() without throwing.
+  // Waits until all ranks announced a call. Throws on every rank if the calls differ, if the world was or is aborted,
+  // or if the last rank is late. After a return the peers may read the announced data. The call must then continue to
+  // its last meet() without throwing.
   void begin(int rank, const ThreadCall& call);
   // A further barrier of the call: always completes, because no rank leaves a call that began.
   void meet();
@@ -112,7 +112,7 @@ struct ThreadGroup {
   ThreadRendezvous host;                               // the control plane
   std::vector<ThreadChannel> channels;                 // [from * size + to]
   ThreadSignal channel_signal;                         // a channel's state changed
-  std::vector<std::shared_ptr<ThreadGroup>> children;  // while a split is under way: [rank of its first member]
+  std::vector<std::shared_ptr<ThreadGroup>> children;  // during a split: [rank of its first member]
 
   ThreadChannel& channel(int from, int to) { return channels[static_cast<std::size_t>(from * size + to)]; }
 };
