@@ -26,7 +26,7 @@ TEST(EditDistance, TakesTheFirstOfTheNearestBelowTheLimit) {
   EXPECT_EQ(nearest_name("saev", names), &names[2]);
   EXPECT_EQ(nearest_name("seee", names, 2), &names[1]);
   EXPECT_EQ(nearest_name("seee", names, 1), nullptr);
-  EXPECT_EQ(nearest_name("", names), &names[1]);  // as far as from save and seek
+  EXPECT_EQ(nearest_name("", names), &names[1]);  // at the same distance from save and seek
   EXPECT_EQ(nearest_name("seed", {}), nullptr);
 }
 

@@ -160,7 +160,7 @@ TEST(CheckpointFile, LooksAtWhatAPathNames) {
   EXPECT_ERROR(ExitCode::kFileIo, "(ENAMETOOLONG)", look_at(std::string(5000, 'x')));
 }
 
-// Opening either end of a named pipe waits for the other one: nothing that a path names may make the program wait so.
+// Opening either end of a named pipe waits for the other one: no path may make the program wait like that.
 TEST(CheckpointFile, HangsOnNoPipeThatAPathNames) {
   const TestFolder folder;
   const std::string pipe = folder.path("pipe");
@@ -208,7 +208,7 @@ TEST(CheckpointFile, ASmallFileIsReadToItsLimitAlone) {
   write_bytes(path, "12345");
   EXPECT_EQ(read_whole_file(path, 5), "12345");
   EXPECT_ERROR(ExitCode::kFormat, path + ": expected at most 4 bytes, got 5; check the path", read_whole_file(path, 4));
-  fs::resize_file(path, std::uint64_t{12} << 30);  // a hole: it takes no disk
+  fs::resize_file(path, std::uint64_t{12} << 30);  // a hole: it uses no disk space
   for (const auto read : {read_whole_file, read_file_or_pipe})
     EXPECT_ERROR(ExitCode::kFormat, "expected at most 100 bytes, got 12884901888", read(path, 100));
   EXPECT_ERROR(ExitCode::kFileIo, folder.path() + ": a directory, not a regular file",
@@ -245,7 +245,7 @@ TEST(CheckpointFile, AFileBelowFoldersMayBeALinkWithinThem) {
                read("../in-too/file"));
   for (const char* target : {"/etc/passwd", "/proc/self/environ", "/proc/self/cmdline"})
     EXPECT_ERROR(ExitCode::kFileIo, "outside of its folder", read(target));
-  fs::create_directory_symlink(folder.path("in-too"), folder.path("in/out"));  // a folder on the way
+  fs::create_directory_symlink(folder.path("in-too"), folder.path("in/out"));  // a folder within the path
   EXPECT_ERROR(ExitCode::kFileIo, "outside of its folder", read_file_below(folder.path("in/out/file"), roots, 100));
   fs::create_directory_symlink(folder.path("in"), folder.path("same"));  // the folder itself may be a link
   EXPECT_EQ(read_file_below(folder.path("same/file"), std::vector{folder.path("same")}, 100), "in/file");

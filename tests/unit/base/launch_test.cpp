@@ -17,7 +17,7 @@ Environment environment_of(const Variables& variables) {
   };
 }
 
-// "RANK of RANKS, SIGN" as a program of one process and as train take it; "alone".
+// "RANK of RANKS, SIGN" as seen by a program of one process and by train; "alone".
 std::string seen(const Variables& variables, LaunchSigns signs) {
   const Launch launch = launch_of(signs, environment_of(variables));
   if (launch.ranks == 1) return "alone";

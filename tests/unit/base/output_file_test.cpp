@@ -1,4 +1,4 @@
-// Files that appear when they are complete: what is synced when, names that nobody can foresee, leftovers.
+// Files that appear when they are complete: order of syncs, unpredictable names, leftovers.
 #include "core/base/files/output_file.h"
 
 #include <gtest/gtest.h>
@@ -21,11 +21,11 @@
 namespace {
 
 std::mutex mutex;
-std::vector<std::string>* synced = nullptr;  // while a test looks: what fsync was called for, as it was called then
+std::vector<std::string>* synced = nullptr;  // while a test watches: synced files
 
 }  // namespace
 
-// In place of the system's, which it calls.
+// Replaces the system's fsync, which it calls.
 extern "C" int fsync(int fd) {
   const std::lock_guard lock(mutex);
   if (synced != nullptr) synced->push_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)));
@@ -93,7 +93,7 @@ TEST(OutputFile, ItsTemporaryNameIsItsOwn) {
   const TestFolder folder;
   const OutputFile one(folder.path("out"), "report.output"), two(folder.path("out"), "report.output");
   const std::vector<std::string> names = names_in(folder.path());
-  ASSERT_EQ(names.size(), 2u);  // neither takes the other's for a leftover
+  ASSERT_EQ(names.size(), 2u);  // neither counts the other as a leftover
   for (const std::string& name : names) {
     EXPECT_TRUE(name.starts_with("out.tmp-")) << name;
     EXPECT_EQ(name.size(), std::string("out.tmp-").size() + 16) << name;
@@ -113,7 +113,7 @@ TEST(OutputFile, ATemporaryFileTakesNoNameThatIsThere) {
   EXPECT_FALSE(fs::exists(folder.path("nowhere")));
 }
 
-// As root a rename or a removal also takes a device.
+// Root could also rename or remove a device.
 TEST(OutputFile, OnlyRegularFilesAreReplacedOrRemoved) {
   const TestFolder folder;
   const std::string path = folder.path("out");
@@ -203,7 +203,7 @@ TEST(OutputFile, AKilledWriterLeavesNothingForLong) {
   EXPECT_EQ(read_bytes(folder.path("out")), "whole");
 }
 
-// Where there are no locks nothing is taken for a leftover, and where cleaning fails the file is written all the same.
+// Without locks no file counts as a leftover; if cleaning fails the file is still written.
 TEST(OutputFile, IsWrittenAlsoWhereLeftoversCannotBeLookedAt) {
   for (const char* fault : {"leftovers.open:1+:eio", "leftovers.list:1+:eio", "leftovers.lock:1+:eio",
                             "leftovers.lock:1+:enolck", "leftovers.remove:1+:eio"}) {

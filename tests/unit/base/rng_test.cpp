@@ -52,7 +52,7 @@ TEST(Rng, AnySliceGivesTheSameNumbers) {
   EXPECT_NE(whole, normals(103, {.seed = 7, .name_hash = hash_name("v")}));
 }
 
-// Against Box-Muller by the C library in fp64: at most one rounding apart.
+// Compared with Box-Muller by the C library in fp64: at most one rounding of difference.
 TEST(Rng, NormalsAreBoxMullerOfPhilox) {
   const std::uint64_t name = hash_name("layer");
   const std::vector<float> got = normals(40000, {.seed = 3, .name_hash = name});

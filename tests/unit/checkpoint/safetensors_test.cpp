@@ -269,7 +269,7 @@ TEST(Safetensors, RefusesWrongHeaderLengths) {
   EXPECT_ERROR(ExitCode::kFormat, "a header of 3 bytes is announced", read(bytes_of_header("{}", 3)));
   EXPECT_ERROR(ExitCode::kFormat, "is announced", read(bytes_of_header("{}", ~std::uint64_t{0})));
   EXPECT_ERROR(ExitCode::kFormat, "is announced", read(bytes_of_header("{}", std::uint64_t{1} << 63)));
-  // A sparse file that is long enough for the header it announces, so that only the limit can refuse it.
+  // A sparse file that is long enough for the header it announces, so that only the limit can reject it.
   write_bytes(folder.path("f"), bytes_of_header("{}", kMaxSafetensorsHeader + 1));
   std::filesystem::resize_file(folder.path("f"), kMaxSafetensorsHeader + 100);
   EXPECT_ERROR(ExitCode::kFormat, "allowed are 100000000", read_safetensors_header(root.open_file("f")));

@@ -13,7 +13,7 @@
 namespace megalith {
 namespace {
 
-// Offsets in the flattened tensor of the slice's elements, in the slice's own order: by the definition, one by one.
+// Offsets in the flattened tensor of the slice's elements, in the slice's order: by the definition, one by one.
 std::vector<std::int64_t> elements(const Shape& shape, const Slice& slice) {
   std::vector<std::int64_t> result;
   for (std::int64_t flat = 0; flat < shape.numel(); ++flat) {
@@ -38,7 +38,7 @@ Slice random_slice(const Shape& shape, std::mt19937& random) {
   const auto pick = [&](std::int64_t extent) {
     std::uniform_int_distribution<std::int64_t> at(0, extent);
     std::int64_t a = at(random), b = at(random);
-    if (random() % 3 == 0) a = 0, b = extent;  // whole dims make long runs
+    if (random() % 3 == 0) a = 0, b = extent;  // full dims make long runs
     return std::pair(std::min(a, b), std::max(a, b));
   };
   if (random() % 3 == 0) {
@@ -145,7 +145,7 @@ TEST(Slice, CoverMustBeExact) {
   EXPECT_EQ(cover_problem({0, 5}, std::vector<Slice>{Slice::whole({0, 5})}), "");
 }
 
-// Cuts `whole` at random; what is one run of the flattened tensor may become a range.
+// Cuts `whole` at random; one run of the flattened tensor may become a range.
 std::vector<Slice> random_partition(const Shape& shape, std::mt19937& random) {
   std::vector<Slice> parts = {Slice::whole(shape)};
   for (int cuts = static_cast<int>(random() % 8); cuts > 0; --cuts) {
@@ -195,7 +195,7 @@ TEST(Slice, CoverMatchesElementByElementCount) {
   EXPECT_GT(wrong, 1000);
 }
 
-// Element by element each of these would take years.
+// Processing each of these by element would last years.
 TEST(Slice, CoverTakesNoLongerForLargeTensors) {
   constexpr std::int64_t kRows = std::int64_t{1} << 40;
   const Shape shape = {kRows, 4};

@@ -1,5 +1,5 @@
-// Texts and vocabularies made to take time or memory: what is found is what a plain search finds, and time and memory
-// stay within what the text's length explains.
+// Texts and vocabularies made to use much time or memory. Results equal those of a plain search; time and memory stay
+// within bounds for the text's length.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -40,7 +40,7 @@ std::string random_text(std::mt19937& random, std::size_t bytes, std::string_vie
   return text;
 }
 
-// What is between tokens in brackets, and the ids.
+// Text between tokens in brackets, and the ids.
 std::string cut(const AddedTokenFinder& finder, std::string_view text) {
   std::string all;
   finder.cut(
@@ -106,8 +106,8 @@ TEST(AddedTokens, AreFoundAcrossBlocks) {
   EXPECT_EQ(cut(finder, ""), "");
 }
 
-// A look-up of each length at each place would be 2.6e8 of them; a search that goes on behind each short token for a
-// long one, 1e8 steps of an automaton.
+// A look-up of each length at each place would be 2.6e8 of them. A search that continues after each short token for a
+// long one would be 1e8 steps of an automaton.
 TEST(AddedTokens, AThousandTakeNoLongerThanOne) {
   AddedTokenList tokens = {{"a", 0}};
   for (std::int32_t length = 1; length < 1000; ++length)
@@ -166,8 +166,7 @@ BpeVocabulary random_vocabulary(std::mt19937& random, int merges, bool equal_ran
   return vocabulary;
 }
 
-// As the definition says it: of all neighbours that are a merge the one of the lowest rank, the leftmost, until none
-// is.
+// Follows the definition: merges the neighbors of the lowest rank, the leftmost ones first, until no merge is left.
 Ids merge_plainly(const BpeVocabulary& vocabulary, std::string_view word) {
   std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> merges;  // rank, merged
   for (const auto& merge : vocabulary.merges) merges[{merge.left, merge.right}] = {merge.rank, merge.merged};
@@ -226,7 +225,7 @@ TEST(BpeLongWordsDeathTest, TakeNoMoreThan32BytesAByte) {
   EXPECT_EXIT(encode(), testing::ExitedWithCode(0), "");
 }
 
-// A scanner or normaliser that looks at its text again and again takes 4e9 steps for one of these.
+// A scanner or normalizer that reads its text repeatedly has 4e9 steps for one of these.
 TEST(BpeTexts, OfAnyKindTakeTheTimeOfTheirLength) {
   const std::string folder = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
   const std::vector<std::string> parts = {

@@ -91,7 +91,7 @@ TEST(Bpe, LongWordsTakeNoLonger) {
   const Tokenizer tokenizer = make_tokenizer(gpt2_files());
   std::string text;
   for (int i = 0; i < 200000; ++i) text += "the"[i * 7 % 3];
-  const Ids ids = encode(tokenizer, text);  // would take minutes if it were quadratic
+  const Ids ids = encode(tokenizer, text);  // would last minutes if it were quadratic
   EXPECT_EQ(tokenizer.decode(ids), text);
   EXPECT_LT(ids.size(), text.size());
 }
@@ -159,7 +159,7 @@ TEST(Bpe, FlagsBelongToTheirType) {
   EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { make_tokenizer(missing); }), HasSubstr("/nonexistent/merges.txt"));
 }
 
-// tokenizer.json of the golden gpt2 after `change`; the message of its refusal, which names the file first.
+// tokenizer.json of the golden gpt2 after `change`; returns the rejection message, which begins with the file.
 std::string refused_json(const std::function<void(Json&)>& change) {
   Json json = Json::parse(read_bytes(kFolder + "gpt2.json"));
   change(json);

@@ -31,7 +31,7 @@ class ChangedFiles : public testing::Test {
     dataset_.sample(k, tokens);
     return tokens;
   }
-  // What each sample and the check of all files say.
+  // Message of each sample and of the check of all files.
   std::string refused() {
     const std::string message = error_of(ExitCode::kFormat, [&] { dataset_.check_unchanged(); });
     for (std::int64_t k = 0; k < 30; ++k) EXPECT_EQ(error_of(ExitCode::kFormat, [&] { sample(k); }), message);
@@ -53,7 +53,7 @@ TEST_F(ChangedFiles, AnIndexThatIsOverwrittenInPlace) {
                                         HasSubstr("go on from the last checkpoint")));
 }
 
-// Without bounds of its own, reading would run past the last document.
+// Without separate bounds, reading would run past the last document.
 TEST_F(ChangedFiles, AnIndexOfEmptySequences) {
   overwrite("d.idx", 34, std::string(4 * 40, '\0'));
   EXPECT_THAT(refused(), HasSubstr("d.idx: "));

@@ -1,4 +1,4 @@
-// What the tests of this folder share: data sets of the golden files' pattern.
+// Shared code of the tests of this folder: data sets of the golden files' pattern.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -88,7 +88,7 @@ TEST_F(DatasetTest, SplitWithoutDocuments) {
   EXPECT_THAT(error(), testing::AllOf(HasSubstr("--split"), HasSubstr("validation share")));
 }
 
-// Training and validation share out all tokens, each once, whether the cut is in a document or between two.
+// Training and validation split all tokens, each once, whether the cut is in a document or between two.
 TEST_F(DatasetTest, ValidationTakesTheTailWhereNoDocumentFallsToIt) {
   struct Case {
     std::vector<std::int32_t> documents;  // tokens of each
@@ -98,7 +98,7 @@ TEST_F(DatasetTest, ValidationTakesTheTailWhereNoDocumentFallsToIt) {
   const std::vector<Case> cases = {{{200}, "969,30,1", 191},  // 3 % would be 6 tokens: one sample of 9
                                    {{1000}, "90,10,0", 900},
                                    {{500, 500}, "80,20,0", 800},
-                                   {{900, 80, 20}, "90,10,0", 900},  // whole documents
+                                   {{900, 80, 20}, "90,10,0", 900},  // full documents
                                    {{0, 850, 0, 100, 0, 50, 0, 0}, "95,5", 950},
                                    {{18}, "60,40", 9}};  // training has a sample too
   for (const auto& [documents, split, first] : cases) {

@@ -1,4 +1,4 @@
-// PREFIX.tokenizer: what a dataset records of its tokenizer, and what becomes of data of another one.
+// PREFIX.tokenizer: a dataset's record of its tokenizer, and the handling of data of another one.
 #include "core/base/files/fault.h"
 #include "core/data/dataset.h"
 #include "tests/support/matchers.h"

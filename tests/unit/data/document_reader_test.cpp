@@ -38,7 +38,7 @@ TEST_F(DocumentReader, WholeTextFile) {
   EXPECT_THAT(documents("x.txt", ""), ElementsAre());
 }
 
-// By what it holds, whatever it is called, and by its name, whatever it holds.
+// Rejected by content under any name, and by name with any content.
 TEST_F(DocumentReader, PackedFilesAndTablesAreRefused) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"gz", "\x1f\x8b\x08rest", "gzip data"},
@@ -144,7 +144,7 @@ TEST_F(DocumentReader, SizesAndKindsOfFiles) {
   };
   for (const char* name : {"x.jsonl", "x.txt"}) {
     write_bytes(folder_ / name, "");
-    std::filesystem::resize_file(folder_ / name, std::uint64_t{12} << 30);  // a hole: it takes no disk
+    std::filesystem::resize_file(folder_ / name, std::uint64_t{12} << 30);  // a hole: it uses no disk space
   }
   EXPECT_THAT(refused(ExitCode::kFormat, "x.jsonl"), HasSubstr("x.jsonl:1: expected a JSON object of at most 64 MiB"));
   EXPECT_THAT(
@@ -187,7 +187,7 @@ TEST_F(DocumentReader, SkipsSoManyBadLinesOfAllFiles) {
               testing::AllOf(HasSubstr("b.jsonl:4: expected a JSON object"),
                              HasSubstr("; --max-bad-lines 3 were skipped before, the first: "),
                              HasSubstr("a.jsonl:2: expected")));
-  BadLines two(2);  // a text that cannot be taken is a bad line too, and named by its line
+  BadLines two(2);  // an unusable text is a bad line too, and reported by its line
   EXPECT_THAT(error_of(ExitCode::kFormat, [&] { read(two); }),
               HasSubstr("b.jsonl:3: text: expected a digit, got more"));
   BadLines none;

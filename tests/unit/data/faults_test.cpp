@@ -36,7 +36,7 @@ class DatasetFaults : public testing::Test {
       return false;
     }
   }
-  // What `work` throws, which must be an Error of a file if `kind` is a failure, and nothing if it is none.
+  // Exception of `work`: an Error of a file if `kind` is a failure, otherwise none.
   template <class Work>
   static void expect(const std::string& where, const std::string& kind, Work work) {
     const bool fails = kind == "eio" || kind == "enospc";

@@ -1,5 +1,5 @@
-// A power loss at any operation of prepare's commit, with any of the unsynced changes lost: what is on the disk opens
-// as the old dataset or the new one, or does not open, and never as the tokens of one under the index of the other.
+// A power loss at any operation of prepare's commit, with any of the unsynced changes lost. The disk's content opens as
+// the old dataset or the new one, or does not open. Tokens of one never open with the index of the other.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,7 +20,7 @@ void write(const std::string& prefix, std::int32_t token, int documents, const F
   writer.commit();
 }
 
-// "old", "new", "none", or what else there is.
+// "old", "new", "none", or any other state.
 std::string state_of(const std::string& prefix) {
   if (!fs::exists(prefix + ".idx")) return "none";
   const IndexedDataset data = IndexedDataset::open(prefix);

@@ -1,4 +1,4 @@
-// The program prepare with byte-level BPE out of files: what it writes, what inspect shows, what it refuses.
+// The program prepare with byte-level BPE files: its output, the view of inspect, and rejected inputs.
 #include <fmt/format.h>
 #include <sys/wait.h>
 
@@ -22,7 +22,7 @@ const Words kTiktoken = {"--tokenizer-type",         "TikTokenizer",       "--to
 
 class PrepareBpe : public testing::Test {
  protected:
-  // Exit code; what it printed is in `out` and `err` of the folder.
+  // Exit code; its output is in `out` and `err` of the folder.
   int run(Words arguments, const Words& more) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::string command = MEGALITH_BIN_DIR "/prepare";

@@ -231,7 +231,7 @@ TEST_F(Prepare, MakesItsFolder) {
   EXPECT_EQ(IndexedDataset::open(folder_ / "new/folder/d").num_tokens(), 4);
 }
 
-// Before the first of them is read, and before anything is written.
+// Rejected ahead of any read or write.
 TEST_F(Prepare, RefusesPackedInputsByName) {
   write_bytes(folder_ / "a.jsonl", "{\"text\": \n");
   write_bytes(folder_ / "b.jsonl.gz", "\x1f\x8b\x08 and so on");

@@ -1,4 +1,4 @@
-// Folders as Hugging Face transformers keep a tokenizer in, and what may stand in them.
+// Folders in which Hugging Face transformers keep a tokenizer, and their possible files.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -76,7 +76,7 @@ TEST_F(TokenizerFolder, TheConfigNamesTheEndWhereTheVocabularyHasNoUsualName) {
   EXPECT_THAT(refused(ExitCode::kUsage, folder_.path()), testing::Not(HasSubstr("nowhere")));
 }
 
-// As before there was a tokenizer_config.json to read: checkpoints keep their identity.
+// As in versions without tokenizer_config.json: checkpoints keep their identity.
 TEST_F(TokenizerFolder, AUsualNameComesBeforeTheConfigs) {
   write_tokenizer(folder_.path(), "<|endoftext|>");
   const std::string identity = read(folder_.path()).identity();
@@ -104,7 +104,7 @@ TEST_F(TokenizerFolder, SizesAreLookedAtBeforeFilesAreRead) {
   write_tokenizer(folder_.path(), "<|endoftext|>");
   write_config("{}");
   for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
-    fs::resize_file(folder_ / name, std::uint64_t{12} << 30);  // a hole: it takes no disk
+    fs::resize_file(folder_ / name, std::uint64_t{12} << 30);  // a hole: it uses no disk space
     for (const std::string& model : {folder_.path(), folder_ / "tokenizer.json"})
       EXPECT_THAT(refused(ExitCode::kFormat, model),
                   HasSubstr((folder_ / name) + ": expected at most 67108864 bytes, got 12884901888"));

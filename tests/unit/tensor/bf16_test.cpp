@@ -12,8 +12,8 @@ namespace {
 
 float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// The nearest of the two neighbours, compared in fp64, ties to the even one; beyond the largest, half a step more is
-// still the largest. Shares nothing with the integer trick under test.
+// The nearest of the two neighbors, compared in fp64, ties to the even one; beyond the largest, half a step more is
+// still the largest. Shares no code with the integer trick under test.
 std::uint16_t reference(float x) {
   const auto below = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);  // towards zero
   if (std::isinf(x)) return below;
