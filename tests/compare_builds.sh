@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Whether two builds compute the same: runs of every parallelism, schedule, model family and way to recompute, with the
-# programs of each, compared bit for bit: losses and gradient norms of all steps, and every tensor of the checkpoint
-# after the last (weights, main parameters, moments) by hash. Then AFTER goes on from the checkpoint of BEFORE's third
-# step, and must end where BEFORE did.
+# Compares two builds bitwise by runs of every parallelism, schedule, model family and recomputation, with the programs
+# of each. It compares losses and gradient norms of all steps, and by hash every tensor of the last checkpoint (weights,
+# main parameters, moments). AFTER then resumes from the checkpoint of BEFORE's third step, and its end must equal
+# BEFORE's.
 #   tests/compare_builds.sh BEFORE AFTER     folders of programs, such as build/cpu-release/apps
-# Environment: DEVICE (cpu), RUNS, the names of those to run (all), FLAGS, more flags for each run.
+# Environment: DEVICE (cpu), RUNS, the runs to compare (all), FLAGS, more flags for each run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 before=$(readlink -f "${1:?the programs before}") after=$(readlink -f "${2:?the programs after}")

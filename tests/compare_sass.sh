@@ -2,7 +2,7 @@
 # Compares the machine code of the kernels of two builds: SASS as text with its encoding, registers, stack and shared
 # memory of each kernel. Names are demangled; file names, hashes of anonymous namespaces and debug lines do not count.
 #   tests/compare_sass.sh BEFORE AFTER [SED]    each a file (object, program) or a folder with objects of .cu files
-# Kernels are paired by name, wherever their file is; SED is a script for sed that renames those of BEFORE, such as
+# Kernels are paired by name, in any file; SED is a script for sed that renames those of BEFORE, such as
 # 's/OldTraits/NewTraits/'. Kernels left over on both sides with equal code count as renamed. Exit code 1: a kernel
 # differs, or is on one side only. Needs c++filt, cuobjdump and nvdisasm, by PATH or in CUDA_HOME/bin.
 set -uo pipefail

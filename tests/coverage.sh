@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# How much of the code the unit tests reach, by clang's source-based coverage: builds the CPU tree with clang, runs the
-# unit tests, and fails where tests/coverage_report.py finds less than it asks for. Called by tests/soak.sh; needs
+# Measures the coverage of the unit tests by clang's source-based coverage. It builds the CPU tree with clang, runs the
+# unit tests, and fails if tests/coverage_report.py finds less than required. Called by tests/soak.sh; needs
 # apps/install_dependencies.sh --soak.
-#   tests/coverage.sh [TEST...]     all programs of unit tests unless some are named, such as unit_base
-# Environment: JOBS, how many compilers run at once; CLANG, the version (default 16). The report is in
+#   tests/coverage.sh [TEST...]     default: all programs of unit tests; TEST is one, such as unit_base
+# Environment: JOBS, the number of compilers at once; CLANG, the version (default 16). The report is in
 # build/coverage/report, a page for each file in build/coverage/html.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ for tool in clang++ llvm-profdata llvm-cov; do
   command -v "$tool-$version" >/dev/null ||
     { echo "coverage: expected $tool-$version, found none; run apps/install_dependencies.sh --soak" >&2; exit 1; }
 done
-# What mpirun asks for in containers and on small machines.
+# Settings that mpirun requires in containers and on small machines.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 
 mkdir -p "$build"

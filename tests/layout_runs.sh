@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Trains one small model under mpirun in every kind of layout that RANKS ranks can have, and compares every loss with the
-# run of one rank; schedules of one layout, and strategies that add alike, must agree bit for bit. Prints a line a run;
-# fails if one differs.
+# Trains one small model under mpirun in every kind of layout that RANKS ranks can have, and compares every loss with
+# the run of one rank. Schedules of one layout, and strategies with the same order of sums, must agree bitwise. Prints a
+# line per run; fails if one differs.
 #   tests/layout_runs.sh [RANKS]      default 2; 4 or 8 add layouts of two and three axes
 # Environment: APPS, the folder of the built programs (default build/cpu-release/apps); DEVICE (default cpu); STEPS
-# (default 20); BF16=1, bfloat16 in place of fp32; TOLERANCE, the largest relative difference of a loss (default 1e-5,
-# with BF16 2e-3); ONLY, a regular expression of the names of runs; ARGS, more flags for train; EXPERTS, so many in each
-# layer (a multiple of RANKS), which adds the layouts of ranks that share them out; GRAPHS, modules of
-# --cuda-graph-modules: each layout runs once more with graphs of them, and must give the bits of its eager run.
+# (default 20); BF16=1, bfloat16 instead of fp32; TOLERANCE, the largest relative difference of a loss (default 1e-5,
+# with BF16 2e-3); ONLY, a regular expression of runs; ARGS, more flags for train; EXPERTS, the number in each layer (a
+# multiple of RANKS), which adds the layouts of ranks that shard them; GRAPHS, modules of --cuda-graph-modules: each
+# layout runs once more with graphs of them, and must give the bits of its eager run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ranks=${1:-2} device=${DEVICE:-cpu} steps=${STEPS:-20} apps=${APPS:-build/cpu-release/apps}
@@ -68,7 +68,7 @@ check() {
     failed=1
   fi
   [ -n "${GRAPHS:-}" ] || return 0
-  # A layer that is recomputed whole is one segment.
+  # A fully recomputed layer is one segment.
   [[ $GRAPHS == *layer* || "$* ${ARGS:-}" != *"--recompute-granularity full"* ]] || return 0
   # shellcheck disable=SC2086
   if run "${name}_graphs" "$ranks" "$@" --cuda-graph-impl local --cuda-graph-modules $GRAPHS; then
@@ -82,7 +82,7 @@ check() {
 run one 1 || exit 1
 if [ "$ranks" -gt 1 ]; then
   check dp - --overlap-grad-reduce
-  whole=dp  # NCCL adds the parts of more than two ranks in orders of its own
+  whole=dp  # for more than two ranks, NCCL adds the parts in other orders
   [ "$device" = cpu ] || [ "$ranks" -eq 2 ] || whole=-
   check dp_zero1 $whole $zero
   check dp_optim_grads - --data-parallel-sharding-strategy optim_grads

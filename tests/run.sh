@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs tests; ends with how many passed, and with a status.
-#   tests/run.sh                     the quick tier, what CI runs: each test in the build where it can fail. Release (with
-#                                    CUDA where nvcc, cuDNN and NCCL are), ASAN+UBSAN with a few fuzz inputs, TSAN
+# Installs missing packages, builds, and runs tests; ends with the number of passed ones, and with a status.
+#   tests/run.sh                     the quick tier, as in CI: each test in the build where it can fail. Release (with
+#                                    CUDA if nvcc, cuDNN and NCCL exist), ASAN+UBSAN with a few fuzz inputs, TSAN
 #   tests/run.sh --full              the full tier: every test in every build that it suits, 50,000 fuzz inputs a target
 #   tests/run.sh --preset cpu-tsan   the full tier's tests of one preset (repeatable)
 #   tests/run.sh --filter PATTERN    only the GoogleTest cases that match, such as '*LowRank*'
-# Environment: JOBS, how many compilers run at once (default: the number of cores), and half as many tests more.
+# Environment: JOBS, the number of compilers at once (default: the number of cores); 1.5 times as many tests run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
 done
 jobs=${JOBS:-$(nproc)}
 
-# What mpirun asks for in containers and on small machines.
+# Settings that mpirun requires in containers and on small machines.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash OMPI_MCA_rmaps_base_oversubscribe=1
 
 stages=()
@@ -81,7 +81,7 @@ run_suite() {
   done
   local only=() status=0
   [ -z "${GTEST_FILTER:-}" ] || only=(-L '^(unit|threads|distributed|style)$' -R '\.[0-9]+$')
-  # Programs that start others sleep half of the time. Those with time limits of their own count as two.
+  # Programs that start others sleep half of the time. Those with time limits count as two.
   ctest --test-dir "$suite" -j $((jobs + jobs / 2)) --output-on-failure --no-tests=error "${only[@]}" >"$suite/ctest.log" 2>&1 || status=$?
   grep -vE '^( *Start |Test project )' "$suite/ctest.log"
   return $status
@@ -97,7 +97,7 @@ failed_as_one() {
   esac
   ! grep -q '<failure' "build/$preset/tests/results/$name.xml" 2>/dev/null
 }
-# GoogleTest's cases as its files of results tell them; ctest's other tests; programs that failed without a failed case.
+# GoogleTest's cases, from its files of results; ctest's other tests; programs that failed without a failed case.
 count_tests() {
   local results=()
   for preset in "${presets[@]}"; do results+=("build/$preset"/tests/results/*.xml); done

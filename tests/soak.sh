@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Kills a training run again and again at random moments and goes on from its checkpoint; in the end the losses and
-# gradient norms of all steps, in hex, and their validation losses must be those of a run that was never killed. Not part
-# of tests/run.sh.
+# Kills a training run again and again at random moments and resumes from its checkpoint. At the end the losses and
+# gradient norms of all steps, in hex, and their validation losses must equal those of an uninterrupted run. Not part of
+# tests/run.sh.
 #   tests/soak.sh [MINUTES]          default 5; needs the programs of cpu-release (apps/quickstart.sh or tests/run.sh)
 # Every second run has sharded weights, and evaluations.
-# Then, for which cpu-release must have its tests too: random draws of layouts and features against plain runs, 60 a
-# minute of MINUTES (tests/unit/train/draws_table.cpp has the table); the same time with kills at random sites of the
-# code (--fault),
-# 50 kills of eight ranks in every parallelism, and allocations that fail; 5,000 steps with 200 saves whose memory, descriptors and threads stay constant; about as
-# long again with ranks that hang; a thousand flipped bits; a million inputs for each fuzz target (about half an hour each
-# on one core); every layout of eight ranks with every schedule, dtype and recompute (hours: LAYOUTS=N takes one of N);
-# the ids of byte-level BPE on 18 MB of text against the Hugging Face and tiktoken libraries (a few minutes;
-# tests/tokenizer). Last, the coverage of the unit tests.
-# On GPUs, kills alone: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
+# The following parts also need the tests of cpu-release. Random draws of layouts and features are compared with plain
+# runs, 60 a minute of MINUTES (tests/unit/train/draws_table.cpp has the table). For the same time, kills occur at
+# random sites of the code (--fault); 50 kills hit eight ranks in every parallelism, and allocations fail. In 5,000
+# steps with 200 saves, memory, descriptors and threads must stay constant. Ranks hang for about the same time. A
+# thousand bits are flipped. Each fuzz target has a million inputs (about half an hour each on one core). Every layout
+# of eight ranks runs with every schedule, dtype and recompute (hours: LAYOUTS=N runs one of N). Ids of byte-level BPE
+# on 18 MB of text are compared with the Hugging Face and tiktoken libraries (a few minutes; tests/tokenizer). The
+# coverage of the unit tests comes last.
+# On GPUs, kills only: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
 # FIRST_KILL=30 tests/soak.sh
 # Draws on GPUs, many in one start: SEED=1 MEGALITH_DRAWS=100 mpirun -np 4 mpi_draws --device=cuda
-# Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, at least so many kills at random
-# moments and nothing else; STEPS of a run at least (default 200); FIRST_KILL, the tenths of a second after which a run
-# may be killed (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), LAYOUTS (N:
-# one of N cases, default 1), DRAWS (default 60 x MINUTES; 0: none), FUZZ_RUNS (default
-# 1000000), PYTHON with those libraries (default python3), COVERAGE (0: without).
+# Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, the minimum of kills at random
+# moments, without the other parts; STEPS, the minimum of a run (default 200); FIRST_KILL, tenths of a second until the
+# first kill (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), LAYOUTS (N: one of
+# N cases, default 1), DRAWS (default 60 x MINUTES; 0: none), FUZZ_RUNS (default 1000000), PYTHON with those libraries
+# (default python3), COVERAGE (0: without).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -65,13 +65,13 @@ kill_session_below() {
   done
   return 0
 }
-pids_of_session() {  # those that run: /proc/PID/stat is PID (NAME) STATE PPID PGRP SESSION
+pids_of_session() {  # running processes: /proc/PID/stat is PID (NAME) STATE PPID PGRP SESSION
   { cat /proc/[0-9]*/stat 2>/dev/null || true; } |  # a process may end between the listing and its reading
     sed -nE 's/^([0-9]+) \(.*\) ([A-Z]) [0-9]+ [0-9]+ ([0-9]+) .*/\1 \2 \3/p' |
     awk -v session="$1" '$3 == session && $2 != "Z" { print $1 }'
 }
 
-steps_of() {  # iteration, loss, gradient norm and validation loss of each step; of one done twice, after a kill, the last
+steps_of() {  # iteration, loss, gradient norm, validation loss by step; the last one of a repeated step
   sed -n '/"lm_loss_hex"/s/.*"iteration": *\([0-9]*\).*/\1 &/p' "$1/metrics.jsonl" |
     awk '{ line[$1] = $0 } END { for (i in line) print line[i] }' | sort -n |
     sed -E 's/^([0-9]+) .*"lm_loss_hex": *"([^"]*)".*/\1 \2 &/; s/^([0-9]+ [^ ]+) .*"grad_norm_hex": *"([^"]*)".*/\1 \2 &/' |
@@ -97,7 +97,7 @@ while goes_on; do
   }
   done=false
   while [ $done = false ]; do
-    { train "$work/killed" "$steps"; } 2>/dev/null &  # bash would tell of the kill
+    { train "$work/killed" "$steps"; } 2>/dev/null &  # bash would report the kill
     child=$!
     for ((tenths = ${FIRST_KILL:-5} + RANDOM % 25; tenths > 0; --tenths)); do
       kill -0 $child 2>/dev/null || break
@@ -136,7 +136,7 @@ if [ -x build/cpu-release/tests/e2e ]; then
   SEED=$seed MEGALITH_CRASH_MINUTES=$minutes MEGALITH_LAYOUT_KILLS=50 build/cpu-release/tests/e2e \
     --gtest_filter='Crash.Long*:Crash.KilledInEvery*'
   MEGALITH_LEAK_STEPS=5000 build/cpu-release/tests/e2e_timed --gtest_filter='Leaks.*'
-  # Ranks that are stopped, loop or disagree, each way once a minute: how long until it is told, and until all have ended.
+  # Ranks that are stopped, loop or disagree, each kind once a minute: time until the report and until all have ended.
   SEED=$seed MEGALITH_HANG_ROUNDS=$minutes build/cpu-release/tests/e2e_timed --gtest_filter=Hangs.LongMeasured
 fi
 if [ -x build/cpu-release/tests/unit_train ]; then
