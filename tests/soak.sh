@@ -38,7 +38,7 @@ echo "soak: $minutes minutes, $ranks ranks, SEED=$seed"
 
 train() {  # train FOLDER STEPS
   local folder=$1 steps=$2 async=
-  [ $((RANDOM % 2)) -eq 0 ] || async=--async-save  # a run may go on with or without it
+  [ $((RANDOM % 2)) -eq 0 ] || async=--async-save  # a run may resume with or without it
   # shellcheck disable=SC2086
   setsid mpirun -np "$ranks" --oversubscribe "$bin/train" --num-layers 2 --hidden-size 64 --num-attention-heads 1 \
     --seq-length 64 --micro-batch-size 2 --global-batch-size $((4 * ranks)) --train-iters "$steps" \
@@ -46,9 +46,9 @@ train() {  # train FOLDER STEPS
     --save "$folder" --load "$folder" $async $sharding ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
-# SIGKILL for mpirun, which is the child of process $1 and leads a session of its own, for all ranks of that session, or
-# for all of these; waits until none is left, so that nothing of it writes any more. Who is not killed has 20 seconds to
-# notice, mpirun and ranks alike. False if it had ended already.
+# Sends SIGKILL to mpirun, which is the child of process $1 and leads a separate session, to all ranks of that session,
+# or to all of these. Waits until no process is left that could write. Survivors, mpirun and ranks, have 20 seconds to
+# notice. False if mpirun had ended already.
 kill_session_below() {
   local leader
   leader=$(cat "/proc/$1/task/$1/children" 2>/dev/null) && leader=${leader%% *} && [ -n "$leader" ] || return 1

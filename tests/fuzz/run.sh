@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets (clang, AddressSanitizer, UndefinedBehaviorSanitizer: the preset cpu-asan-ubsan) and runs each.
-#   tests/fuzz/run.sh [--large] [RUNS] [TARGET...]     RUNS inputs each, default 50000; all targets unless some are named
-# Inputs have up to 4 KiB; with --large (default 2000 of them) up to 1 MiB. Environment: JOBS, and what run_target.sh
-# takes; FRESH is 0 here, so that runs go on from what earlier ones reached.
+# Builds the fuzz targets (clang, AddressSanitizer, UndefinedBehaviorSanitizer: preset cpu-asan-ubsan) and runs each.
+#   tests/fuzz/run.sh [--large] [RUNS] [TARGET...]     RUNS inputs each, default 50000; default: all targets
+# Inputs have up to 4 KiB; with --large (default 2000 of them) up to 1 MiB. Environment: JOBS, and variables of
+# run_target.sh. FRESH is 0 here, so that runs continue from the inputs that earlier ones found.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs one fuzz target of a build folder; prints a line, or what was found and a failing status.
+# Runs one fuzz target of a build folder; prints one line, or the finding with a failing status.
 #   run_target.sh BUILD NAME RUNS
-# Starts from tests/fuzz/corpus/NAME; what is found stays in BUILD/fuzz/finds, what reached new code in
-# BUILD/fuzz/corpus. Environment: SEED (default 1: the same inputs in every run), FORM (small: inputs up to 4 KiB; large:
-# up to 1 MiB, which a mutator of its own fills), FRESH (1, default: begin with the committed corpus alone; 0: also with
-# what earlier runs left).
+# Starts from tests/fuzz/corpus/NAME. Findings are in BUILD/fuzz/finds, inputs that reached new code in
+# BUILD/fuzz/corpus. Environment: SEED (default 1: the same inputs in every run); FORM (small: inputs up to 4 KiB;
+# large: up to 1 MiB, filled by a dedicated mutator); FRESH (1, default: start with the committed corpus only; 0: also
+# with inputs of earlier runs).
 set -euo pipefail
 build=$1/fuzz name=$2 runs=$3 form=${FORM:-small} start=$SECONDS
 max_len=4096
