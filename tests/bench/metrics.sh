@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared code of the scripts in this folder: mpirun as root, and a folder $work that is removed at the end.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_gds=hash
 work=$(mktemp -d)
