@@ -156,11 +156,7 @@ struct RoutedRow {
   float weight;
 };
 
-<<<<<<< HEAD
-// Processes `columns` from `first` on; returns the sum of dy s. See SwigluBackward in activation_cpu.cpp.
-=======
-// `columns` from `first` on; returns the sum of dy s. See SwigluBackward in activation.cpp.
->>>>>>> 494f222f (Name the source that has SwiGLU's gradient now)
+// Processes `columns` from `first` on; returns the sum of dy s. See SwigluBackward in activation.cpp.
 template <class T>
 float routed_swiglu_backward(const RoutedRow<T>& row, std::int64_t first, std::int64_t columns) {
   const Row gate = row.gate + first, up = row.up + first, dy = row.dy + first;
