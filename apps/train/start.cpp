@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -16,11 +19,13 @@
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
+#include "apps/flags/flags_table.h"
 #include "apps/run/own_model.h"
 #include "apps/summary/planned_graphs.h"
 #include "apps/summary/printed_actions.h"
 #include "apps/train/banner.h"
 #include "apps/train/trainer.h"
+#include "core/base/digest.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/file.h"
 #include "core/base/files/standard_files.h"
@@ -117,6 +122,30 @@ Parsed complete_flags(const Flags& flags, Communicator& world, RunFolder& folder
   return flags.prints() ? flags.read : finish_flags(*flags.parser, flags.read, world, found);
 }
 
+// Fails on all ranks if a flag has another value on some rank, since their collectives would have different sizes.
+// Flags of logging may differ.
+void check_same_flags(const Options& options, Communicator& world) {
+  std::string mine;
+  for (const ConfigEntry& entry : options.effective) {
+    if (entry.group != title_of(FlagGroup::kLogging)) mine += fmt::format("--{} {}\n", entry.name, entry.value);
+  }
+  std::uint64_t digest = kEmptyDigest;
+  fold(digest, mine);
+  const std::vector<std::uint64_t> digests = world.host_gather(digest);
+  const auto other = std::ranges::find_if(digests, [&](std::uint64_t each) { return each != digests[0]; });
+  if (other == digests.end()) return;
+  const auto rank = static_cast<int>(other - digests.begin());
+  std::istringstream first(world.host_broadcast(mine, 0)), second(world.host_broadcast(mine, rank));
+  for (std::string here, there; std::getline(first, here) && std::getline(second, there);) {
+    if (here == there) continue;
+    throw EveryRankFailed({.rank = rank,
+                           .code = ExitCode::kUsage,
+                           .message = fmt::format("{}: expected the value of rank 0 on all ranks, got {} on rank {}; "
+                                                  "start all ranks with the same flags",
+                                                  here, there, rank)});
+  }
+}
+
 // Configuration, tokenizer, data and checkpoint of the run.
 RunSetup load(const Options& options, Communicator& world, FoundCheckpoint found) {
   find_start(options, world, found);
@@ -152,6 +181,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   FoundCheckpoint found;
   const Parsed parsed = complete_flags(flags, world, folder, found);
   if (!parsed.print.empty()) return printed(parsed.print);
+  check_same_flags(parsed.options, world);
   const bool on_gpus = parsed.options.device == DeviceType::kCuda;
   on_all_ranks(world, [&] {
     if (on_gpus) select_cuda_device(mpi.gpu());
