@@ -73,7 +73,7 @@ struct RelativeLoads {
   bool adds = false;
 };
 
-// aux += sum over t, e of l_e P(t, e), with P the softmax over all experts, or for kSigmoid s_e / (sum over all of s +
+// aux += sum over t, e of l_e P(t, e). P is the softmax over all experts, or for kSigmoid s_e / (sum over all of s +
 // 1e-20). z += z_scale sum over t of log(sum over e of exp(x))^2. The losses of N tokens are these sums over N: coeff E
 // / (K N^2) sum of n_e P(t, e), and coeff / N sum of log^2. Sums over tokens are in fp64.
 struct RouterLosses {

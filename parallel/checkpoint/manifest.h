@@ -1,5 +1,5 @@
-// manifest.json: size and XXH3-128 of every file of a checkpoint, and position and hash of every chunk (one slice of
-// one tensor, an entry of one safetensors file):
+// manifest.json: size and XXH3-128 of every file of a checkpoint, and position and hash of every chunk. A chunk is one
+// slice of one tensor, and an entry of one safetensors file.
 //   {"files": [{"name", "bytes", "xxh3_128"}, ...],      rank files in rank order, state.json, small files by name
 //    "format": "megalith-checkpoint", "step", "version", "world",
 //    "tensors": {NAME: {"dtype", "shape", "chunks": [[file, begin, bytes, slice, xxh3_128], ...]}},

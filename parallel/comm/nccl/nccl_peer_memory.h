@@ -27,7 +27,7 @@ class PeerMemory {
   // this GPU's memory and outlives the result.
   static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
                                            PullMeeting::State* state);
-  // As can_share_memory() of nccl_communicator.h.
+  // Same as can_share_memory() of nccl_communicator.h.
   static bool can_share(Communicator& host, std::span<const int> ranks);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;

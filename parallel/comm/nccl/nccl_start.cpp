@@ -34,7 +34,7 @@ std::string gpu_fault(Communicator& world, int ranks_per_gpu) {
                          ranks_per_gpu);
 }
 
-// As NCCL parses it: 0x0 and text without a number are 0 too.
+// Same parsing as in NCCL: 0x0 and text without a number are 0 too.
 bool nccl_mixing_is_off() {
   const char* const value = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
   if (value == nullptr || *value == '\0') return false;

@@ -33,7 +33,7 @@ struct LayerWeights {
   std::vector<const Parameter*> all;
 };
 
-// As in Megatron-LM, weights that add to the residual have a smaller standard deviation in deeper models.
+// Weights that add to the residual have a smaller standard deviation in deeper models, as in Megatron-LM.
 TEST(MoeWeights, AreDrawnByWhatTheyAddTo) {
   constexpr std::int64_t kLayers = 8;
   RowExchange one_rank;
