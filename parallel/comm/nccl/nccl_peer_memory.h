@@ -22,9 +22,9 @@ struct PeerOffer;
 
 class PeerMemory {
  public:
-  // Collective over `host`, of which only host calls are used. Null on every rank if one cannot map the others'
-  // memory, due to another host, no path between two GPUs, or a different size or layout. `state`, for the pulls, is in
-  // this GPU's memory and outlives the result.
+  // Collective over `host`, of which only host calls are used. Null on every rank if a rank cannot map the others'
+  // memory. Reasons are another host, no path between two GPUs, or a different size or layout. `state`, for the pulls,
+  // is in this GPU's memory and outlives the result.
   static std::unique_ptr<PeerMemory> share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
                                            PullMeeting::State* state);
   // Same as can_share_memory() of nccl_communicator.h.
