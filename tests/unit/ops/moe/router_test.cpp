@@ -151,7 +151,7 @@ TEST_P(RouterTest, Refusals) {
   expect_change_refused([](RouterTopk& o) { o.num_groups = 5; }, "op.num_groups");
   expect_change_refused([](RouterTopk& o) { o.num_groups = 3, o.group_topk = 3; }, "op.group_topk");
   expect_change_refused([](RouterTopk& o) { o.num_groups = 2, o.group_topk = 4; }, "op.group_topk");
-  expect_change_refused([](RouterTopk& o) { o.num_groups = 4; }, "op.num_groups: expected groups that hold");
+  expect_change_refused([](RouterTopk& o) { o.num_groups = 4; }, "op.num_groups: expected groups with at least");
   expect_change_refused([](RouterTopk& o) { o.scaling_factor = 0; }, "op.scaling_factor");
   expect_change_refused([&](RouterTopk& o) { o.choice = output({2, 13}, DType::kInt32); }, "op.choice");
   expect_change_refused([&](RouterTopk& o) { o.logits = input({2, 1025}, DType::kFp32); }, "op.logits");
