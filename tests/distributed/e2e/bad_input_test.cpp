@@ -137,7 +137,7 @@ TEST(BadInput, IsToldOnceForAllRanks) {
       {}, 2,
       "--global-batch-size: expected a multiple of --micro-batch-size 2 x 3 data-parallel ranks, got 8; use 6 or 12");
   expect({"--global-batch-size", "6", "--load", "none"}, 5,
-         "--load none: expected a checkpoint, got none; check the folder, or give the same folder to --save to start a "
+         "--load none: expected a checkpoint, got none; check the folder, or use the same folder for --save to start a "
          "new run in it");
   expect({"--global-batch-size", "6", "--metrics-jsonl", "none/metrics.jsonl"}, 3,
          "--metrics-jsonl: cannot open none/metrics.jsonl: No such file or directory (ENOENT); check the path and its "
@@ -192,13 +192,11 @@ TEST(BadInput, Checkpoints) {
              same);
   expect({"--bf16"}, 2, "--load kept/step_0000006: a different model: expected --bf16 false, got --bf16 true" + same);
   expect({"--tokenizer-type", "null", "--vocab-size", "256"}, 2,
-         "--tokenizer-type of checkpoint kept/step_0000006: expected byte-257, got null-257; give the tokenizer's "
-         "flags and files as "
-         "they were");
-  expect(
-      {"--seed", "12"}, 2,
-      "--seed of checkpoint kept/step_0000006: expected 11, got 12; the order of the data follows from it; --finetune "
-      "starts a new order with these weights");
+         "--tokenizer-type of checkpoint kept/step_0000006: expected byte-257, got null-257; use the checkpoint's "
+         "tokenizer flags and files");
+  expect({"--seed", "12"}, 2,
+         "--seed of checkpoint kept/step_0000006: expected 11, got 12; use the checkpoint's seed, or --finetune to "
+         "start a new data order with these weights");
 }
 
 TEST(BadInput, ADamagedCheckpointFallsBackToTheOneBefore) {

@@ -64,7 +64,7 @@ TEST_F(FlagsConfig, QuotesAtTheEndOfALongTextBelongToIt) {
       FlagParser(App::kGenerate).parse_text("load = \"x\"\nprompt = \"\"\"a\"\"\"\"\"\n", "run.toml");
   EXPECT_EQ(options.generate.prompt, "a\"\"");
   EXPECT_THAT(file_outcome("prompt = \"\"\"a\"\"\"\"\"\"\n"),
-              HasSubstr(" only where a name or a value begins, got one "));
+              HasSubstr(" only where a name or a value begins, got it "));
 }
 
 TEST_F(FlagsConfig, KeysOfOtherProgramsAreCheckedToo) {
@@ -176,7 +176,7 @@ TEST_F(FlagsConfig, WhatIsNotTomlNamesThePlace) {
   EXPECT_THAT(file_outcome("\xef\xbb\xbf[\n"), StartsWith("exit 2: run.toml:1: expected the name of a table"));
   // Also found so: toml++ looks such characters up in a table that it leaves.
   EXPECT_THAT(file_outcome("a\xcf\x9e.b = 1\n"),
-              StartsWith("exit 2: run.toml:1: expected characters beyond ASCII in "));
+              StartsWith("exit 2: run.toml:1: expected ASCII characters outside of "));
   // So it does where it takes a text, a list or a table for the rest of a number.
   for (const char* text : {"lr = 1\"\xcf\x9e\"", "lr = 1.'\xcf\x9e'", "lr = 1 \"\xcf\x9e\"", "lr = 1[\"\xcf\x9e\"]",
                            "lr = 1{\"\xcf\x9e\"}", "lr = [0, 1'\xcf\x9e']"})

@@ -177,8 +177,8 @@ TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
   EXPECT_EQ(train_outcome({"--moe_extended_tp", "2"}),
             "exit 2: --moe_extended_tp: a flag of Megatron-LM that is not implemented; see train --help");
   EXPECT_EQ(train_outcome({"--use-mcore-models"}),
-            "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; there is one implementation, fused where "
-            "that is faster: leave it out");
+            "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; remove it: there is one implementation, "
+            "fused if that is faster");
   for (const char* name : {"fsdp-db-use-persist-buf-on-alloc-fail", "DDP-impl", "quick-geglu",
                            "yarn-original-max-position-embeddings", "biencoder-x"})
     EXPECT_TRUE(note_on_megatron_flag(name)) << name;
@@ -245,8 +245,8 @@ TEST(Flags, ContradictionsNameBothFlags) {
             "exit 2: --data-path and --mock-data: expected one of them, got both; remove --mock-data to train on the "
             "dataset");
   EXPECT_EQ(train_outcome({"--train-samples", "640", "--global-batch-size", "32"}),
-            "exit 2: --train-iters and --train-samples: expected one of them, got both; remove one; the steps follow "
-            "from samples and batches");
+            "exit 2: --train-iters and --train-samples: expected one of them, got both; remove one, as the number of "
+            "steps follows from samples and batch sizes");
   EXPECT_EQ(train_outcome({"--global-batch-size", "10", "--micro-batch-size", "4"}),
             "exit 2: --global-batch-size and --micro-batch-size: expected a global batch size that is a multiple of "
             "the micro batch size, got --global-batch-size 10 and --micro-batch-size 4; use --global-batch-size 12");
@@ -277,8 +277,9 @@ TEST(Flags, ContradictionsNameBothFlags) {
       train_outcome({"--cuda-graph-impl", "local", "--cuda-graph-scope", "moe_combine"}),
       "exit 2: --cuda-graph-modules: expected a list of attn, mlp, moe_router, moe_preprocess, moe, own or layer, "
       "got \"moe_combine\"; see --help");
-  EXPECT_THAT(train_outcome({"--cuda-graph-impl", "full_iteration"}),
-              HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; local captures"));
+  EXPECT_THAT(
+      train_outcome({"--cuda-graph-impl", "full_iteration"}),
+      HasSubstr("exit 2: --cuda-graph-impl: expected none or local, got full_iteration; use local, which captures"));
   EXPECT_EQ(train_outcome({"--recompute-granularity", "full", "--recompute-num-layers", "3"}),
             "exit 2: --recompute-num-layers and --num-layers: expected --recompute-num-layers <= --num-layers, got "
             "--recompute-num-layers 3 and --num-layers 2; lower --recompute-num-layers");
@@ -307,7 +308,7 @@ TEST(Flags, WhatIsRequiredIsNamed) {
       "exit 2: --num-layers: missing; set it by the flag or in a file with --config, such as configs/quickstart.toml");
   EXPECT_EQ(train_outcome({"--mock-data=false"}),
             "exit 2: --data-path or --mock-data: missing; give the prefix of an indexed dataset that prepare wrote");
-  EXPECT_EQ(train_outcome({"--lr", "0"}), "exit 2: --lr: expected above 0, got 0; --skip-train evaluates only");
+  EXPECT_EQ(train_outcome({"--lr", "0"}), "exit 2: --lr: expected above 0, got 0; raise it, or add --skip-train");
   EXPECT_EQ(train_outcome({"--lr", "0", "--skip-train"}), "valid");
   EXPECT_EQ(outcome(App::kGenerate, {}), "exit 2: --load: missing; give the folder that train --save wrote");
   EXPECT_EQ(outcome(App::kReport, {}), "exit 2: METRICS.jsonl: missing; give a file that train --metrics-jsonl wrote");
@@ -345,9 +346,9 @@ TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
       EXPECT_EQ(help.find("\n  --" + std::string(flag.name) + " ") != std::string::npos, takes(flag, app)) << flag.name;
     }
   }
-  EXPECT_THAT(help_text(App::kTrain),
-              HasSubstr("\nTraining:\n  --micro-batch-size SAMPLES                  per rank and forward "
-                        "pass [default 1; 1 to 1048576]\n"));
+  EXPECT_THAT(help_text(App::kTrain), HasSubstr("\nTraining:\n"
+                                                "  --micro-batch-size SAMPLES                  batch size per rank and "
+                                                "forward pass [default 1; 1 to 1048576]\n"));
   EXPECT_THAT(help_text(App::kTrain), HasSubstr("\nTesting:\n  --check-hazards"));
 }
 

@@ -280,10 +280,9 @@ std::string message_of(const std::function<void()>& action) {
 
 TEST_F(MetricsFile, AForeignFileIsLeftAsItIs) {
   write("m.jsonl", "a precious text\nin two lines\n");
-  EXPECT_EQ(
-      message_of([] { write_steps("m.jsonl", 3, 4); }),
-      "exit 4: m.jsonl:1: expected a line of --metrics-jsonl, got \"a precious text\"; the file was left as it is; "
-      "name another one");
+  EXPECT_EQ(message_of([] { write_steps("m.jsonl", 3, 4); }),
+            "exit 4: m.jsonl:1: expected a line of --metrics-jsonl, got \"a precious text\"; give another file; this "
+            "file is unchanged");
   EXPECT_EQ(read_file("m.jsonl"), "a precious text\nin two lines\n");
   EXPECT_FALSE(std::filesystem::exists("m.jsonl.tmp"));
 }

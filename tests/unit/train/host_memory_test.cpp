@@ -89,7 +89,7 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(4 * kGib); }),
               AllOf(StartsWith("--offload-modules: memory of host "),
                     HasSubstr("expected at most 4.00 GiB, its available memory, got a forecast of 5.00 GiB for kept "
-                              "activations of 2 ranks, 3.00 of rank 2; name fewer kinds or layers, or lower "
+                              "activations of 2 ranks, 3.00 of rank 2; offload fewer kinds or layers, or lower "
                               "--activation-offload-fraction or --offload-mb-per-layer")));
   check(8 * kGib, kGib);
   EXPECT_THAT(error_of(ExitCode::kOutOfMemory, [&] { check(7 * kGib, kGib); }),
