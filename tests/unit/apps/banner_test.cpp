@@ -29,9 +29,9 @@ TEST(Banner, OfOneRank) {
       banner_of({"--device", "cpu"},
                 {{.host = "here", .device = "CPU", .bytes = 3 << 20, .owners = "optimizer 2.00, parameters 1.00"}}),
       "  ranks   1 on here, CPU\n"
-      "  layout  tp 1 x cp 1 x dp 1 x pp 1, 1 microbatch of 1 sequence a step\n"
+      "  layout  tp 1 x cp 1 x dp 1 x pp 1, 1 microbatch of 1 sequence per step\n"
       "  model   126.7 k parameters (126720): 2 layers of hidden size 64, 4 heads, vocabulary 257, fp32\n"
-      "  tokens  32 a step in sequences of 32, 3.2 k in 100 steps, from --mock-data\n"
+      "  tokens  32 per step in sequences of 32, 3.2 k in 100 steps, from --mock-data\n"
       "  memory  rank 0 needs 3.00 MiB by forecast: optimizer 2.00, parameters 1.00\n");
 }
 
@@ -53,7 +53,7 @@ TEST(Banner, OfRanksOnManyHosts) {
       "  layout  tp 2 x cp 1 x dp 4 x pp 2, schedule 1f1b, sequence parallel, distributed optimizer in 2 instances, 4 "
       "microbatches of 2 sequences per step\n"
       "  model   118.4 k parameters (118400): 2 layers of hidden size 64, 4 heads in 2 groups, vocabulary 257, bf16\n"
-      "  tokens  1024 a step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
+      "  tokens  1024 per step in sequences of 32, 1.0 k in 1 step, from \"x/a\", \"x/b\"\n"
       "  memory  at most, rank 5 needs 5.00 MiB by forecast: gradients 5.00\n");
 }
 
