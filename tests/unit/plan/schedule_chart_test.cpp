@@ -119,7 +119,7 @@ TEST_F(PlanPage, HasThePictureOrPartOfIt) {
   EXPECT_EQ(occurrences(page, "class=\"box "), 3u * 2 * 8);
   EXPECT_THAT(page, HasSubstr("&lt;a device&gt;"));
   EXPECT_THAT(page, HasSubstr("<h2>memory per rank of stage 1</h2>"));
-  EXPECT_THAT(page, HasSubstr("<h2>communication of a rank in a step"));
+  EXPECT_THAT(page, HasSubstr("<h2>communication per rank and step"));
   EXPECT_EQ(xml_fault(page), "");
 
   const Options many =
