@@ -80,7 +80,7 @@ train() {  # train PROGRAMS FOLDER RANKS FLAGS...
     --save "$folder/save" --metrics-jsonl "$folder/metrics" >"$folder/log" 2>&1
 }
 numbers() { grep -oE '"(iteration|lm_loss|grad_norm|validation_loss)": *[^,}]*' "$1/metrics"; }
-tensors() {  # of a checkpoint, each with its hashes
+tensors() {  # tensors of a checkpoint, with their hashes
   python3 - "$1/save/step_0000006/manifest.json" <<'PYTHON'
 import json, sys
 for name, tensor in sorted(json.load(open(sys.argv[1]))["tensors"].items()):

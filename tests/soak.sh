@@ -46,9 +46,9 @@ train() {  # train FOLDER STEPS
     --save "$folder" --load "$folder" $async $sharding ${ARGS:-} --metrics-jsonl "$folder/metrics.jsonl" >>"$folder/log" 2>&1
 }
 
-# Sends SIGKILL to mpirun, which is the child of process $1 and leads a separate session, to all ranks of that session,
-# or to all of these. Waits until no process is left that could write. Survivors, mpirun and ranks, have 20 seconds to
-# notice. False if mpirun had ended already.
+# Sends SIGKILL to mpirun (the child of process $1, which leads a separate session), to all its ranks, or to all of
+# these. Waits until no process is left that could write. Survivors, mpirun and ranks, have 20 seconds to notice. False
+# if mpirun had ended already.
 kill_session_below() {
   local leader
   leader=$(cat "/proc/$1/task/$1/children" 2>/dev/null) && leader=${leader%% *} && [ -n "$leader" ] || return 1

@@ -56,7 +56,7 @@ struct Lists {
   std::vector<std::int32_t> index;  // [M] of this rank
   std::int64_t most = 0;            // rows that arrive on one rank
   std::int64_t most_sent = 0;       // from others
-  double load = 0;                  // of the busiest rank, over the mean
+  double load = 0;                  // busiest rank over the mean
 
   Lists(const Communicator& world, const Case& of) : index(static_cast<std::size_t>(of.tokens * world.size())) {
     const int ranks = world.size();

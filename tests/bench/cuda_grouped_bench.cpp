@@ -139,7 +139,7 @@ class GroupedBench : public Workbench {
   Layer l_;
   bool zipf_;
   test::ExpertLayer m_;
-  Tensor workspace_;  // of each product in turn
+  Tensor workspace_;  // for each product in turn
   std::uint64_t drawn_ = 0;
   std::vector<cudaEvent_t> marks_;
 };

@@ -1,5 +1,5 @@
-// Cost of the runtime itself on a GPU: the host's time for one launch, with and without the hazard checker, and a
-// graph's replay per node on the host and on the device.
+// Cost of the runtime itself on a GPU. It measures the host's time for one launch, with and without the hazard checker,
+// and a graph's replay per node on the host and on the device.
 //   cuda_launch_bench [nodes]
 #include <fmt/format.h>
 

@@ -218,7 +218,7 @@ std::vector<std::int64_t> parameter_sizes(const Model& m, std::int64_t layers) {
   return sizes;
 }
 
-// Dtypes: of the parameter; of gradient and moments.
+// Dtypes of the parameter, and of gradient and moments.
 void bench_update(OpBench& bench, const char* name, const std::vector<std::int64_t>& sizes, DType type, DType state) {
   const StepParameters* step =
       bench.structure(StepParameters{.iteration = 10, .learning_rate = 1e-4f, .adam_count = 1000});

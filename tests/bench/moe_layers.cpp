@@ -78,7 +78,7 @@ class LayerClock {
     return has_experts ? named.layer : -1;
   }
 
-  std::map<std::tuple<std::int64_t, int, Way>, Span> spans_;  // by layer and microbatch
+  std::map<std::tuple<std::int64_t, int, Way>, Span> spans_;  // key: layer, microbatch, kind
 };
 
 int run(MpiRuntime& mpi, Communicator& world, const Options& options) {

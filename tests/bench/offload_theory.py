@@ -45,8 +45,8 @@ def peak(changes):
 
 def theory(stage):
     slots, actions = stage["slots"], stage["actions"]
-    ends = {}  # of a segment's backward, by (chunk, microbatch, segment)
-    places = {}  # of a slot's actions
+    ends = {}  # end of a segment's backward; key: (chunk, microbatch, segment)
+    places = {}  # places of a slot's actions
     for place, (kind, chunk, microbatch, item, segment) in enumerate(actions):
         if kind.startswith("backward"):
             ends[chunk, microbatch, segment] = place

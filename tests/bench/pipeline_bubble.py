@@ -27,7 +27,7 @@ def main():
     events = json.load(open(sys.argv[1]))["traceEvents"]
     compute = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name" and e["args"]["name"] == "compute"}
     begins = {}
-    verbs = collections.defaultdict(list)  # by rank: (begin, duration, kind, segment, microbatch)
+    verbs = collections.defaultdict(list)  # key: rank; values: (begin, duration, kind, segment, microbatch)
     for e in events:
         if e["ph"] != "X" or (e["pid"], e["tid"]) not in compute:
             continue

@@ -42,7 +42,7 @@ std::string list_of(const std::vector<double>& values) { return fmt::format("[{:
 struct Overheads {
   double kernel = 0, graph_kernel = 0;
   double launch = 0, graph_launch = 0;                 // on the host
-  std::vector<std::pair<std::string, double>> starts;  // by op, in a graph and without its kernel; the first is a copy
+  std::vector<std::pair<std::string, double>> starts;  // key: op; in a graph, without its kernel; the first is a copy
   double start_of(std::string_view op) const {
     const auto found = std::ranges::find(starts, op, &std::pair<std::string, double>::first);
     return found == starts.end() ? starts.front().second : found->second;

@@ -60,7 +60,7 @@ void loop_for_ever() {
   for (;;) ++rounds;
 }
 
-// Hangs like an op of a layer: on the CPU on the stream's worker, while the host waits for it; on a GPU on the host.
+// Hangs like an op of a layer. On the CPU the stream's worker hangs and the host waits; on a GPU the host hangs.
 void hang(Stream& stream) {
   if (CpuStream* cpu = stream.cpu()) {
     cpu->enqueue(loop_for_ever);

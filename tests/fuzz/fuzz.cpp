@@ -22,7 +22,7 @@ namespace {
 constexpr double kMostMilliseconds = 100;
 constexpr std::size_t kSmallForm = 4096;  // run_target.sh makes no longer ones without FORM=large
 
-std::size_t input_size = 0;  // of the current input
+std::size_t input_size = 0;  // current input
 
 double processor_milliseconds() {
   timespec now{};

@@ -1,4 +1,4 @@
-// Imported models of transformers. The error of logits, loss and every gradient of one step against transformers in
+// Imported models of transformers, for logits, loss and every gradient of one step. Their error against transformers in
 // fp64 is at most twice that of transformers at the model's dtype. tests/hf/golden is always there; larger models are
 // made if ${PYTHON:-python3} has torch and transformers.
 #include <gmock/gmock.h>
@@ -137,7 +137,7 @@ class HfImporter : public testing::Test {
  protected:
   static constexpr const char* kFolder = MEGALITH_SOURCE_DIR "/tests/hf/golden/gpt2";
 
-  using Weights = std::map<std::string, std::vector<float>>;  // by logical name
+  using Weights = std::map<std::string, std::vector<float>>;  // key: logical name
 
   Weights import(const HfTensors& tensors) {
     const GptModel model = build_gpt(config_);

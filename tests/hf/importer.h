@@ -26,7 +26,7 @@ HfTensors read_hf_tensors(const std::string& folder, const std::string& file);
 // From FOLDER/config.json, resolved and valid.
 ModelConfig read_hf_config(const std::string& folder, std::int64_t seq_length);
 
-// Place of rows of a logical tensor: `count` of them from `our_row` on are rows [first_row, ...) of a matrix of `rows`
+// Place of rows of a logical tensor. `count` of them from `our_row` on are rows [first_row, ...) of a matrix of `rows`
 // rows, one per output or token.
 struct HfPlace {
   std::string name;
@@ -38,7 +38,7 @@ struct HfPlace {
   bool transposed = false;  // GPT-2's Conv1D stores [inputs, outputs]
 };
 using HfPlaces = std::vector<HfPlace>;  // for one logical tensor: several if experts are split
-std::map<std::string, HfPlaces> hf_places(const ModelConfig& config, HfFusion fusion = {});  // by logical name
+std::map<std::string, HfPlaces> hf_places(const ModelConfig& config, HfFusion fusion = {});  // key: logical name
 
 // The values of a logical tensor of this shape, [rows, columns] or [rows]; zeros where it lies nowhere. Not rounded,
 // for gradients. Fails (kFormat) when a tensor is missing or has another shape.

@@ -1,4 +1,4 @@
-// Plain reference of the routing of rows to ranks and back: by searching, and with fp64 sums.
+// Plain reference of the routing of rows to ranks and back, with searches and fp64 sums.
 #pragma once
 
 #include <algorithm>

@@ -146,7 +146,7 @@ inline LayerMemory memory_of(const ExpertSizes& sizes) {
   for (Tensor* of_a_pass : {&layer.act, &layer.rows}) *of_a_pass = make(of_a_pass->shape, of_a_pass->dtype);
   layer.backward(enqueue);
 
-  std::vector<unsigned> passes(arena.recorded().size() + 1);  // the last one: of memory outside the arena
+  std::vector<unsigned> passes(arena.recorded().size() + 1);  // the last one: memory outside the arena
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
     for (const AccessRange& range : timeline.entries()[i].access.ranges())
       passes[arena.index_recorded(range.begin)] |= i < ops_forward ? 1u : 2u;

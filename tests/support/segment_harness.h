@@ -22,7 +22,7 @@ struct SegmentCase {
   BuildSegment build;
   DType dtype = DType::kFp32;
   DType main_grads_dtype = DType::kFp32;  // or dtype
-  std::vector<Shape> inputs;              // of the segment's tensors; rank 0: absent
+  std::vector<Shape> inputs;              // shapes of the segment's tensors; rank 0: absent
   int gradients = 1;                      // number of outputs with a gradient; absent outputs have none
   std::int64_t sequences = 1;             // B
   std::int64_t seq_length = 1;            // S
@@ -42,7 +42,7 @@ struct SegmentCase {
 struct SegmentResult {
   std::vector<std::vector<float>> outputs;
   std::vector<std::vector<float>> input_gradients;
-  std::vector<std::string> names;  // of the parameters, with their main gradients
+  std::vector<std::string> names;  // parameter names, with their main gradients
   std::vector<std::vector<float>> weights;
   std::vector<std::vector<float>> main_gradients;
   std::vector<std::vector<float>> inputs;  // drawn values

@@ -177,7 +177,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
     EXPECT_TRUE(crashes.kill_at(site, time_of(site), rank, more)) << site << " on rank " << rank << " was not reached";
     killed.insert(site);
   };
-  kill("save.root.mkdir", -1);  // by the rank that arrives first
+  kill("save.root.mkdir", -1);  // on the first rank to arrive
   kill("save.root.sync", -1);
   for (const std::string& site : crashes.sites("save.")) {
     if (killed.contains(site) || site.starts_with("save.cleanup") || site.starts_with("save.aside")) continue;

@@ -93,7 +93,7 @@ TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);
   const Words load = {"--load", "kept", "--prompt"};
-  EXPECT_EQ(run(program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: as many tokens as fit
+  EXPECT_EQ(run(program("generate", load + Words{"abcdef"}), folder_).code, 0);  // default: the largest that fits
   EXPECT_EQ(run(program("generate", load + Words{""}), folder_).code, 0);
   expect_error(folder_, program("generate", load + Words{"abcdef", "--max-new-tokens", "11"}), 2,
                "generate: error: --max-new-tokens: expected at most 10 tokens: the model has 16 learned positions and "

@@ -1,5 +1,5 @@
-// Tests of programs started and ended from outside: by launchers that MPI does not know, with closed outputs, and by a
-// terminal. In one case mpirun itself is killed.
+// Tests of programs started and ended from outside: under launchers that MPI does not know, with closed outputs, and in
+// a terminal. In one case mpirun itself is killed.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -35,7 +35,7 @@ def rooms(case):
 def routes(case):
     ranks, tokens, local = case["ranks"], case["tokens"], case["experts"] * case["copies"] // case["ranks"]
     owned = [range(r // case["copies"] * local, (r // case["copies"] + 1) * local) for r in range(ranks)]
-    chosen = case["choice"]  # by rank, token, choice
+    chosen = case["choice"]  # [rank][token][choice]
 
     def goes(source, token, target):
         return any(expert in owned[target] for expert in chosen[source][token])

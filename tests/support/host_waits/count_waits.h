@@ -11,7 +11,7 @@ namespace megalith::test {
 struct CountedStep {
   HostWaits waits = {};
   std::int64_t replays = 0;   // graph replays
-  std::int64_t offloads = 0;  // of kept activations
+  std::int64_t offloads = 0;  // offloads of kept activations
   std::int64_t microbatches = 0;
 };
 

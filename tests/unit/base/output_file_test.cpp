@@ -167,7 +167,7 @@ TEST(OutputFile, LeftoversOfTheSameFileGo) {
   const TestFolder folder;
   const std::vector<std::string> kept = {"out.tmp-0123456789abcde",   // shorter
                                          "out.tmp-0123456789abcdeX",  // no digit
-                                         "out.tmp-12345",             // of an older program, or the user's
+                                         "out.tmp-12345",             // from an older program, or the user
                                          "other.tmp-0123456789abcdef", "out.0123456789abcdef"};
   for (const std::string& name : kept) write_bytes(folder.path(name), "x");
   write_bytes(folder.path("out.tmp-0123456789abcdef"), "x");

@@ -13,7 +13,7 @@
 namespace megalith {
 namespace {
 
-// Offsets in the flattened tensor of the slice's elements, in the slice's order: by the definition, one by one.
+// Offsets in the flattened tensor of the slice's elements, in the slice's order, from the definition.
 std::vector<std::int64_t> elements(const Shape& shape, const Slice& slice) {
   std::vector<std::int64_t> result;
   for (std::int64_t flat = 0; flat < shape.numel(); ++flat) {

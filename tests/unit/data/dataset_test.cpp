@@ -93,7 +93,7 @@ TEST_F(DatasetTest, ValidationTakesTheTailWhereNoDocumentFallsToIt) {
   struct Case {
     std::vector<std::int32_t> documents;  // tokens of each
     std::string split;
-    std::int32_t first;  // of validation
+    std::int32_t first;  // first one for validation
   };
   const std::vector<Case> cases = {{{200}, "969,30,1", 191},  // 3 % would be 6 tokens: one sample of 9
                                    {{1000}, "90,10,0", 900},

@@ -76,7 +76,7 @@ TEST_F(TokenizerFolder, TheConfigNamesTheEndWhereTheVocabularyHasNoUsualName) {
   EXPECT_THAT(refused(ExitCode::kUsage, folder_.path()), testing::Not(HasSubstr("nowhere")));
 }
 
-// As in versions without tokenizer_config.json: checkpoints keep their identity.
+// Versions without tokenizer_config.json behaved like this; checkpoints keep their identity.
 TEST_F(TokenizerFolder, AUsualNameComesBeforeTheConfigs) {
   write_tokenizer(folder_.path(), "<|endoftext|>");
   const std::string identity = read(folder_.path()).identity();

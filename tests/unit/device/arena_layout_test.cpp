@@ -164,8 +164,8 @@ class StepRecording {
   Stream comm_{DeviceType::kPlan, "comm", {.timeline = &timeline_}};
   Event ready_{"ready"};
   Event reduced_{"reduced"};
-  std::vector<std::vector<Layer>> stash_;  // by column and layer
-  std::vector<void*> last_;                // by column: the last layer's output
+  std::vector<std::vector<Layer>> stash_;  // [column][layer]
+  std::vector<void*> last_;                // [column]: the last layer's output
 };
 
 void expect_tight(const char* name, const Model& model) {
@@ -229,9 +229,9 @@ TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
 }
 
 struct Crowd {
-  std::int64_t lives, longest;  // of a buffer; out of 1000
+  std::int64_t lives, longest;  // per buffer; out of 1000
 };
-// Largest first at the lowest free offset, ties in the order of their numbers: by trying all pairs.
+// Places the largest first at the lowest free offset, ties in the order of their numbers. Tries all pairs.
 std::vector<LayoutBuffer> by_definition(std::vector<LayoutBuffer> buffers) {
   std::vector<std::size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -94,7 +94,7 @@ void expect_same_places_in_every_step(const ArenaPlan& plan, std::int32_t by_use
                                                     : plan.slots.at({.scope = key.scope, .ordinal = 0, .use = use / 3});
       const auto offset = slot.offset;
       EXPECT_EQ(at, static_cast<std::byte*>(arena.block()) + offset) << use;
-      EXPECT_EQ(arena.place_of(key).address, at) << use;  // of the latest use
+      EXPECT_EQ(arena.place_of(key).address, at) << use;  // address in the latest use
       EXPECT_EQ(arena.owner_of(at), "x") << use;
     }
   }

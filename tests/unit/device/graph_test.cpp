@@ -94,14 +94,14 @@ TEST_P(GraphTest, DroppedWorkIsNeitherRunNorKept) {
     EXPECT_TRUE(compute().capturing() && comm().capturing());
     enqueue(compute(), [&] { value += 1; });
     compute().record(inside);
-    compute().wait(outside);  // of an outside record: none
+    compute().wait(outside);  // outside record: no wait
     enqueue(comm(), [&] { value += 10; });
     EXPECT_EQ(graph.num_ops(), 2);
   }
   {
     Graph graph("dropped too");
     graph.begin_dropped(compute(), sides);
-    comm().wait(inside);  // of the dropped capture: none
+    comm().wait(inside);  // dropped capture: no wait
     EXPECT_THAT(error_of([&] { graph.end_capture(); }), HasSubstr("of what is dropped"));
   }
   EXPECT_FALSE(compute().capturing() || comm().capturing());

@@ -46,8 +46,8 @@ class HappensBefore {
     return static_cast<int>(node);
   }
 
-  std::vector<std::vector<bool>> before_;  // by node: the earlier nodes that precede it
-  std::vector<int> last_;                  // by lane
+  std::vector<std::vector<bool>> before_;  // [node]: the earlier nodes that precede it
+  std::vector<int> last_;                  // [lane]
   std::map<std::uint64_t, int> events_;
 };
 

@@ -37,7 +37,7 @@ class TraceTest : public BackendTest {
 };
 MEGALITH_BACKEND_TESTS(TraceTest);
 
-constexpr double kSlackUs = 1;  // of the GPU's clock
+constexpr double kSlackUs = 1;  // GPU clock
 
 double end_of(const Trace::Span& span) { return span.begin_us + span.duration_us + kSlackUs; }
 

@@ -61,7 +61,7 @@ TEST_P(EverySegment, EvaluatesAsItTrainsWithLessMemory) {
   EXPECT_TRUE(evaluated.input_gradients.empty());
   expect_same_bits(evaluated, run_segment(with, Run::kReplay));
   EXPECT_EQ(evaluated.outputs == trained.outputs, !GetParam().dropout) << "dropout acts in training alone";
-  EXPECT_EQ(evaluated.loss, trained.loss);  // of the head; 0 elsewhere
+  EXPECT_EQ(evaluated.loss, trained.loss);  // loss of the head; 0 elsewhere
 }
 
 // --recompute-modules by the kinds of slots they leave out.

@@ -25,7 +25,7 @@ struct ModelCase {
   ModelConfig config;  // resolved
   RecomputeLayers recompute = {};
   SlotPolicies policies{};
-  std::int64_t loss_chunk_size = 0;  // of the head
+  std::int64_t loss_chunk_size = 0;  // chunk of the head
   std::int64_t sequences = 2;        // B per microbatch
   int microbatches = 3;
   int in_flight = 1;           // microbatches ahead of the first backward: order of stage 0 of as many stages
@@ -47,10 +47,10 @@ struct ModelCase {
 struct ModelResult {
   std::vector<float> losses;  // per microbatch: sum over its tokens
   reference::GptTensors weights, gradients;
-  std::vector<int> tokens, labels;  // of all microbatches
+  std::vector<int> tokens, labels;  // all microbatches
   ArenaPlan plan;
   std::size_t planned_ops = 0;
-  std::size_t accessed_bytes = 0;  // by those: read and written
+  std::size_t accessed_bytes = 0;  // read and written
   std::size_t touched_bytes = 0;
   int columns = 0;
   int graphs = 0;

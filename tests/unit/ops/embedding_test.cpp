@@ -48,7 +48,7 @@ TEST_P(EmbeddingTest, Forward) {
 TEST_P(EmbeddingTest, BackwardAddsToTheGradients) {
   for (const std::int64_t samples : {0, 1, 5, 61}) {
     for (const std::int64_t columns : {1, 8, 37, 64}) {
-      const DType type = samples % 2 == 0 ? DType::kFp32 : dtype();  // of the gradients
+      const DType type = samples % 2 == 0 ? DType::kFp32 : dtype();  // dtype of the gradients
       const std::int64_t rows = samples * 4;
       const auto width = static_cast<std::size_t>(columns);
       const Values ids = random_tokens(rows, 3);  // few tokens, so that rows meet

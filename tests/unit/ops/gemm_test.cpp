@@ -196,7 +196,7 @@ TEST_P(GemmTest, StridedRowsLeaveTheirGapsAlone) {
   expect_untouched(whole.slice(1, 35, 29));
 }
 
-// Products of generation. CUDA has a kernel for them, in bf16 and full packs: one warp, two or four share k; a last
+// Products of generation, for which CUDA has a kernel in bf16 and full packs. One warp, two or four share k; a last
 // turn and part may be partial, and a last warp may have no columns.
 TEST_P(GemmTest, FewRows) {
   compare({.a = input({1, 8}), .b = input({5, 8}), .c = output({1, 5}), .transpose_b = true, .b_is_constant = true});

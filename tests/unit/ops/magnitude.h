@@ -1,4 +1,4 @@
-// For results whose terms cancel: the rounding of the result is relative to its value, the rounding of fp32 sums to the
+// For results whose terms cancel. The rounding of the result is relative to its value, the rounding of fp32 sums to the
 // magnitude of their terms. In bf16 this is far stricter than one tolerance for both. It finds an intermediate result
 // that was rounded to bf16.
 #pragma once

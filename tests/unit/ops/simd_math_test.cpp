@@ -24,7 +24,7 @@ double ulp_error(float got, double want) {
 }
 
 struct Range {
-  float low, high;  // of one sign
+  float low, high;  // with equal signs
 };
 
 // The largest error over about a million floats of each range, evenly spread over the bit patterns.

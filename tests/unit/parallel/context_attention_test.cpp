@@ -21,7 +21,7 @@ using Communication = ContextCommunication;
 
 struct Sizes {
   std::int64_t samples, length, heads, groups, dim;
-  std::int64_t width() const { return (heads + 2 * groups) * dim; }  // of a fused row
+  std::int64_t width() const { return (heads + 2 * groups) * dim; }  // width of a fused row
 };
 
 struct Case {
@@ -229,7 +229,7 @@ TEST(SequencePart, ChunksCoverTheSequenceOnce) {
     std::int64_t first_pairs = 0;
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       const SequencePart part = part_of_sequence(length, rank, ranks);
-      std::int64_t pairs = 0, before = -1;  // of a query and a key that it sees
+      std::int64_t pairs = 0, before = -1;  // pairs of a query and a key that it sees
       for (std::int64_t row = 0; row < rows; ++row) {
         const std::int64_t position = part.position(row, rows);
         EXPECT_GT(position, before);

@@ -27,8 +27,8 @@ class DiskModel {
   // Operations that may be lost, among the first `count`.
   std::vector<std::size_t> unsynced(std::size_t count) const;
 
-  // Builds in the empty folder `target` the result of the first `count` operations. Of unsynced(count), those with
-  // `kept` true remain, the others are lost. Lost bytes ahead of kept ones are zeros.
+  // Builds in the empty folder `target` the result of the first `count` operations. Operations of unsynced(count)
+  // remain if `kept` is true, and are lost otherwise. Lost bytes ahead of kept ones are zeros.
   void replay(std::size_t count, const std::vector<bool>& kept, const std::string& target) const;
   // The same as one text: all names and bytes. Many combinations give the same text.
   std::string content(std::size_t count, const std::vector<bool>& kept) const;
@@ -39,9 +39,9 @@ class DiskModel {
     std::string path;
     std::string target;
     std::string data;
-    std::uint64_t offset = 0;  // of a write
-    int node = 0;              // of the file or folder at `path`
-    int other_node = 0;        // of `target`, for an exchange
+    std::uint64_t offset = 0;  // for a write
+    int node = 0;              // file or folder at `path`
+    int other_node = 0;        // node of `target`, for an exchange
     int folder = 0;            // folder of the changed names
   };
   struct Node {

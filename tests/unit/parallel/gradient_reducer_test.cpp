@@ -232,7 +232,7 @@ TEST(GradientReducer, ScattersAndTheGathererGathers) {
     ThreadWorld(all).run([&, all = all, instances = instances](Communicator& world) {
       const InstanceGroups groups = split_into_instances(world, instances);
       Communicator &shards = *groups.shards, &outer = *groups.instances;
-      const int n = 5 * ranks;  // of the first range; the second is twice as long
+      const int n = 5 * ranks;  // elements of the first range; the second is twice as long
       std::vector<float> gradients(static_cast<std::size_t>(3 * n)), weights(static_cast<std::size_t>(3 * n), 0.0f);
       const auto ranges = [n](std::vector<float>& flat) {
         return std::vector<std::vector<Tensor>>{

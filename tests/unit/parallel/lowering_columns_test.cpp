@@ -33,7 +33,7 @@ void expect_columns(const std::vector<Action>& actions) {
   for (const Action& a : actions) {
     if (a.kind != ActionKind::kWaitReceive || a.peer != kThisStage) continue;
     const int other = column_of.at({a.gradient ? a.chunk + 1 : a.chunk - 1, a.microbatch});
-    const int taker = a.gradient ? other : a.column, giver = a.gradient ? a.column : other;  // of the output
+    const int taker = a.gradient ? other : a.column, giver = a.gradient ? a.column : other;  // columns of the output
     ASSERT_EQ(giver_of.try_emplace(taker, giver).first->second, giver) << to_string(a);
     ASSERT_EQ(taker_of.try_emplace(giver, taker).first->second, taker) << to_string(a);
   }
@@ -58,7 +58,7 @@ TEST(LoweringOfColumns, ColumnsOfRandomListsHaveFixedPartners) {
     constexpr int kMicrobatches = 6;
     const bool hands_over = list % 2 == 0;
     std::vector<Action> actions;
-    std::vector<int> done(kMicrobatches, 0);  // of each microbatch's verbs: F0 F1 B1 W1 B0 W0
+    std::vector<int> done(kMicrobatches, 0);  // per microbatch, of the verbs F0 F1 B1 W1 B0 W0
     for (int left = 6 * kMicrobatches; left > 0; --left) {
       int m = static_cast<int>(random() % kMicrobatches);
       while (done[static_cast<std::size_t>(m)] == 6) m = (m + 1) % kMicrobatches;
@@ -83,7 +83,7 @@ TEST(LoweringOfColumns, ColumnsOfAChunkAreFew) {
   struct Case {
     ScheduleKind kind;
     int stages, chunks, microbatches, stage;
-    std::vector<int> columns;  // by chunk
+    std::vector<int> columns;  // per chunk
   };
   const Case cases[] = {
       {ScheduleKind::k1F1B, 1, 1, 32, 0, {1}},          {ScheduleKind::k1F1B, 4, 1, 32, 0, {4}},

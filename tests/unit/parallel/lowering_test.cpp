@@ -33,7 +33,7 @@ const ReducePoints kPoints{.segments_of_bucket = {{5}, {3, 4}, {0, 1, 2}}, .tied
 TEST(Lowering, ReducesEachBucketOnceAfterTheLastWeightGradientOfItsSegments) {
   for_each_stage([](const Schedule& schedule, int, const std::vector<Action>& stage) {
     const std::vector<Action> step = lower_training_step(stage, kOneChunk, kPoints);
-    std::map<int, int> weights_left;  // by segment
+    std::map<int, int> weights_left;  // key: segment
     for (int segment = 0; segment < kSegments; ++segment) weights_left[segment] = schedule.num_microbatches;
     std::map<int, int> reduced;
     int ties = 0;
@@ -147,7 +147,7 @@ TEST(Lowering, EveryScheduleLowersWithAnyNumberOfSegments) {
     for (int chunk = 0; chunk < schedule.placement.num_chunks; ++chunk) segments.push_back(1 + chunk % 3);
     const int total = first_segment(segments, schedule.placement.num_chunks);
     for (const std::vector<Action>& stage : schedule.stages) {
-      std::map<int, int> weights;  // by segment
+      std::map<int, int> weights;  // key: segment
       for (const Action& action : lower_training_step(stage, segments, {})) {
         EXPECT_FALSE(action.with_next);
         if (action.kind == ActionKind::kBackwardWeight) ++weights[action.segment];

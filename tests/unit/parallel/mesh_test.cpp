@@ -223,7 +223,7 @@ TEST(Mesh, RefusesAWorldOfAnotherSize) {
 TEST(InstanceGroups, AreNeighboursAndThoseOfEqualPlace) {
   struct Members {
     int instances;
-    std::vector<std::string> shards, instances_of;  // of rank 3
+    std::vector<std::string> shards, instances_of;  // for rank 3
   };
   for (const Members& want : {Members{1, {"0", "1", "2", "3", "4", "5"}, {"3"}},
                               {2, {"3", "4", "5"}, {"0", "3"}},

@@ -82,7 +82,7 @@ class PowerLoss : public testing::Test {
   std::size_t most_pending_ = 0;
   int replays_ = 0;
   int loaded_new_ = 0;
-  std::map<std::string, std::int64_t> loaded_;  // by content of the folder: its step
+  std::map<std::string, std::int64_t> loaded_;  // key: content of the folder; value: its step
 };
 
 TEST_F(PowerLoss, AnySaveLeavesTheNewOrThePreviousCheckpoint) {

@@ -21,7 +21,7 @@ namespace megalith {
 namespace {
 
 struct GroupOutcome {
-  std::vector<std::vector<float>> gathered, summed;  // by rank
+  std::vector<std::vector<float>> gathered, summed;  // per rank
   std::int64_t hazards = 0, waits = 0, calls = 0;
 };
 
@@ -136,7 +136,7 @@ TEST(TensorGroup, EverySuppressedWaitIsFound) {
 
 struct LinearRun {
   std::vector<std::string> refusals;          // errors of captures, by rank
-  std::vector<std::vector<float>> gradients;  // of the weights, by rank
+  std::vector<std::vector<float>> gradients;  // weight gradients, per rank
 };
 
 // A linear whose outputs are split; backward_data and backward_weight run eagerly, or as a graph each.

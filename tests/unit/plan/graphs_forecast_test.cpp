@@ -29,7 +29,7 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
   EXPECT_EQ(none.graphs, 0);
   EXPECT_EQ(none.bytes(), 0u);
   EXPECT_EQ(layer.graphs, 2);          // all 4 layers forward, and back
-  EXPECT_EQ(attention.graphs, 2 * 4);  // of each layer
+  EXPECT_EQ(attention.graphs, 2 * 4);  // in each layer
   EXPECT_EQ(mlp.graphs, 2 * 4);
   EXPECT_EQ(both.captured_ops, attention.captured_ops + mlp.captured_ops);
   EXPECT_EQ(both.captured_ops, layer.captured_ops);

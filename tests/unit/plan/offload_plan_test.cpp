@@ -163,7 +163,7 @@ TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
       for (int stage = 0; stage < 2; ++stage) {
         const StepPlans plans = record_step(options, config, replicas * stage, {.most_microbatches = 1 << 14}).plans;
         const std::size_t in_flight = (stage == 0 ? 10u : 6u) / static_cast<unsigned>(every);  // layers
-        std::size_t bytes = 0;                                                                 // of a layer's slots
+        std::size_t bytes = 0;                                                                 // in a layer's slots
         for (const OffloadSlot& slot : plans.offload.points.slots) bytes += slot.layer == 2 * stage ? slot.bytes : 0;
         const std::size_t saved = (in_flight - 1) * bytes;
         want +=

@@ -67,7 +67,7 @@ using RunDraw = std::function<Outcome(const Words& flags, int ranks)>;
 struct DrawTotals {
   int draws = 0, refused = 0, with_one_rank = 0, resumed = 0;
   int graphs = 0, offloads = 0, units = 0, regrows = 0, skips = 0, evaluations = 0;  // draws that did so
-  std::map<std::string, int> refusals;                                               // by reason, digits omitted
+  std::map<std::string, int> refusals;                                               // key: reason, no digits
   std::map<std::string, int> values;                                                 // drawn, by row and number
 };
 

@@ -18,8 +18,8 @@ const Words kAllSharded = strategy("optim_grads_params") + Words{"--fsdp-embeddi
 const Words kNarrow{"--megatron-fsdp-grad-comm-dtype", "bf16"};
 const Words kAllShardedLast = kAllSharded + Words{"--fsdp-reduce-grads", "last"};
 
-// A gradient of rank 1 becomes NaN in calls of a hook of layer 0. Calls 5 to 8 are in step 2, 9 to 12 in step 3, which
-// is dropped, and 13 to 16 in the rerun of step 2.
+// Makes a gradient of rank 1 NaN in calls of a hook of layer 0. Calls 5 to 8 are in step 2. Calls 9 to 12 are in step
+// 3, which is dropped, and 13 to 16 in the rerun of step 2.
 const Poison kPoison{.calls = {6, 14}, .rank = 1, .segment = 1};
 
 // The reason is found in a step that is run again, also where stale slots are NaN.

@@ -31,7 +31,7 @@ struct Cell {
 };
 
 struct Books {
-  std::map<int, GraphedRunner::Stats> stats;  // by rank
+  std::map<int, GraphedRunner::Stats> stats;  // key: rank
   std::map<int, RunPlan> plans;
   std::map<int, std::vector<Action>> actions;  // actions of a step
   std::map<int, StepGraphs> planned;

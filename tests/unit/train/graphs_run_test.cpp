@@ -194,7 +194,7 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
   struct Seen {
     std::map<Phase, int> calls;
     std::set<std::int64_t> messages_ahead;  // so far, at calls ahead
-    std::int64_t messages = 0;              // of two steps
+    std::int64_t messages = 0;              // for two steps
     int graphs = 0;
   };
   std::array<Seen, 2> of_ranks;
@@ -228,7 +228,7 @@ TEST(GraphedRun, APipelineCapturesBeforeItsFirstMessage) {
   for (Seen& seen : of_ranks) {
     EXPECT_GT(seen.graphs, 0);
     EXPECT_GT(seen.messages, 0);
-    EXPECT_EQ(seen.messages_ahead, (std::set<std::int64_t>{seen.messages / 2}));  // those of the preceding step
+    EXPECT_EQ(seen.messages_ahead, (std::set<std::int64_t>{seen.messages / 2}));  // messages of the preceding step
     EXPECT_GT(seen.calls[Phase::kReplay], 0);
     EXPECT_EQ(seen.calls[Phase::kCapture], 0);
     EXPECT_EQ(seen.calls[Phase::kCaptureAhead], seen.calls[Phase::kWarmUp]);

@@ -174,7 +174,7 @@ TEST(OwnHooksRun, ReadTheSameTensorsInGraphsAndEagerly) {
     };
     const std::map<int, Reads> eager = run({}), replayed = run(graphs);
     for (const int rank : {0, 1}) {
-      std::map<std::string, int> views;  // by point
+      std::map<std::string, int> views;  // key: point
       const Reads& of_rank = eager.at(rank);
       for (const auto& [call, tensors] : of_rank)
         views[call.substr(0, call.find(' '))] += static_cast<int>(tensors.size());
@@ -218,7 +218,7 @@ TEST(OwnHooksRun, CommunicateWithinAStageInEverySchedule) {
                                   "--micro-batch-size",  "1",      "--check-hazards"};
     if (schedule == std::string("interleaved")) flags = flags + Words{"--num-virtual-stages-per-pipeline-rank", "2"};
     std::mutex mutex;
-    std::map<int, std::unique_ptr<StageSums>> sums;  // by rank
+    std::map<int, std::unique_ptr<StageSums>> sums;  // key: rank
     const auto customize = [&](Rank& rank) {
       auto of_rank = std::make_unique<StageSums>(rank);
       const std::lock_guard lock(mutex);

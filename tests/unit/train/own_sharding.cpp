@@ -86,7 +86,7 @@ Units shard_by_segment(Rank& rank) {
     if (s == 0) {
       hooks.add(HookPoint::kPreForward, [units](const HookContext& hook) {
         if (hook.microbatch > 0) return;
-        units->updated();  // by the preceding step
+        units->updated();  // the preceding step did
         units->begin_sums();
       });
     }
@@ -115,7 +115,7 @@ Units shard_by_layer(Rank& rank) {
   rank.runner.hooks(0).add(HookPoint::kPreForward, [units, weights](const HookContext& hook) {
     if (hook.microbatch > 0) return;
     weights->release();
-    units->updated();  // by the preceding step
+    units->updated();  // the preceding step did
     units->begin_sums();
   });
   for (const Layer& layer : layers_of(rank)) {

@@ -57,18 +57,18 @@ struct RunResult {
   std::vector<std::string> losses;      // C99 %a, by step
   std::vector<std::string> grad_norms;  // C99 %a, by step
   std::vector<double> loss_values;
-  std::vector<std::string> validation_losses;      // of steps with an evaluation
+  std::vector<std::string> validation_losses;      // in steps with an evaluation
   std::vector<int> regrows;                        // regrows of the capacity for expert rows so far, by step
   std::vector<double> balancing_losses, z_losses;  // losses of routers; 0 without routers
-  std::vector<std::string> squares;  // of the last step's gradients, by logical name's order: fp64 as C99 %a
-  Tensors weights;                   // by logical name, gathered from all ranks' slices
-  Tensors gradients;                 // in the last step, reduced
+  std::vector<std::string> squares;                // last step's gradients, in logical name order: fp64 as C99 %a
+  Tensors weights;                                 // key: logical name; gathered from all ranks' slices
+  Tensors gradients;                               // in the last step, reduced
   std::vector<RankActivity> ranks;
   bool copies_agree = true;       // replicated weights, gradients and squares have equal bits
   std::int64_t tensor_calls = 0;  // collectives of rank 0's tensor-parallel group
   // Statistics of the pipeline's stages, for the first replica.
   std::map<int, PipelineTransfer::Stats> transfers;
-  std::map<int, std::vector<float>> word_tables;  // of stages with the table or a copy
+  std::map<int, std::vector<float>> word_tables;  // key: stage; for stages with the table or a copy
   ModelState state;                               // rank 0, at the end
   Tensors whole_state;                            // over all ranks
   std::map<int, CategoryBytes> memory;            // persistent, by rank
@@ -121,7 +121,7 @@ bool same_bits(const Tensors& a, const Tensors& b);  // NaN is NaN
 
 RunResult train(const RunRequest& request);
 
-// Runs with each `stride`-th event wait left out, except the `behind` last ones, for gathers of a next step.
+// Runs with each `stride`-th event wait left out, except the last ones, which serve the gathers of a next step.
 struct SuppressedWaits {
   std::int64_t all = 0;            // in the run with all of them, which has no hazard
   std::vector<std::int64_t> idle;  // without which there is no hazard either

@@ -149,7 +149,7 @@ class GroupedGemmSwigluTest : public RoutedSwigluTest {
 };
 MEGALITH_OP_TESTS(GroupedGemmSwigluTest);
 
-// Small and odd ones; of full packs; past a tile in each dim; with depths that CUDA's fast form supports.
+// Small and odd ones; full packs; several tiles in each dim; depths that CUDA's fast form supports.
 struct Problem {
   ExpertRanges routing;
   std::int64_t k, columns;

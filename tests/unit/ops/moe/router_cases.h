@@ -32,8 +32,8 @@ inline Values row_of(const Values& x, std::int64_t row, std::int64_t length) {
   return Values(x.begin() + row * length, x.begin() + (row + 1) * length);
 }
 
-// Number of roundings in the exponentials exp(x - max). They include those of the difference and of the function
-// itself, for the requested one. Those of the sum below it enter as a mean with their own weights.
+// Number of roundings in the exponentials exp(x - max), of the difference and of the function itself. Those of the sum
+// below it enter as a mean with their own weights.
 struct Roundings {
   double max = 0, of_sum = 1;
   explicit Roundings(const Values& x) : max(*std::max_element(x.begin(), x.end())) {
@@ -42,7 +42,7 @@ struct Roundings {
   }
   double of(double x) const { return 1 + (max - x) + of_sum; }
 };
-inline constexpr double kSigmoidRoundings = 3;  // of a sigmoid, of a sum of sigmoids, and of 1 - sigmoid
+inline constexpr double kSigmoidRoundings = 3;  // in a sigmoid, in a sum of sigmoids, and in 1 - sigmoid
 
 class RouterOpTest : public OpTest {
  protected:

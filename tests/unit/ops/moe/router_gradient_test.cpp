@@ -13,13 +13,13 @@ namespace {
 struct Token {
   Values logits, d_weight, loads;
   reference::RouterSettings with;
-  double aux = 0, z = 0;  // that of the gradient, 0 without the loss; z with its scale
+  double aux = 0, z = 0;  // aux: factor of the gradient, 0 without the loss; z: with its scale
 };
 
 struct Gradient {
   reference::RouterExperts chosen;
   Values weight, d_logits;
-  Values size;  // of the terms whose differences form d_logits, times their roundings
+  Values size;  // sizes of the terms whose differences form d_logits, times their roundings
 };
 
 Gradient gradient_of(const Token& token) {

@@ -18,7 +18,7 @@ class RowsOverRanksTest : public RankTest {
   struct Result {
     Values y, d_weight, wanted;
   };
-  struct Rows {  // of all experts, in their order
+  struct Rows {  // rows of all experts, in their order
     Tensor choice, x, partial;
     Values offsets;
   };

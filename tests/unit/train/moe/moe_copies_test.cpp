@@ -133,7 +133,7 @@ TEST(MoeCopies, AreCountedTimedAndDrawn) {
   }
 }
 
-// In each layer the norm's output moves completely. Of arrived tokens only those in use move, eagerly too.
+// In each layer the norm's output moves completely. Only the arrived tokens in use move, eagerly too.
 TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
   constexpr std::int64_t kNormBytes = kTokens * 16 * 4;
   const Words local = {"--cuda-graph-impl", "local", "--cuda-graph-modules"};

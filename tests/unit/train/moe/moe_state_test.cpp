@@ -75,7 +75,7 @@ void fill(Rank& rank) {
 struct Held {
   Tensors state;
   bool copies_agree = true;
-  std::vector<std::int64_t> expert_elements;  // by rank, without padding
+  std::vector<std::int64_t> expert_elements;  // per rank, without padding
 };
 
 // `from` empty: from fill().
