@@ -110,7 +110,7 @@ void print(const Communicator& world, const std::string& what, std::int64_t wire
               static_cast<double>(wanted) / time * 1e-9);
 }
 
-// The exchange with the experts' ranks, the one back, and what they work on.
+// The exchange with the experts' ranks, the return, and their tensors.
 class Exchanges {
  public:
   ExchangeRows there, back;
@@ -161,7 +161,7 @@ class Exchanges {
   test::Buffer<std::int32_t> sends_;
 };
 
-// One exchange, pulled where the group shares memory and padded, each followed by an all-to-all of as many bytes.
+// One exchange, pulled if the group shares memory, and padded; an all-to-all of as many bytes follows each.
 void measure_exchange(Communicator& world, Communicator* pulling, Stream& stream, const ExchangeRows& op,
                       std::int64_t wanted, const Tensor& room) {
   const std::int64_t ranks = world.size();

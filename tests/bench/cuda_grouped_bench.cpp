@@ -57,7 +57,7 @@ class GroupedBench : public Workbench {
   void backward() {
     m_.backward([this](const auto& op) { go(op); });
   }
-  // The products alone, rows in memory, as a peer's grouped products have them.
+  // The products only, with rows in memory, like a peer's grouped products.
   void draw_rows() { fill(m_.rows, 1); }
   void plain_forward() { go(GroupedGemm{.a = m_.rows, .offsets = m_.offsets, .b = m_.gate, .b2 = m_.up, .c = m_.h}); }
   void plain_wgrad() {

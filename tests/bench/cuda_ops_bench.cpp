@@ -87,7 +87,7 @@ class OpBench : public Workbench {
     return times[kRuns / 2];
   }
 
-  // From the front of the block to its end, where no case's tensors are.
+  // Copies from the front of the block to its end, outside of the cases' tensors.
   double copy_bytes_per_second(std::size_t bytes) {
     std::byte* const to = block_ + kMemoryBytes - bytes;
     return 2 * static_cast<double>(bytes) / flushed_seconds([&] { stream_.copy(to, block_, bytes); });
@@ -208,7 +208,7 @@ void bench_reductions(OpBench& bench) {
   bench.measure("[65536]", ReduceToScalar{.x = losses, .out = out.slice(0, 0, 1), .accumulate = true});
 }
 
-// The parameters of `layers` blocks and a vocabulary, as the optimizer cuts them: matrices and what lies between them.
+// The parameters of `layers` blocks and a vocabulary, cut like the optimizer's: matrices and the parameters in between.
 std::vector<std::int64_t> parameter_sizes(const Model& m, std::int64_t layers) {
   std::vector<std::int64_t> sizes = {m.vocabulary * m.hidden};
   for (std::int64_t i = 0; i < layers; ++i) {

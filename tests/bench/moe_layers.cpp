@@ -53,7 +53,7 @@ class LayerClock {
       }
     }
   }
-  // Mean over the last step, which is over; seconds.
+  // Mean over the last, finished step; seconds.
   double mean(Way of) const {
     double seconds = 0;
     int count = 0;

@@ -38,7 +38,7 @@ namespace {
 using namespace megalith;
 std::string list_of(const std::vector<double>& values) { return fmt::format("[{:.4g}]", fmt::join(values, ", ")); }
 
-// Seconds of what has next to nothing to do (configs/rates).
+// Seconds of nearly empty ops (configs/rates).
 struct Overheads {
   double kernel = 0, graph_kernel = 0;
   double launch = 0, graph_launch = 0;                 // on the host
@@ -54,7 +54,7 @@ struct Overheads {
   }
 };
 
-// The mean rate of the three products of a layer, which differ in what is transposed and in what adds up in fp32.
+// The mean rate of a layer's three products, which differ in transposes and in fp32 accumulation.
 void print_gemm(Bench& bench, const Overheads& overheads) {
   std::vector<double> sizes, rates;
   const std::vector<std::int64_t> sides = bench.is_cuda()
@@ -209,7 +209,7 @@ Overheads measure_overheads(Bench& bench) {
   Overheads overheads{.graph_kernel = bench.seconds(empty), .launch = host_seconds(kLaunches, empty)};
   overheads.kernel = bench.median([&] {
     Event begin("begin", true), end("end", true);
-    for (int i = 0; i < 8; ++i) launch(stream, long_one);  // meanwhile the host gets ahead
+    for (int i = 0; i < 8; ++i) launch(stream, long_one);  // the host gets ahead during these
     stream.record(begin);
     for (int i = 0; i < kLaunches; ++i) empty();
     stream.record(end);
@@ -308,7 +308,7 @@ void measure(MpiRuntime& mpi, DeviceType device, const std::string& name, bool c
   const AbortOnUnwind guard(*world);
   Bench bench(device);
   if (copies_only) return print_copies(bench, *world);
-  if (world->rank() == 0) {  // alone, as a rank of a run is on its device
+  if (world->rank() == 0) {  // only one rank, since a run has one rank per device
     fmt::print("device = \"{}\"\ndevice-memory-gib = {}  # a guess\ndevice-reserve-gib = {}  # a guess\n", name,
                bench.is_cuda() ? 80 : 8, bench.is_cuda() ? 2 : 0.1);
     const Overheads overheads = measure_overheads(bench);
