@@ -244,7 +244,7 @@ void check_split(Communicator& world, const CollectiveForm& form) {
   EXPECT_EQ(members[static_cast<std::size_t>(half->rank())], std::to_string(world.rank()));
   all_reduce_case<float>(*half, rig, 1025);
   all_gather_case<std::int32_t>(*half, rig, 7);
-  // All but rank 0, which is alone; then one rank each, inside that group.
+  // All ranks except 0, which forms a separate group; then groups of one rank, inside that group.
   std::vector<int> ranks{0};
   if (world.rank() > 0) {
     ranks.resize(static_cast<std::size_t>(world.size()) - 1);

@@ -16,7 +16,7 @@
 
 namespace megalith::test {
 
-// Several blocks and, where the program makes them small, several chunks and messages.
+// Several blocks and, if the program makes them small, several chunks and messages.
 inline constexpr std::int64_t kLarge = 100'003;
 
 template <class T>

@@ -49,7 +49,7 @@ struct Columns {
 };
 using Kinds = std::vector<Columns>;
 
-// The tokens that a rank's rows are, by what it sends; they repeat.
+// Token of a rank's row, by its position in the list; tokens repeat.
 std::int32_t token_of(int rank, int round, std::int64_t listed) {
   return static_cast<std::int32_t>((listed * 31 + rank * 7 + round * 13) % kTokens);
 }

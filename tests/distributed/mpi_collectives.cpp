@@ -1,6 +1,6 @@
-// The collective cases on MPI ranks. Rank 0 alone reports what passes; any rank reports and fails what does not.
+// The collective cases on MPI ranks. Only rank 0 reports passed tests; any rank reports failures, and then fails.
 //   mpirun -np 4 mpi_collectives [--max-message-bytes=N, and chunks of 64 N] [--device=cuda] [GoogleTest's flags]
-// Exit code 77, for a skipped test, where ranks outnumber GPUs.
+// Exit code 77, for a skipped test, if ranks outnumber GPUs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_P(Collectives, ConcurrentGroups) { check(check_concurrent_groups); }
 TEST_P(Collectives, RefusedCalls) { check(check_refused_calls); }
 TEST_P(Collectives, Stats) { check(check_stats); }
 
-// Groups of a mesh: tp neighbours, dp across them; each sums over its own members only.
+// Groups of a mesh: tp neighbors, dp across them; each sums over its own members only.
 TEST_P(Collectives, MeshGroups) {
   const int tp = world->size() % 2 == 0 ? 2 : 1;
   const megalith::MeshSizes sizes =
@@ -79,7 +79,7 @@ TEST_P(Collectives, MeshGroups) {
 INSTANTIATE_TEST_SUITE_P(Eager, Collectives, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Captured, Collectives, testing::Values(true));
 
-// Replays of two graphs and eager calls of one group in turns, none of which the host waits for.
+// Replays of two graphs alternate with eager calls of one group, and the host waits for none of them.
 TEST(CallsBesideReplays, OfOneGroup) {
   Communicator& world = *Collectives::world;
   const CollectiveForm form{.device = Collectives::device};

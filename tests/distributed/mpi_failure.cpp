@@ -1,5 +1,5 @@
-// Ranks that fail on purpose, as a program's main handles it: mpirun -np 3 mpi_failure throw | late | size | ...
-//   [--device=cuda]: exit code 77, for a skipped test, where ranks outnumber GPUs.
+// Ranks that fail on purpose, handled like in a program's main: mpirun -np 3 mpi_failure throw | late | size | ...
+// [--device=cuda]: exit code 77, for a skipped test, if ranks outnumber GPUs.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -21,7 +21,7 @@ using namespace megalith;
 
 [[noreturn]] void fail_as_a_flag_would() { refuse_usage("--some-flag", {.expected = "a value", .got = "none"}); }
 
-// The calls in which ranks fail, and what they work on.
+// The calls in which ranks fail, and their tensors.
 class Calls {
  public:
   Calls(Communicator& world, DeviceType device)

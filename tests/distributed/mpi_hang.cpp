@@ -23,7 +23,7 @@ namespace {
 
 using namespace megalith;
 
-// A row goes to each rank; GPUs read each other's memory, where they can.
+// A row goes to each rank; GPUs read each other's memory if they can.
 class Rows {
  public:
   Rows(test::Rig& rig, Communicator& group)
@@ -78,7 +78,7 @@ void capture_and_replay(Graph& graph, Stream& stream, Communicator& world, const
   stream.synchronize();
 }
 
-// Rank 1's thread of --async-save does not come to the commit, while the steps go on until the watcher ends the run.
+// Rank 1's thread of --async-save never reaches the commit, while the steps continue until the watcher ends the run.
 void step_while_writers_wait(Communicator& world, Communicator& saves, Stream& stream, const Tensor& buffer) {
   std::thread writer;
   if (world.rank() != 1) writer = std::thread([&] { saves.host_barrier(); });

@@ -243,7 +243,7 @@ TEST(MpiTraining, ExpertsInAPipelineChangeNoBit) {
       "--pipeline-model-parallel-size 2 --pipeline-schedule interleaved --num-layers-per-virtual-pipeline-stage 2"));
 }
 
-// The counts of rows are the devices' alone, and a graph holds a microbatch from its tokens to its gradients.
+// Only the devices know the row counts, and a graph holds a microbatch from its tokens to its gradients.
 TEST(MpiTraining, OneGraphReplaysAMicrobatchOfExpertsWithOtherTokens) {
   if (world->size() == 1 || world->size() == 3) GTEST_SKIP() << "needs 2 or 4 ranks";
   if (part > 0) GTEST_SKIP() << "in the first part";

@@ -13,7 +13,7 @@ namespace megalith::test {
 
 inline constexpr int kSkipped = 77;  // exit code
 
-// False, after rank 0 said why, where this machine cannot give each of its ranks one.
+// False, after rank 0 reported the reason, if this machine cannot give each of its ranks a GPU.
 inline bool select_rank_device(const MpiRuntime& mpi, DeviceType device) {
   if (device != DeviceType::kCuda) return true;
   const int count = cuda_built() ? cuda_facts(0).count : 0;

@@ -1,5 +1,5 @@
-// GoogleTest on the ranks of a world that mpirun started: rank 0 alone reports what passes; any rank reports and fails
-// what does not.
+// GoogleTest on the ranks of a world that mpirun started. Only rank 0 reports passed tests; any rank reports failures,
+// and then fails.
 #pragma once
 
 #include <gtest/gtest.h>

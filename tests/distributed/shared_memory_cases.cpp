@@ -61,7 +61,7 @@ void sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, 
   EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
 }
 
-// Parts of bf16 into sums of fp32, which round nothing; twice, the second added to the first.
+// Parts of bf16 are summed in fp32, without rounding; the second of two sums is added to the first.
 void widened_sum_of_shared_memory_case(Communicator& world, const CollectiveForm& form, std::int64_t n) {
   const int size = world.size(), rank = world.rank();
   Rig rig(form);
@@ -144,8 +144,7 @@ void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& fo
   EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
 }
 
-// A group whose ranks see each other's memory gathers with shifts alone and, in the same run, passes all that on by
-// one.
+// A group whose ranks see each other's memory gathers with shifts only and, in the same run, shifts all results by one.
 void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form) {
   const int size = world.size();
   if (size == 1) return;

@@ -13,8 +13,8 @@
 
 namespace megalith::test {
 
-// Runs the tests on the ranks that mpirun started, and returns the program's exit code. Sets `world`, which joins the
-// hosts' memory, and `devices`, which joins the GPUs' or is `world` too; both for as long as the tests run.
+// Runs the tests on the ranks that mpirun started, and returns the program's exit code. While the tests run, `world`
+// joins the hosts' memory, and `devices` joins the GPUs' memory or equals `world`.
 inline int run_training_tests(int argc, char** argv, DeviceType device, Communicator*& world, Communicator*& devices) {
   set_deterministic_environment();
   set_graphs_environment();

@@ -1,4 +1,4 @@
-// convert, and what train and generate make of its checkpoints.
+// convert, and the use of its checkpoints by train and generate.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -22,7 +22,7 @@ void expect_converted(const Folder& folder, const Words& flags) {
 class TrainedModels : public ::testing::TestWithParam<Words> {};
 INSTANTIATE_TEST_SUITE_P(Convert, TrainedModels, ::testing::Values(Words{}, Words{"--num-experts", "4"}));
 
-// A trained model goes to transformers and comes back: the same weights, the same text.
+// A trained model is exported to transformers and imported again: the same weights, the same text.
 TEST_P(TrainedModels, GoThereAndBack) {
   const Folder folder;
   const Words flags = tiny_mock() + llama() + GetParam();

@@ -17,7 +17,7 @@ namespace megalith::test {
 namespace {
 
 #ifdef MEGALITH_EXIT_CODES_SURVIVE
-// No memory on one of two ranks: all end with exit code 6, whichever allocation it was.
+// No memory on one of two ranks: all end with exit code 6, for any failing allocation.
 class OutOfMemory {
  public:
   OutOfMemory() {

@@ -79,7 +79,7 @@ TEST(MemoryLimits, AreNamedWhereMemoryRunsOut) {
                        "raise that limit",
                        flag, kib, what));
   }
-  // Threads whose stacks are larger than what is left; the limit of processes is another thing.
+  // Threads whose stacks exceed the remaining memory; the limit of processes is a different one.
   const std::string kib = room("-v", "train", 500'000);
   expect(fmt::format("ulimit -s 1048576; ulimit -v {};", kib), "train", tiny_mock(),
          fmt::format(".*no memory for the stack of a thread: ulimit -v allows this process {} KiB of addresses, of "

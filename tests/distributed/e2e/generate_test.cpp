@@ -124,7 +124,7 @@ TEST_F(Generate, BpeOfTheUsersFiles) {
   EXPECT_THAT(first, ::testing::StartsWith("caf\u00e9"));
   EXPECT_EQ(text("caf\u00e9", 8, Words{"--seed", "3"} + model), first);
   std::filesystem::remove(folder_.path("llama3.json"));
-  EXPECT_EQ(text("caf\u00e9", 8, {"--seed", "3"}), first);  // out of the checkpoint alone
+  EXPECT_EQ(text("caf\u00e9", 8, {"--seed", "3"}), first);  // from the checkpoint only
   const Outcome other =
       run(program("generate", {"--load", "kept", "--prompt", "x", "--tokenizer-model", golden + "gpt2.json"}), folder_);
   EXPECT_EQ(other.code, 2);

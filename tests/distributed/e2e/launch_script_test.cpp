@@ -112,7 +112,7 @@ TEST(LaunchScript, RanksThatAreKilledAsTheyStartEndTheRun) {
   }
 }
 
-// An mpirun that is stopped stands for one that hangs.
+// A stopped mpirun simulates one that hangs.
 TEST(LaunchScript, AStoppedMpirunIsEndedWithTheCodeOfItsRanks) {
   const Folder folder;
   Process run(by_script(program_on(2, "train", logging_forever({"--global-batch-size", "40000"}))), folder);

@@ -28,7 +28,7 @@ struct Usage {
   long threads = 0;
 };
 
-// All zero where the process is ending.
+// Returns zeros if the process is ending.
 Usage usage_of(pid_t pid) {
   Usage usage;
   const std::string folder = fmt::format("/proc/{}", pid);
@@ -93,7 +93,7 @@ TEST(Leaks, MemoryDescriptorsAndThreadsStayConstant) {
   const std::uintmax_t whole = fs::file_size(folder.path("m.jsonl"));
   for (std::size_t rank = 0; rank < 2; ++rank) {
     const Usage before = least(samples[rank], whole / 4, whole / 2);
-    const Usage after = least(samples[rank], whole - whole / 4, whole);  // not at the end, where threads are joined
+    const Usage after = least(samples[rank], whole - whole / 4, whole);  // not at the end, when threads are joined
     ASSERT_GT(before.progress, 0u);
     ASSERT_GT(after.progress, 0u);
     const std::string text = fmt::format(

@@ -1,4 +1,4 @@
-// Pipeline parallelism under mpirun: two stages train the model of one rank, save what both hold, and go on from it.
+// Pipeline parallelism under mpirun: two stages train the model of one rank, save their state, and resume from it.
 #include <gtest/gtest.h>
 
 #include "tests/distributed/e2e/program.h"
