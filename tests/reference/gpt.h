@@ -17,7 +17,7 @@ namespace megalith::reference {
 enum class GptArithmetic {
   kFp64,
   kFp32,         // sums in fp32, one term after the other
-  kBf16Storage,  // every activation and activation gradient is rounded to bf16 where it is stored; sums, statistics and
+  kBf16Storage,  // every activation and activation gradient is rounded to bf16 when it is stored; sums, statistics and
                  // weight gradients in fp32
 };
 

@@ -1,4 +1,4 @@
-// fp64 references of RMSNorm and LayerNorm (centred), with the magnitudes of the sums involved.
+// fp64 references of RMSNorm and LayerNorm (centered), with the magnitudes of the sums involved.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct NormGradient {
   std::vector<double> dx_magnitude, d_weight_magnitude, d_bias_magnitude;
 };
 
-// mean may be empty (not centred); d_residual may be empty.
+// mean may be empty (not centered); d_residual may be empty.
 struct NormSaved {
   const std::vector<double>&mean, &rstd, &d_residual;
 };

@@ -9,7 +9,7 @@ namespace megalith::reference {
 
 using RankValues = std::vector<double>;
 
-// Ranks, of which `copies` neighbours have the same `each` experts.
+// Ranks; groups of `copies` neighbors have the same `each` experts.
 struct ExpertRanks {
   std::size_t ranks, each, copies;
 

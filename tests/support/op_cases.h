@@ -202,7 +202,7 @@ struct AttentionOpCase {
   std::int64_t samples, tokens, heads, kv_heads, dim;
   DType dtype = DType::kBf16;
   bool deterministic = false;
-  bool fused = true;  // queries, keys and values stand in one tensor
+  bool fused = true;  // queries, keys and values are in one tensor
 
   Shape rows(std::int64_t count) const { return {samples, tokens, count, dim}; }
   // Sizes of queries, keys and values, in that order.

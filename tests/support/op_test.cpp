@@ -272,7 +272,7 @@ void OpTest::expect_close(const Tensor& got, const Values& want, const Compariso
   double worst_ratio = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double magnitude = comparison.magnitude.empty() ? 0 : comparison.magnitude[i];
-    // Kernels may flush what is below the smallest normal number to zero.
+    // Kernels may flush values below the smallest normal number to zero.
     const double allowed = relative * std::max(std::abs(want[i]), magnitude) + std::numeric_limits<float>::min();
     const double error = std::abs(result[i] - want[i]);
     const bool same = result[i] == want[i] || (std::isnan(result[i]) && std::isnan(want[i]));

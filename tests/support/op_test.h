@@ -134,7 +134,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   void expect_refused(const Op& op, std::string_view part) {
     expect_refusal([&op] { check(op); }, part);
   }
-  // The kernel itself throws, or reports a fault on CUDA: the error surfaces at the next synchronise.
+  // The kernel itself throws, or reports a fault on CUDA: the error surfaces at the next synchronization.
   template <class Op>
   void expect_kernel_error(const Op& given, ExitCode code, std::string_view part) {
     const Op op = ready(given);
@@ -143,7 +143,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
 
   // The current content in logical order, whatever the strides.
   Values values(const Tensor& tensor);
-  // The content is still what the tensor started with.
+  // The content equals the tensor's initial content.
   void expect_untouched(const Tensor& tensor);
 
   struct Comparison {
@@ -176,7 +176,7 @@ class OpTest : public testing::TestWithParam<OpCase> {
   };
 
   Tensor make(const Shape& shape, DType type, const Values& given, Use use);
-  Tensor workspace(std::int64_t bytes);  // the test's one, of any content, guarded and compared by nobody
+  Tensor workspace(std::int64_t bytes);  // the test's workspace, with any content, guarded and never compared
   void* add_buffer(const void* bytes, std::size_t count, DType type, Use use);
   void upload(void* device, const void* host, std::size_t bytes);
   void download(void* host, const void* device, std::size_t bytes);

@@ -11,9 +11,9 @@
 
 namespace megalith::test {
 
-// A graph that was captured with some numbers gives others' results once those stand in their place, as eager calls do.
-// `results_of(given, act)`: puts them there, has `act` run what `enqueue` enqueues, and reads what came of it. Returns
-// that of `second`.
+// Expects that a graph captured with some numbers gives the results of others after these replace the first, as in
+// eager calls. `results_of(given, act)` stores `given`, has `act` run the ops of `enqueue`, and reads the results.
+// Returns those of `second`.
 template <class Given, class ResultsOf>
 std::vector<Values> expect_replay_follows(Stream& stream, const Given& first, const Given& second,
                                           const std::function<void()>& enqueue, const ResultsOf& results_of) {

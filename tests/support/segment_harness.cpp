@@ -257,7 +257,7 @@ SegmentResult run_segment(const SegmentCase& test, Run run) {
       verb();
       graphs.back()->end_capture();
     });
-    harness.fill(result, test.seed);  // a capture has seen none of the values that the replay is about
+    harness.fill(result, test.seed);  // a capture sees none of the values of the replay
     for (auto& graph : graphs) {
       result.captured_ops += graph->num_ops();
       graph->replay(harness.stream());

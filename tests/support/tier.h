@@ -19,7 +19,7 @@ inline int one_of(int n) {
   return tier != nullptr && std::string_view(tier) == "quick" ? n : 1;
 }
 
-// Long tests of one thread, where the quick tier runs their program in a build without sanitizers too.
+// Long tests of one thread, if the quick tier runs their program in a build without sanitizers too.
 inline bool skips_one_thread() { return kIsSlow && one_of(2) > 1; }
 inline constexpr const char* kRunsElsewhere = "in the full tier, and in the build without sanitizers";
 

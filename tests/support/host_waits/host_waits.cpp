@@ -16,7 +16,7 @@ using Word = std::uintptr_t;
 using Function = Word (*)(Word, Word, Word, Word, Word, Word);
 using Lookup = void* (*)(void*, const char*);
 
-enum class Kind : std::uint8_t { kWait, kCopy, kQuestion };  // kCopy: a wait where memory is pageable
+enum class Kind : std::uint8_t { kWait, kCopy, kQuestion };  // kCopy: a wait if memory is pageable
 struct Watched {
   const char* name;
   Kind kind;
@@ -183,7 +183,7 @@ EXPORTED HostWaits host_waits_end() {
   return t_waits;
 }
 
-// Whoever asks for the next symbol asks from where it stands: the call must be the last thing here, a jump.
+// dlsym finds the next symbol relative to its caller: the call must be last here, a jump.
 EXPORTED __attribute__((optimize("O2"))) void* dlsym(void* handle, const char* name) {
   if (is_of_driver(name))
     return reinterpret_cast<void*>(in_front_of(name, reinterpret_cast<Word>(lookup(handle, name))));

@@ -29,7 +29,7 @@ struct Model {
   std::size_t hidden;
 };
 
-// Announces what a GPT's forward and backward passes read and write.
+// Announces the reads and writes of a GPT's forward and backward passes.
 class StepRecording {
  public:
   explicit StepRecording(const Model& model)
@@ -291,7 +291,7 @@ double user_seconds() {
   return static_cast<double>(use.ru_utime.tv_sec) + 1e-6 * static_cast<double>(use.ru_utime.tv_usec);
 }
 
-// Microbatches of a pipeline leave gaps that those of others fill, which took the square of the layers.
+// Microbatches of a pipeline leave gaps that others fill; the time for that was quadratic in the layers.
 TEST(ArenaLayout, TakesTimeInProportionToLayers) {
   if (kSanitized) GTEST_SKIP() << "sanitizers add time";
   const auto planning = [](int layers, int in_flight) {

@@ -201,7 +201,7 @@ TEST_F(ArenaPlanTest, AnAccessBeyondItsBufferIsAnError) {
   void* a = allocate(1000, "norm output");
   allocate(1000);
   Access access("gemm");
-  access.add(a, 1024, false);  // within what the buffer was rounded up to
+  access.add(a, 1024, false);  // within the rounded size of the buffer
   compute_.announce(access);
   EXPECT_NO_THROW(plan());
   access.add(static_cast<std::byte*>(a) + 512, 600, false);
@@ -322,7 +322,7 @@ TEST(Arena, TakesALargerPlanBetweenStepsOnceItsBlockWasGivenBack) {
   Arena arena(pool, Arena::Mode::kPlanned);
   const ArenaPlan small = small_plan();
   ArenaPlan large = small_plan();
-  large.peak_bytes = 4096;  // all that there is
+  large.peak_bytes = 4096;  // all of it
   const auto allocate = [&] {
     arena.begin_scope({0, 2, 0});
     return arena.allocate(500, kActivations, "a");

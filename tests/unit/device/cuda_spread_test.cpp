@@ -1,4 +1,4 @@
-// Ops of a graph that was captured on one stream run side by side where what they announced allows it.
+// Ops of a graph that was captured on one stream run concurrently if their announced accesses allow it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ TEST_F(CudaSpreadTest, ThePartOfAWorkspaceThatAnOpLeavesAloneHoldsNoOtherOpBack)
     s.cuda()->state().capture.touches(at.workspace, 0);
     spin(s, at.gate, 1);
   });
-  // A GPU need not run nodes side by side where no node follows another.
+  // A GPU need not run independent nodes concurrently.
   captured("behind", {reads(*x), writes(*y)}, [&](Stream& s) { copy_by_kernel(s, y, x); });
   captured("second", {whole}, [&](Stream& s) {
     s.cuda()->state().capture.touches(at.workspace, sizeof(int));

@@ -1,4 +1,4 @@
-// Tests of the device library on a GPU: skipped, visibly, where there is none.
+// Tests of the device library on a GPU: skipped, visibly, without one.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -186,7 +186,7 @@ TEST_P(HazardTest, TheHostIsOrderedByProgramOrderAndByWaiting) {
   compute().synchronize_host(done);
   compute().announce_host(host_write);
   EXPECT_EQ(checker_.count(), 1);
-  // A synchronised host orders streams that share no event.
+  // A synchronized host orders streams that share no event.
   op(compute(), "w", {write(128, 64)});
   compute().synchronize();
   op(comm(), "r", {read(128, 64)});
@@ -377,7 +377,7 @@ TEST_P(HazardTest, AnExternalEventOrdersWhatPrecedesItInTheReplay) {
 }
 
 TEST_P(HazardTest, AReplayDoesNotMoveAnEventOfTheSameNameOutside) {
-  // `event` is recorded by an eager step, and by a captured one of which the outside knows nothing.
+  // `event` is recorded by an eager step, and by a captured one, invisible outside of the graph.
   Event event("event");
   Graph graph("g");
   graph.begin_capture(compute());

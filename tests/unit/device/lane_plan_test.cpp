@@ -33,7 +33,7 @@ TEST(LanePlanTest, AnEdgeThatALaneImpliesIsLeftOut) {
   EXPECT_THAT(plan.follows, ElementsAre(IsEmpty(), ElementsAre(0), ElementsAre(1), ElementsAre(2)));
 }
 
-// Any plan keeps what follows what, and gives each lane one op after the other.
+// Any plan keeps the order of dependent ops, and gives each lane one op after the other.
 TEST(LanePlanTest, RandomPlansKeepEveryOrder) {
   std::mt19937 engine(11);
   const auto below = [&engine](std::size_t n) { return static_cast<std::size_t>(engine()) % n; };

@@ -111,7 +111,7 @@ TEST_P(StreamWait, CountsTheSameWhicheverIsSuppressed) {
   }
 }
 
-// The graph is captured after the eager wait, and replayed after another one: neither stands for the other.
+// The graph is captured after the eager wait, and replayed after another one: neither replaces the other.
 TEST_P(StreamWait, InsideAGraphIsNoneOutside) {
   int value = 0, seen = 0;
   Event ready("ready"), joined("joined");
@@ -206,7 +206,7 @@ TEST_P(StreamWait, EachSuppressedOneOfACapturedForkIsFound) {
       enqueue(main, TestOp{.name = "update", .ranges = {write}});
     });
     graph.abort_capture();
-    // The third wait orders what the second has ordered: it is what the capture asks for.
+    // The third wait orders the same as the second: the capture requires it.
     EXPECT_EQ(!error.empty() || checker.count() > 0, suppressed >= 0) << suppressed << error;
     main.synchronize();
     comm.synchronize();

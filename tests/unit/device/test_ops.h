@@ -22,7 +22,7 @@
 
 namespace megalith {
 
-// A test that runs on every backend of this build that computes; visibly skipped where its device is missing.
+// A test that runs on every computing backend of this build; visibly skipped if its device is missing.
 class BackendTest : public test::OnDevice<DeviceType> {
  protected:
   void SetUp() override {

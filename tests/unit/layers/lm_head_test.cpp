@@ -1,4 +1,4 @@
-// --loss-chunk-size: the head that never holds the logits of all tokens does what the plain one does.
+// --loss-chunk-size: the head that never holds the logits of all tokens has the results of the plain one.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -136,7 +136,7 @@ TEST_P(ParameterStoreTest, ColumnsHaveTheNumbersOfTheWholeAndPaddingIsZero) {
   }
 }
 
-// Also where a rank holds a part of it alone, which begins and ends anywhere.
+// Also if a rank holds only a part of the parameter, with any begin and end.
 TEST_P(ParameterStoreTest, StripesHaveTheNumbersOfTheWhole) {
   const std::vector<float> whole = initialised("w", 24, 5, 9);
   for (const int ranks : {1, 3}) {
