@@ -114,7 +114,7 @@ TEST(BuildGpt, QwenAndLlamaHaveTheirs) {
   EXPECT_EQ(qwen2.size(), 1u + 2 * 12 + 1);
   EXPECT_TRUE(qwen2.contains("decoder.layers.0.self_attention.linear_v.bias"));
   EXPECT_FALSE(qwen2.contains("decoder.layers.0.self_attention.linear_proj.bias"));
-  const auto llama31 = logical_tensors(build(test::family("llama31")), 1);  // attention's biases alone
+  const auto llama31 = logical_tensors(build(test::family("llama31")), 1);  // only attention's biases
   EXPECT_EQ(llama31.size(), llama.size() + 2 * 4);
   EXPECT_TRUE(llama31.contains("decoder.layers.0.self_attention.linear_v.bias"));
   EXPECT_EQ(llama31.at("decoder.layers.1.self_attention.linear_proj.bias").shape, (Shape{48}));

@@ -1,4 +1,4 @@
-// Tiny models of every family, with odd sizes where the family allows them.
+// Tiny models of every family, with odd sizes if the family allows them.
 #pragma once
 
 #include <string>

@@ -65,7 +65,7 @@ class ModelRun {
 
   void step(bool replay) {
     replay_ = replay;
-    for (int round = 0; round < (replay ? 2 : 1); ++round) {  // the second replays what the first has captured
+    for (int round = 0; round < (replay ? 2 : 1); ++round) {  // the second replays the capture of the first
       losses_.clear();
       next_graph_ = 0;
       if (live()) launch(stream_, Fill{.x = sums_, .value = 0});

@@ -102,7 +102,7 @@ TEST_P(AdamWTest, ManyRangesEachWithItsDecay) {
   compare(make(ranges, step), step);
 }
 
-// Rounding to nearest even keeps a moment where it is when a step moves it by less than half its last bit.
+// Rounding to nearest even keeps a moment if a step moves it by less than half its last bit.
 TEST_P(AdamWTest, ABf16SecondMomentShrinksOnlyWithAFastDecay) {
   for (const double beta2 : {0.95, 0.999}) {
     AdamWRange one = range(8, {.second = kBf16});
@@ -155,7 +155,7 @@ TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   }
 }
 
-// Minimises (w - 3)^2 from 0: arrives, as Adam does at a step of lr.
+// Minimizes (w - 3)^2 from 0: arrives, as Adam does at a step of lr.
 TEST_P(AdamWTest, FindsAMinimum) {
   AdamWRange only = range(8);
   only.main_param = inout({8}, kFp32, Values(8, 0.0));

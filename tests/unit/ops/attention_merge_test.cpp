@@ -87,7 +87,7 @@ TEST_P(WholeAttentionTest, Backward) {
   }
 }
 
-// Keys in two parts, merged, are the keys in one; the second half of the rows alone, in a buffer of all.
+// Keys in two parts, merged, equal the keys in one; then only the second half of the rows, in a buffer of all rows.
 TEST_P(WholeAttentionTest, MergedPartsAreTheWhole) {
   const MergeSizes z{.samples = 2, .queries = 9, .keys = 70, .heads = 4, .kv_heads = 2, .dim = 8};
   const Tensor q = input(query_shape(z)), k = input(key_shape(z)), v = input(key_shape(z));

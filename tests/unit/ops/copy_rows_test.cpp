@@ -16,7 +16,7 @@ TEST_P(CopyRowsTest, AllRows) {
   }
 }
 
-// Rows beyond the bound are neither read nor written; more than there are is all of them.
+// Rows beyond the bound are neither read nor written; a bound above the number of rows means all of them.
 TEST_P(CopyRowsTest, RowsInUse) {
   for (const std::int32_t used : {0, 3, 5, 9}) {
     for (const std::int64_t width : {3, 16}) {

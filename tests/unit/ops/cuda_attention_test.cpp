@@ -22,7 +22,7 @@ enum class Layout { kFused, kPacked, kTokensFirst, kMixed };  // kMixed: separat
 struct AttentionCase {
   std::int64_t samples, tokens, heads, kv_heads, dim;
   Layout layout = Layout::kFused;
-  bool low_scores = false;  // far below -ln(FLT_MAX), where exp(-lse) of padding would overflow
+  bool low_scores = false;  // far below -ln(FLT_MAX), at which exp(-lse) of padding would overflow
 };
 
 // q, k, v or their gradients, in one allocation or in three.

@@ -79,7 +79,7 @@ inline std::vector<double> normal_values(std::int64_t count, std::uint64_t seed,
   return result;
 }
 
-// Captures what `enqueue` does on the stream and replays it `times` times.
+// Captures the work of `enqueue` on the stream and replays it `times` times.
 template <class Enqueue>
 void capture_and_replay(CudaStream& stream, int times, Enqueue&& enqueue) {
   cudaGraph_t graph = nullptr;

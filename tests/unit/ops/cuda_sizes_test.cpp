@@ -79,7 +79,7 @@ TEST_P(CudaSizesTest, Norms) {
   });
 }
 
-// Among few rows and among many, which are different kernels.
+// Few rows and many rows use different kernels.
 TEST_P(CudaSizesTest, NormGradientOfARowHasTheSameBits) {
   const std::int64_t many = 2500, few = 600;
   for (const std::int64_t length : {24, 256, 768, 1001, 2048}) {

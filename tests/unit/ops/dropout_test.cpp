@@ -76,7 +76,7 @@ TEST_P(DropoutTest, WorksInPlaceAndOnGradientsAlike) {
   op.x = op.y = together;
   run(op);
   EXPECT_EQ(values(together), forward);
-  // The gradient is dropped where the value was.
+  // The mask of the gradient equals that of the value.
   const Tensor dy = ones(3, 70), dx = output({3, 70});
   op.x = dy, op.y = dx;
   run(op);

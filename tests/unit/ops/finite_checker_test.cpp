@@ -77,7 +77,7 @@ TEST_F(FiniteCheckerTest, FiniteSumsThatOverflow) {
   EXPECT_EQ(found(), ": add wrote inf to \"unnamed\" (fp32, element 3 of 12, 1 not finite)");
 }
 
-// Elements between those of a strided view are none of it.
+// Elements in the gaps of a strided view do not count.
 TEST_F(FiniteCheckerTest, LooksAtTheElementsOfAView) {
   a_[1] = a_[4] = std::numeric_limits<float>::quiet_NaN();
   const Tensor left = a().view({4, 3}).slice(1, 0, 1);  // elements 0, 3, 6, 9

@@ -90,7 +90,7 @@ TEST_P(GradNormTest, ASumDependsOnItsTensorAlone) {
       ASSERT_EQ(sums[2 * i], want[0]) << i;
       ASSERT_EQ(sums[2 * i + 1], want[1]) << i;
     } else {
-      ASSERT_EQ(sums[2 * i] >= 0, i % 6 > 0) << i;  // NaN where nothing is written
+      ASSERT_EQ(sums[2 * i] >= 0, i % 6 > 0) << i;  // NaN if nothing is written
     }
   }
 }

@@ -24,7 +24,7 @@ enum class Fault {
 // y = x, but for its fault.
 struct Faulty {
   static constexpr const char* kName = "faulty";
-  Tensor x, y, other, needless;  // needless: an input that a correct one leaves alone
+  Tensor x, y, other, needless;  // needless: an input that a correct op never reads
   Fault fault = Fault::kNone;
   int* runs = nullptr;
 };

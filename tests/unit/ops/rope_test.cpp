@@ -97,7 +97,7 @@ TEST_P(RopeTest, InPlaceGivesTheSameBits) {
   EXPECT_EQ(values(together), want);
 }
 
-// A position far out, where an angle in fp32 would be off by a tenth of a radian; and any cut gives the same bits.
+// A late position, at which an angle in fp32 would be off by a tenth of a radian; any cut gives the same bits.
 TEST_P(RopeTest, LatePositions) {
   const std::int32_t first = 1'000'003;
   const Tensor x = input({1, 45, 2, 32}), whole = output(x.shape);

@@ -123,7 +123,7 @@ TEST_P(SamplingTest, TopOneAndFewAreTheLargest) {
   op.top_k = 0, op.top_p = 1e-6f;
   run(op, idle);
   EXPECT_EQ(values(op.out), want);
-  op.top_p = 0, op.temperature = 1e-30f;  // all weights underflow but those of the largest, which are drawn from
+  op.top_p = 0, op.temperature = 1e-30f;  // all weights underflow except the largest ones, which are drawn
   run(op);
   const Values drawn = values(op.out);
   std::size_t others = 0;
@@ -148,7 +148,7 @@ TEST_P(SamplingTest, FollowsTheDistribution) {
   expect_distribution(op, {.temperature = 2, .top_k = 0, .top_p = 0.6});
 }
 
-// The filters keep exactly the tokens they should, also where the sorted prefix grows past its first 64.
+// The filters keep exactly the specified tokens, also if the sorted prefix grows past its first 64.
 TEST_P(SamplingTest, FiltersAreExact) {
   const Tensor logits = input({1, 700}, 0.3);  // flat: a nucleus of hundreds
   const Values row = values(logits);

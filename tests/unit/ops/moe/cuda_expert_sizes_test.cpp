@@ -18,7 +18,7 @@ namespace {
 
 constexpr DeviceType kGpu = DeviceType::kCuda;
 
-// Rows of experts that are chosen as 1 / (e + 1), one of them by nobody; `spare` rows of the capacity are left.
+// Rows of experts chosen with weight 1 / (e + 1), except one unchosen expert; `spare` rows of the capacity are left.
 struct Experts {
   std::vector<std::int32_t> offsets{0}, index;
   std::int64_t capacity;

@@ -17,7 +17,7 @@ struct CapacitySizes {
 
 class ExpertCapacityTest : public OpTest {
  protected:
-  // Each choice another neighbour of the token's first expert, which the first two are more often than others.
+  // Each choice is a different neighbor of the token's first expert; the first two experts occur most often.
   Values choices(const CapacitySizes& sizes) {
     Values result;
     for (std::int64_t t = 0; t < sizes.tokens; ++t) {

@@ -120,7 +120,7 @@ TEST_P(RankTablesTest, SumReturnedWeights) {
     SCOPED_TRACE(testing::Message() << s.tokens << " x " << s.choices << " to " << s.ranks << " of " << s.copies);
     Values chosen = choices(s.tokens, s.choices, s.experts());
     if (s.tokens > 0) chosen[0] = 0;
-    // Rows of all pairs of token and rank that there are, in another order than theirs, and the rest is NaN.
+    // Rows of all existing pairs of token and rank, in a different order; the rest is NaN.
     Values position = reference::chosen_ranks(chosen, unsigned_of(s.choices), unsigned_of(s.tokens), s.reference());
     std::int64_t live = 0;
     for (std::size_t i = position.size(); i-- > 0;) position[i] = position[i] >= 0 ? static_cast<double>(live++) : -1;

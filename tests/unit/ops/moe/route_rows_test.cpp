@@ -19,8 +19,8 @@ struct RouteSizes {
 
 class RouteTest : public OpTest {
  protected:
-  // For each token different experts out of those that may be chosen; -1 where they do not suffice, and for about one
-  // choice in `one_in`.
+  // For each token different experts out of the selectable ones; -1 if they do not suffice, and for about one choice in
+  // `one_in`.
   Values choices(const RouteSizes& sizes, std::vector<double> experts, int one_in = 0) {
     Values result;
     for (std::int64_t t = 0; t < sizes.tokens; ++t) {
@@ -157,7 +157,7 @@ TEST_P(ExpertOffsetsTest, Refusals) {
 class RouteRowsTest : public RouteTest {};
 MEGALITH_OP_TESTS(RouteRowsTest);
 
-// Rows from offsets[E] on have an index that is read by nobody.
+// Rows from offsets[E] on have an index that no op reads.
 TEST_P(RouteRowsTest, Permute) {
   for (const std::int64_t columns : {0, 1, 8, 37, 520, 17000}) {
     for (const std::int64_t live : {0, 1, 5}) {
@@ -252,7 +252,7 @@ TEST_P(RouteRowsTest, UnpermuteAddsInTheOrderOfTheChoices) {
   EXPECT_EQ(Values(got.begin() + 8, got.end()), Values(16, 0.0));
 }
 
-// A graph that was captured with some choices gives others' results once those stand in their place.
+// A graph that was captured with some choices gives the results of others after these replace the first.
 TEST_P(RouteRowsTest, ReplaysWithAnotherRouting) {
   const RouteSizes sizes{.tokens = 40, .choices = 3, .experts = 7};
   const Values first = choices(sizes), second = choices(sizes);

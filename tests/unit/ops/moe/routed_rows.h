@@ -42,7 +42,7 @@ class RoutedTest : public OpTest {
   Tensor row_weights(const ExpertRanges& routing) {
     return input({routing.capacity}, DType::kFp32, padded(normal(routing.live()), routing, 1));
   }
-  // Tokens of which the last two are NaN, and which of them the rows are.
+  // Tokens, of which the last two are NaN, and the tokens of the rows.
   Tensor token_input(std::int64_t width, double deviation = 1) {
     Values given = normal(kTokens * width, deviation);
     for (std::size_t i = static_cast<std::size_t>((kTokens - 2) * width); i < given.size(); ++i)
@@ -95,7 +95,7 @@ class RoutedTest : public OpTest {
   void expect_rest_untouched(const Tensor& x, const ExpertRanges& routing) {
     expect_untouched(x.slice(0, routing.live(), routing.capacity - routing.live()));
   }
-  // For what is read where no row is live.
+  // Tensors whose reads have no effect if no row is live.
   static Idles no_rows(const ExpertRanges& routing, std::initializer_list<Tensor> reads) {
     Idles idle;
     if (routing.live() > 0) return idle;
@@ -111,7 +111,7 @@ class RoutedTest : public OpTest {
     launch(stream(), ready(op));
     stream().synchronize();
   }
-  // A graph that was captured with one routing gives another's results once that stands in the offsets.
+  // A graph that was captured with one routing gives another's results after a change of the offsets.
   template <class Op>
   void expect_replay_follows_offsets(Op op, const std::vector<Tensor>& results) {
     const ExpertRanges first{{0, 40, 41, 90}, kReplayCapacity}, second{{0, 0, 77, 99}, kReplayCapacity};

@@ -88,7 +88,7 @@ TEST_P(RouterTest, Ties) {
                        .num_groups = routing.groups,
                        .group_topk = routing.open_groups});
         Values want;
-        // Groups of equal logits only: their sums are equal in any precision, which those of other numbers need not be.
+        // Only groups of equal logits: their sums are equal in any precision, unlike those of other numbers.
         const std::int64_t tokens = routing.groups > 1 ? 2 : kTokens;
         for (std::int64_t t = 0; t < tokens; ++t) {
           for (const std::size_t e : reference::choose_experts(row_of(x, t, experts), {}, with).experts) {

@@ -119,7 +119,7 @@ TEST_P(RowsOverRanksTest, HaveTheBitsOfOneRank) {
       EXPECT_EQ(many.d_weight, one.d_weight) << ep;
       EXPECT_EQ(std::accumulate(many.wanted.begin(), many.wanted.end(), 0.0), rows.offsets.back());
     }
-    // Each expert on two ranks, which know half of a sum each: here both know the same.
+    // Each expert is on two ranks with half of a sum each: here both have the same half.
     Values twice_y = one.y, twice_weight = one.d_weight;
     for (double& value : twice_y) value *= 2;
     for (double& value : twice_weight) value *= 2;
@@ -129,7 +129,7 @@ TEST_P(RowsOverRanksTest, HaveTheBitsOfOneRank) {
   }
 }
 
-// A graph that was captured with some choices gives others' results once those stand in their place.
+// A graph that was captured with some choices gives the results of others after these replace the first.
 TEST_P(RowsOverRanksTest, ReplayWithAnotherRouting) {
   constexpr std::int64_t kRanks = 4, kEach = kExperts / kRanks, kRoom = 24;
   const Values first = choices(kTokens, kChoices, kExperts), second = choices(kTokens, kChoices, kEach);
@@ -174,7 +174,7 @@ TEST_P(RowsOverRanksTest, ReplayWithAnotherRouting) {
     return all;
   };
   const std::vector<Values> of_second = expect_replay_follows(stream(), first, second, enqueue, results_of);
-  EXPECT_GT(of_second[6][0], static_cast<double>(kRoom));  // some had none
+  EXPECT_GT(of_second[6][0], static_cast<double>(kRoom));  // some were dropped
   EXPECT_EQ(of_second[3].back(), static_cast<double>(kRoom));
 }
 
