@@ -57,7 +57,7 @@ class Branches : public testing::Test {
     std::erase(names, "LATEST");
     return names;
   }
-  // Its bytes say which save wrote it.
+  // Its bytes show which save wrote it.
   std::string manifest(const std::string& name) const { return read_bytes(save_ + "/" + name + "/manifest.json"); }
   void flip(const std::string& file) const {
     std::string bytes = read_bytes(save_ + "/" + file);
@@ -137,7 +137,7 @@ TEST_F(Branches, RetentionCountsTheLiveBranchAlone) {
             (Names{"step_0000002.abandoned-1", "step_0000003.abandoned-1", "step_0000004", "step_0000005"}));
 }
 
-// The branch is known by what the checkpoints say, also where nothing can be renamed.
+// The branch follows from the checkpoints' content, also if nothing can be renamed.
 TEST_F(Branches, WhatCannotBeMovedIsPassedOverAndMovedLater) {
   SavingRun back(save_, 1);
   {

@@ -136,7 +136,7 @@ TEST_F(DamagedCheckpoint, RenamedFolderIsNotAnotherStep) {
   EXPECT_EQ(found_step(), 1);
 }
 
-// Changes to the manifest by somebody who also corrects its own hash.
+// Changes to the manifest by an author who also corrects its hash.
 class ForgedManifest : public DamagedCheckpoint {
  protected:
   void expect_refused(const std::string& from, const std::string& to, const std::string& message) {

@@ -117,7 +117,7 @@ TEST_F(CheckpointSites, SaveSurvivesEveryFault) {
               << where;
           EXPECT_NE(result.message.find("cannot "), std::string::npos) << where;
           EXPECT_NE(result.message.find(folder_.path()), std::string::npos) << where;
-        } else {  // only what merely looks at older checkpoints may pass over it
+        } else {  // only a look at older checkpoints may skip it
           const bool looks = site == "save.prune.open" || site == "save.prune.read" || site.starts_with("save.branch");
           EXPECT_TRUE(looks || site == "save.root.space") << where;
         }

@@ -98,7 +98,7 @@ inline TrainState state_at(std::int64_t step) {
   return state;
 }
 
-// The shards that a rank writes where each is held by all.
+// The shards that a rank writes if all ranks hold each of them.
 inline std::vector<Shard> shards_of(const ShardList& all, const Communicator& ranks) {
   const std::vector<int> writers = assign_writers(all.get(), ranks.size());
   std::vector<Shard> mine;

@@ -57,7 +57,7 @@ TEST(Checkpoint, EveryLayoutLoadsIntoEveryOther) {
         for (const TestTensor& tensor : model) {
           shards.add(tensor, part(tensor.spec.shape, save_layout, ranks.rank(), ranks.size()));
         }
-        // The empty tensor has no elements to divide: rank 0 alone stands for it.
+        // The empty tensor has no elements to divide: only rank 0 writes it.
         std::vector<Shard> mine;
         for (const Shard& shard : shards.get()) {
           if (shard.shape.numel() > 0 || ranks.rank() == 0) mine.push_back(shard);

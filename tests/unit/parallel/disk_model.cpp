@@ -100,7 +100,7 @@ void DiskModel::apply(const Operation& operation, Nodes& nodes) {
     names[name] = operation.other_node;
     names[name_of(operation.target)] = operation.node;
   }
-  nodes[operation.node];  // exists, even when what made it was lost
+  nodes[operation.node];  // exists, even if its creation was lost
 }
 
 std::vector<std::size_t> DiskModel::unsynced(std::size_t count) const {

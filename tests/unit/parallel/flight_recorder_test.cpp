@@ -188,7 +188,7 @@ TEST(HangReport, SaysWhoWaitsForWhom) {
     EXPECT_NE(text.find(said), std::string::npos) << said << text;
 }
 
-// The report of rank 0 of two, where rank 1 runs `other`.
+// The report of rank 0 of two; rank 1 runs `other`.
 std::string report_of(CollectiveCall late, CollectiveCall other) {
   late.sequence = other.sequence = 12;
   HangReport report{

@@ -60,7 +60,7 @@ TEST(AssignBuckets, ClosesABucketWhenItIsFull) {
   EXPECT_THROW(assign_buckets(units, 0), Error);
 }
 
-// Three units in one flat buffer; the first two, which follow each other in memory, form a bucket.
+// Three units in one flat buffer; the first two, contiguous in memory, form a bucket.
 struct Gradients {
   std::vector<float> flat = std::vector<float>(60, 0.0f);
   Tensor unit(int i) { return Tensor(flat.data() + 20 * i, DType::kFp32, {4, 5}); }
@@ -93,7 +93,7 @@ TEST(GradientReducer, SumsOverTheGroupInEveryStep) {
       for (std::size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], sum * static_cast<float>(i % 60 / 20 + 1)) << i;
       EXPECT_EQ(reducer.buckets_reduced(), 6);
       EXPECT_EQ(reducer.bytes_reduced(), 3 * 60 * 4);
-      // Neighbours in memory are not joined: ranks may have them at other addresses.
+      // Neighbors in memory are not joined: ranks may have them at other addresses.
       EXPECT_EQ(world.stats().collectives, 9);
     });
   }
@@ -279,7 +279,7 @@ TEST(GradientReducer, ScattersAndTheGathererGathers) {
   }
 }
 
-// A bucket of each has other ranks, also where the first has none.
+// Each bucket's group has other ranks; the first group may have only one.
 TEST(GradientReducer, BucketsOfSeveralGroupsGoOverTheSameStreams) {
   static constexpr int kRanks = 4;
   for (const int instances : {2, 4}) {

@@ -204,7 +204,7 @@ TEST(Lowering, WeightsAreDelayedUntilTheGradientHasLeft) {
                                  "wait_send chunk 0 microbatch 0 gradient to stage 0"));
 }
 
-// Buckets 2, 1, 0 hold segments 0-2, 3-4, 5: the order in which forward comes to them.
+// Buckets 2, 1, 0 hold segments 0-2, 3-4, 5: the order of their use in forward.
 TEST(Lowering, WeightsAreGatheredInTheOrderOfTheirUseAndWaitedForThere) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 2, 1, 2);
   const GatherPoints gathers{.segments_of_bucket = kPoints.segments_of_bucket, .overlap = true};

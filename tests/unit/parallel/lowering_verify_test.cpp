@@ -56,7 +56,7 @@ TEST_F(Verify, FindsEveryActionThatStandsTwice) {
   }
 }
 
-// The order that dependencies demand: whether a may stand after b.
+// The order that dependencies require: whether `later` must follow `earlier`.
 bool depends(const Action& later, const Action& earlier) {
   const bool same = later.microbatch == earlier.microbatch;
   switch (later.kind) {
@@ -129,7 +129,7 @@ TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
       }
     };
     EXPECT_TRUE(accepts(step, returns));
-    EXPECT_FALSE(accepts(step, {}));  // nobody leaves anything
+    EXPECT_FALSE(accepts(step, {}));  // no segment sends returns
     int waits = 0;
     for (std::size_t i = 0; i < step.size(); ++i) {
       if (step[i].kind != ActionKind::kWaitReturn) continue;

@@ -1,4 +1,4 @@
-// All combinations of schedule, stages, chunks and microbatches, and which of them are legal.
+// All combinations of schedule, stages, chunks and microbatches, and the legal ones among them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ namespace {
 
 using Calls = std::vector<std::string>;
 
-// Writes down what each verb was given: the microbatch by its number of sequences, tensors by the slot they point to.
+// Records the arguments of each verb: the microbatch by its number of sequences, tensors by their slot.
 class Recorder : public Segment {
  public:
   Recorder(std::string name, Calls& calls, float* output) : name_(std::move(name)), calls_(calls), output_(output) {}
@@ -199,7 +199,7 @@ TEST_F(SegmentRunnerTest, RunsHooksAroundEachVerb) {
                                   "post_weight second 1 microbatch 9 backward_weight"));
 }
 
-// The second segment's: each list at its points alone.
+// The second segment's lists: each only at its points.
 TEST_F(SegmentRunnerTest, HooksSeeTheTensorsOfTheirVerb) {
   const auto data = [](std::span<const Tensor> tensors) {
     std::vector<const void*> addresses;

@@ -68,7 +68,7 @@ TEST(Simulator, MessagesOfAChannelFollowEachOther) {
   EXPECT_EQ(blocking.stages[0].actions[2].start, 10);  // or waits
 }
 
-// Posted in the order of sending, also where that is not the order of use.
+// Posted in the order of sending, even if the order of use differs.
 TEST(Simulator, ReceivesOfAChannelStandInTheOrderOfItsMessages) {
   const Schedule schedule = make_schedule(ScheduleKind::kZbV, 3, 2, 8);
   const std::vector<Message> messages = messages_of(schedule, 0);

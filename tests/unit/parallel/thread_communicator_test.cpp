@@ -1,4 +1,4 @@
-// Ranks as threads: the collective cases, and what happens when ranks disagree or fail.
+// Ranks as threads: the collective cases, and the errors of ranks that disagree or fail.
 #include "tests/thread_ranks/thread_communicator.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ Tensor tensor_of(Values& values) {
   return Tensor(values.data(), DType::kFp32, {static_cast<std::int64_t>(values.size())});
 }
 
-// The message and code with which each rank's body ended; empty for none. The world's own error is not of interest.
+// The message and code with which each rank's body ended; empty for none. The world's error is ignored.
 struct RankOutcome {
   std::string message;
   ExitCode code = ExitCode::kOk;

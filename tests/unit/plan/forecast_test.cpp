@@ -1,5 +1,5 @@
-// FLOPs and communication volumes against closed formulas and against what thread ranks count; times against hand
-// computation.
+// FLOPs and communication volumes, compared with closed formulas and with counts of thread ranks; times, compared with
+// hand computation.
 #include "apps/forecast/forecast.h"
 
 #include <gmock/gmock.h>

@@ -75,8 +75,8 @@ TEST(ForecastGraphs, AModuleThatNoRankCapturesIsRefused) {
   check(experts + Words{"--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"});  // without other ranks' rows
 }
 
-// Graphs of attention give it the same places in all microbatches of a column; experts, which run eagerly, keep to
-// places of each microbatch.
+// Graphs of attention have the same places in all microbatches of a column; eager experts have places of each
+// microbatch.
 TEST(ForecastGraphs, TakeLittleMemoryFromEagerSegments) {
   const Words flags =
       plan_flags() +

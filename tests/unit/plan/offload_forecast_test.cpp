@@ -87,8 +87,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     options.checkpoint.async_save = false;
     const MemoryUse kept{.persistent = all.persistent, .arena = all.offload.kept_peak_bytes};
     const std::size_t room = all.host.peak_bytes / 2, taken = kept.total() + all.checkpoint_staging;
-    options.machine.host_share =
-        taken;  // too little on the CPU, where the step is there too, and enough for a device's
+    options.machine.host_share = taken;  // too little on the CPU, which holds the step too, and enough for a device's
     EXPECT_GE(plan_steps(options, config, 0).host.peak_bytes, room);
     options.machine.host_is_device = true;
     EXPECT_TRUE(plan_steps(options, config, 0).offload.points.empty());

@@ -114,7 +114,7 @@ TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
   // A partly recorded step still describes the full step.
   const Forecast longer = forecast(kUnits + Words{"--global-batch-size", "64"}, kSlow);
   EXPECT_GT(longer.stages[0].times.exposed_gathers, 6 * shown.exposed_gathers);
-  // With a slot alone nothing is gathered while a layer works.
+  // With only one slot nothing is gathered while a layer works.
   const char* const kMiddle = "unit-copies-gbps = 100";
   const Words one_slot{"--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"};
   EXPECT_LT(forecast(kUnits, kMiddle).stages[0].times.exposed_gathers,
