@@ -317,7 +317,7 @@ TEST_P(FailingSaves, OneThatSucceedsStartsTheCountAnew) {
 
 TEST_P(FailingSaves, WithoutALimitTheRunGoesOn) {
   const auto [told, error] = run({"--max-failed-saves", "0"}, "save.state.write:1+:eio");
-  EXPECT_EQ(error, "");  // its last checkpoint is missing, which the exit code says
+  EXPECT_EQ(error, "");  // its last checkpoint is missing, which the exit code reports
   EXPECT_EQ(count(told, "was not saved ("), 12) << told;
   EXPECT_EQ(count(told, "(12 failed in a row): "), 1) << told;
 }

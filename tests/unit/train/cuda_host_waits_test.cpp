@@ -1,5 +1,5 @@
-// No call that a training step enqueues waits for the GPU: counted in front of CUDA itself
-// (tests/support/host_waits/host_waits.h), whoever calls it. Each case would see a wait: some plant one.
+// No call that a training step enqueues waits for the GPU. The calls are counted by an interposed CUDA
+// (tests/support/host_waits/host_waits.h), for any caller. Some cases plant a wait, which must be counted.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -14,8 +14,8 @@ namespace megalith::test {
 namespace {
 
 constexpr int kSteps = 4;
-const std::string kResumed = "resumed: ";  // begins what is said of the second part of a run
-constexpr int kStop = 2;                   // the step after which a run stops that is resumed
+const std::string kResumed = "resumed: ";  // prefix of messages about the second part of a run
+constexpr int kStop = 2;                   // step after which a resumed run stops
 
 Words steps_of_run() { return words("--hidden-size 16 --lr-warmup-iters 1 --train-iters " + std::to_string(kSteps)); }
 

@@ -15,7 +15,7 @@ namespace megalith::test {
 
 enum class Bits {
   kModel,   // changes results: the plain run and the run of one rank have the same value
-  kLayout,  // the order of sums: the plain run has the same value, the run of one rank has none
+  kLayout,  // changes the order of sums: the plain run has the same value, the run of one rank has none
   kSame,    // changes no bit: the plain run has the value's `plain`, the run of one rank has none
 };
 
@@ -83,7 +83,7 @@ class Draws {
   };
   explicit Draws(Way way) : way_(std::move(way)) {}
 
-  // A legal draw, and "" or what is wrong with it, with the commands of its smallest part that is wrong too.
+  // A legal draw, and "" or its problem, with the commands of its smallest part that has a problem too.
   std::string run(const DrawRequest& request);
   const DrawTotals& totals() const { return totals_; }
 
@@ -101,7 +101,7 @@ class Draws {
 
 // Command as typed by a user; `flags` without tiny_flags().
 std::string command_of(const Words& flags, int ranks);
-std::string commands_of(const Draw& draw);  // two where it is resumed
+std::string commands_of(const Draw& draw);  // two for a resumed one
 // How a run differs from another one in bits, or is not in order; "": it does not and is.
 std::string difference(const RunResult& run, const RunResult& want);
 std::string text_of(const DrawTotals& totals);

@@ -86,7 +86,7 @@ std::vector<Row> rows_of_models() {
       {"NaN steps", kModel, lines({"--lr 1e38 --max-skipped-steps 8"})},
       {"balancing", kModel,
        lines({"--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.1 0.05"}), has_experts},
-      // Over the microbatches so far, of which each rank has other ones.
+      // Balances over the microbatches so far, which differ between ranks.
       {"global balancing", kModel, lines({"--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.1"}),
        has_experts, true},
       {"capacity", kModel,

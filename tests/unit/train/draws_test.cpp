@@ -57,7 +57,7 @@ TEST(Draws, ChangeNoBit) {
   EXPECT_GE(totals.regrows, count / 200);
 }
 
-// A program that is wrong where two features meet in an unbroken run: draws find it and are reduced to these two.
+// A program that fails if two features meet in an unbroken run: draws find it and are reduced to these two.
 TEST(Draws, AFailureIsReducedToTheFewestFlagsAndPrintedAsACommand) {
   const auto has = [](const Words& flags, const std::string& word) { return std::ranges::count(flags, word) > 0; };
   const auto run = [&](const Words& flags, int ranks) {

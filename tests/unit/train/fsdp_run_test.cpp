@@ -22,7 +22,7 @@ const Words kAllShardedLast = kAllSharded + Words{"--fsdp-reduce-grads", "last"}
 // 3, which is dropped, and 13 to 16 in the rerun of step 2.
 const Poison kPoison{.calls = {6, 14}, .rank = 1, .segment = 1};
 
-// The reason is found in a step that is run again, also where stale slots are NaN.
+// The reason is found in the rerun of a step, also if stale slots are NaN.
 TEST(FsdpRun, ASkippedStepIsExplainedAndTheNextOneDropped) {
   const Words flags = kSmallFsdpRun + Words{"--lr-decay-style", "constant"};
   const RunResult plain = train({.flags = flags + strategy("optim_grads"), .ranks = 2, .prepare = poison(kPoison)});
@@ -98,7 +98,7 @@ TEST(FsdpRun, HoldsShardsResidentUnitsAndSlots) {
   }
 }
 
-// One class of bits of those who reduce such gradients, near that of fp32.
+// Runs that reduce such gradients form one class of bits, near that of fp32.
 TEST(FsdpRun, GradientsAreSentInBf16AndSummedInFp32) {
   const Words flags = kSmallFsdpRun + Words{"--bf16", "--num-distributed-optimizer-instances", "2"};
   const auto run = [&](const Words& more) { return train({.flags = flags + more, .ranks = 4}); };
@@ -152,7 +152,7 @@ TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   }
 }
 
-// In the midst of the gathers that follow an update, which counts.
+// Breaks during the gathers that follow an update, which counts.
 TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};

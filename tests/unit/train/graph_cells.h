@@ -1,4 +1,4 @@
-// Runs with captured graphs, for the tests that compare them with others: cells of a table, whose columns are what must
+// Runs with captured graphs, for the tests that compare them with others. They are cells of a table, whose columns must
 // change no bit.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Cell {
   std::string recompute = "none";  // none, selective, full
   Words more = {};
   int steps = 20;
-  int eval_interval = 5;  // below `steps`: evaluations stand between steps too
+  int eval_interval = 5;  // below `steps`: evaluations between steps too
 
   std::string name() const;
   bool delays_weights() const;  // the gradients of all

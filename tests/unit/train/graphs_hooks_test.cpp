@@ -121,7 +121,7 @@ TEST(GraphedRun, HooksOfAStageWithoutGraphsAreCalledInItsStepsAlone) {
   EXPECT_GT(calls[1].size(), 0u);
 }
 
-// In the pass that captures ahead, at a graph and at a verb that none holds: the next step captures again.
+// Throws in the pass that captures ahead, at a graph and at a verb outside graphs: the next step captures again.
 TEST(GraphedRun, AHookThatThrowsWhileCapturingAheadChangesNoBits) {
   for (const int segment : {0, 1, 2}) {
     SCOPED_TRACE(segment);
@@ -171,7 +171,7 @@ TEST(GraphedRun, WarmUpHooksRunOnceAroundAllWarmUp) {
                                           "capture", "eager", "replay", "eager"));
 }
 
-// The pass in which libraries set themselves up, which a run makes on GPUs alone: a microbatch forward and backward,
+// The pass in which libraries initialize, which a run makes only on GPUs. It runs a microbatch forward and backward,
 // and forward for the evaluation.
 TEST(GraphedRun, TheLibrariesPassIsWarmUp) {
   const Words flags{"--train-iters", "3", "--micro-batch-size", "4", "--eval-interval", "2", "--eval-iters", "1"};

@@ -17,7 +17,7 @@
 namespace megalith::test {
 namespace {
 
-// In a hook of the embedding, which no graph holds: in step 41 and where it is run again.
+// In a hook of the embedding, outside graphs: in step 41 and its rerun.
 const Poison kStep41{.calls = {82, 86}};
 
 std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {

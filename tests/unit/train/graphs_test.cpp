@@ -51,7 +51,7 @@ void expect_exchanged(const Cell& cell, const RunResult& run) {
 }
 
 void expect_as_eager(const std::vector<Cell>& cells) {
-  std::map<Words, RunResult> eager;  // one run for cells that differ in what they capture alone
+  std::map<Words, RunResult> eager;  // one run for cells that differ only in their captures
   for (const Cell& cell : cells) {
     SCOPED_TRACE(cell.name());
     const Words flags = cell.eager();
@@ -71,7 +71,7 @@ void expect_as_eager(const std::vector<Cell>& cells) {
       EXPECT_EQ(with.tensor_calls, without.tensor_calls);
       EXPECT_EQ(with.context_calls, without.context_calls);
       EXPECT_EQ(with.buckets_reduced, without.buckets_reduced);
-      // Once more where stages capture ahead.
+      // Once more if stages capture ahead.
       const auto ahead = [&](ActionKind kind) {
         const std::vector<Action>& actions = books.actions.at(static_cast<int>(rank));
         return cell.layout.pipeline == 1 ? 0 : std::ranges::count(actions, kind, &Action::kind);

@@ -58,7 +58,7 @@ TEST(HostMemory, IsLimitedByControlGroups) {
   machine.write("sys/fs/cgroup/jobs/memory.stat", "anon 5\ninactive_file " + std::to_string(100 * kMib) + "\n");
   EXPECT_EQ(machine.available(), 500 * kMib);
   machine.write("sys/fs/cgroup/jobs/7/memory.max", std::to_string(300 * kMib));
-  EXPECT_EQ(machine.available(), 1u);  // full: 0 would say that nobody knows
+  EXPECT_EQ(machine.available(), 1u);  // full: 0 would mean unknown
 }
 
 TEST(HostMemory, IsLimitedByControlGroupsOfTheFirstVersion) {
@@ -73,7 +73,7 @@ TEST(HostMemory, IsLimitedByControlGroupsOfTheFirstVersion) {
   EXPECT_EQ(machine.available(), 350 * kMib);
 }
 
-// Three ranks of one host, the middle one of which keeps nothing there.
+// Three ranks of one host; the middle one keeps nothing there.
 TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   const auto check = [](std::size_t available, std::size_t staging = 0, std::size_t kept = kGib) {
     ThreadWorld world(3, std::chrono::seconds(60));

@@ -312,8 +312,7 @@ Checkpoints of_strategies() {
           }};
 }
 
-// Fourteen pairs in fp32, seven more with main parameters and a padded vocabulary, of which ranks hold other numbers of
-// rows.
+// Fourteen pairs in fp32, seven more with main parameters and a padded vocabulary, whose row counts per rank differ.
 Checkpoints of_combined(const std::string& name, const Words& model, const std::vector<std::size_t>& distances,
                         double tolerance) {
   const std::vector<Way> ways =

@@ -210,8 +210,8 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
     all.received += did.transfer.received;
     all.handed_over += did.transfer.handed_over;
   }
-  // An output and a gradient go over each border between two parts, of an evaluation outputs alone; a V has its middle
-  // on one stage.
+  // An output and a gradient cross each border between two parts; in an evaluation only outputs do. The middle of a V
+  // is on one stage.
   const int borders = layout.pipeline * layout.chunks() - 1;
   const int within = layout.pipeline == 1 ? borders : layout.is_v() ? 1 : 0;
   const std::int64_t messages =

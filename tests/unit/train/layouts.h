@@ -1,5 +1,5 @@
-// Layouts of thread ranks for the tests of their combinations: flags, sizes that fit all of them, and what each must
-// have done.
+// Layouts of thread ranks for the tests of their combinations: flags, sizes that fit all of them, and the required
+// activity of each.
 #pragma once
 
 #include <cmath>
@@ -65,7 +65,7 @@ struct Layout {
 
 RunResult train(const Words& flags, const Layout& layout);
 
-// A layout by its flags, where Layout has no field for them.
+// A layout given by flags, if Layout has no field for them.
 struct Way {
   std::string name;
   Words flags = {};

@@ -92,7 +92,7 @@ Words dtype(int which) { return which == 1 ? Words{"--bf16"} : Words{}; }
 Words chunks(int which) { return which == 1 ? Words{"--loss-chunk-size", "3"} : Words{}; }
 Words steps(std::int64_t count) { return {"--train-iters", std::to_string(count)}; }
 
-// Runs by their flags and ranks, so that those which many cases compare with run once.
+// Runs by their flags and ranks, so that a run that many cases compare with executes once.
 const RunResult& run_once(const Words& flags, int ranks) {
   static std::map<std::pair<Words, int>, RunResult> runs;
   const auto [run, is_new] = runs.try_emplace({flags, ranks});

@@ -121,7 +121,7 @@ TEST(OffloadRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
   }
 }
 
-// The reason is found in a step that is run again, also where memory that was given up is NaN.
+// The reason is found in the rerun of a step, also if freed memory is NaN.
 TEST(OffloadRun, ASkippedStepIsExplained) {
   // Calls 5 to 8 are of step 2, 9 to 12 of the one that is dropped.
   const auto poisoned = poison({.calls = {6, 14}, .segment = 3, .unit = 2});

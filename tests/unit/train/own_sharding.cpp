@@ -12,7 +12,7 @@ namespace {
 
 using Units = std::shared_ptr<ShardedUnits>;
 
-// Weights that whoever uses them gathers into slots, from which they drive others.
+// Weights that each user gathers into slots, which evicts others.
 class LazyWeights {
  public:
   LazyWeights(Units units, std::vector<int> slots) : units_(std::move(units)), slots_(std::move(slots)) {}

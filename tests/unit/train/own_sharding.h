@@ -1,5 +1,5 @@
-// FSDP of a user's own: the list of actions knows no units, and hooks carry them out. The functions return the units,
-// of which the rank then has none.
+// A user's FSDP: the list of actions has no units, and hooks run them. The functions return the units, which the rank
+// then lacks.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ std::shared_ptr<ShardedUnits> shard_by_segment(Rank& rank);
 std::shared_ptr<ShardedUnits> shard_by_layer(Rank& rank);
 
 // Two stages of two replicas whose units are sharded, with experts over both in every other layer.
-std::vector<Cell> own_cells(int steps, bool few);  // few: each two values of two columns stand together once
+std::vector<Cell> own_cells(int steps, bool few);  // few: each two values of two columns occur together once
 // Chooses the variant for the cell's modules.
 std::shared_ptr<ShardedUnits> shard_by_hooks(Rank& rank, const Cell& cell);
 

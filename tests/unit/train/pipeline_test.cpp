@@ -1,5 +1,5 @@
-// Pipeline parallelism beyond what every layout promises (layout_claims_test.cpp): messages, splits, failures,
-// refusals.
+// Pipeline parallelism beyond the guarantees of every layout (layout_claims_test.cpp): messages, splits, failures,
+// rejections.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ namespace {
 const Words kSmallPipeline = {"--num-layers", "4", "--hidden-size",      "16",
                               "--seq-length", "8", "--micro-batch-size", "1"};
 
-// Each stage sent and received, as many messages as there are microbatches and neighbour parts.
+// Each stage sent and received one message for each microbatch and neighboring part.
 void expect_messages(const RunResult& run, int num_stages) {
   ASSERT_EQ(run.transfers.size(), static_cast<std::size_t>(num_stages));
   std::int64_t sent = 0, received = 0;

@@ -1,5 +1,5 @@
-// --rampup-batch-size: at each stage the microbatches of a step are more, its memory is planned and its graphs are
-// captured again. The bits are those of separate runs, each of one batch, that are resumed where a stage begins.
+// --rampup-batch-size: at each stage a step has more microbatches, its memory is planned and its graphs are captured
+// again. The bits equal those of separate runs, each of one batch, that are resumed at the begin of a stage.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Tensor, sequence and context parallelism beyond what every layout promises (layout_claims_test.cpp): overlap, memory,
-// loss in chunks, padding.
+// Tensor, sequence and context parallelism beyond the guarantees of every layout (layout_claims_test.cpp): overlap,
+// memory, loss in chunks, padding.
 #include <gtest/gtest.h>
 
 #include "tests/unit/train/layouts.h"
@@ -50,7 +50,7 @@ TEST(TensorParallelRuns, TheLossInChunksIsThatOfTheWhole) {
   }
 }
 
-// 257 words and a multiple of 100: 300 rows on one rank, 400 on two, of which the last 100 are nobody's.
+// 257 words and a multiple of 100: 300 rows on one rank, 400 on two; the last 100 are padding.
 TEST(TensorParallelRuns, PaddingOfTheVocabularyDependsOnTheRanksAndChangesNothing) {
   const Words flags = {"--make-vocab-size-divisible-by", "100"};
   const RunResult one = train({.flags = flags});

@@ -187,7 +187,7 @@ bool put_slices(Rank& rank, Tensor Parameter::*kind, Tensors& whole) {
   for (const ParameterUnit& unit : rank.model.gpt.parameters->units()) {
     const Held held = kind == &Parameter::weight
                           ? weights_of(unit)
-                          : Held{unit.owned_grads, unit.owned.range(unit.numel).begin};  // reduced there alone
+                          : Held{unit.owned_grads, unit.owned.range(unit.numel).begin};  // reduced only there
     agrees = put(rank, unit, held, "", whole) && agrees;
   }
   return agrees;

@@ -124,7 +124,7 @@ RunResult train(const RunRequest& request);
 // Runs with each `stride`-th event wait left out, except the last ones, which serve the gathers of a next step.
 struct SuppressedWaits {
   std::int64_t all = 0;            // in the run with all of them, which has no hazard
-  std::vector<std::int64_t> idle;  // without which there is no hazard either
+  std::vector<std::int64_t> idle;  // waits whose absence causes no hazard
   int refused = 0;                 // runs that failed
 };
 SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride = 1, std::int64_t behind = 0);

@@ -1,4 +1,4 @@
-// The guarantees of a run beyond what every layout promises (layout_claims_test.cpp).
+// The guarantees of a run beyond those of every layout (layout_claims_test.cpp).
 #include <gtest/gtest.h>
 
 #include <cmath>

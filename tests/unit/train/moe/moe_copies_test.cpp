@@ -61,7 +61,7 @@ std::map<std::pair<int, std::string>, std::int64_t> copies_in(const std::string&
   return copies;
 }
 
-// A step's line of metrics, and of the log where its copies are timed.
+// A step's line of metrics, and of the log if its copies are timed.
 void expect_offload_of_step(const json& line, const RunResult& run, const std::string& log) {
   const json& offload = line.at("offload");
   std::int64_t slots = 0, planned = 0;
@@ -153,7 +153,7 @@ TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
       const std::int64_t arrived = did.slot_bytes - layers * kNormBytes;  // at their full capacity
       EXPECT_EQ(did.offload.bounded_out * did.slot_bytes, did.offload.bytes_out * arrived);
       EXPECT_LE(moved[rank], arrived * kMicrobatches);
-      // Both are written within a graph, also where experts read them outside of it.
+      // Both are written within a graph, even if experts read them outside of it.
       EXPECT_EQ(did.offload.from_within, graphs.empty() ? 0 : did.offload.offloads - did.slots * kMicrobatches);
       all += moved[rank];
       most += arrived * kMicrobatches;

@@ -27,7 +27,7 @@ TEST_P(MoeRanks, FirstLossHasTheSameBitsAtOneNumberOfGroups) {
   }
 }
 
-// However rows travel, and whatever runs meanwhile.
+// For every dispatcher, and with any concurrent work.
 TEST_P(MoeRanks, DispatchersHaveTheSameBits) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   for (const Layout& layout : {Layout{.data = 2, .expert = 2},
@@ -64,7 +64,7 @@ TEST_P(MoeRanks, DelayedWeightGradientsHaveTheSameBits) {
   }
 }
 
-// Also where other ranks hold other experts from there on.
+// Also if other ranks hold other experts from there on.
 TEST_P(MoeRanks, ResumesWithExpertsOnOtherRanks) {
   const TestFolder folder;
   const Words flags = model() + Words{"--hidden-dropout", "0.1"};

@@ -44,7 +44,7 @@ void expect_near(const RunResult& got, const RunResult& want) {
 const Words kAll = words(
     "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss --moe-aux-loss-coeff 0.3 0.1 "
     "0.6");
-// These do not ask which of the replicas has a sequence.
+// These losses do not depend on the replica that has a sequence.
 const Words kWhole{
     "--moe-router-load-balancing-type", "seq_aux_loss", "global_aux_loss", "--moe-aux-loss-coeff", "0.1", "0.6"};
 Words one_loss(const char* type) { return {"--moe-router-load-balancing-type", type, "--moe-aux-loss-coeff", "0.6"}; }
@@ -52,7 +52,7 @@ Words one_loss(const char* type) { return {"--moe-router-load-balancing-type", t
 // In every schedule a microbatch's backward comes after those of the microbatches that it counts.
 TEST(MoeRouter, SeveralLossesAreThoseOfOneRank) {
   const RunResult want = train_checked(model() + kAll);
-  EXPECT_NEAR(want.balancing_losses.at(0), 1, 0.1);  // the mean by coefficients, each of which is 1 where balanced
+  EXPECT_NEAR(want.balancing_losses.at(0), 1, 0.1);  // the mean by coefficients, each of which is 1 if balanced
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true},
                                {.pipeline = 2},
                                {.context = 2},
@@ -119,7 +119,7 @@ TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
   }
 }
 
-// The capacity is a rank's and a microbatch's: ranks that share no sequence drop what one rank drops.
+// The capacity is per rank and microbatch: ranks that share no sequence drop the rows that one rank drops.
 TEST(MoeRouter, DropsWhatOneRankDrops) {
   const Words limited = model() + Words{"--moe-expert-capacity-factor", "0.75"};
   const RunResult want = train_checked(limited);
@@ -138,7 +138,7 @@ TEST(MoeRouter, DropsWhatOneRankDrops) {
   const RunResult dropless = train_checked(model());
   EXPECT_NE(want.losses, dropless.losses);
   EXPECT_NE(train_checked(limited + Words{"--moe-token-drop-policy", "position"}).losses, want.losses);
-  // Four experts, of which a token chooses two: none has more than twice the mean.
+  // Four experts with two choices a token: no expert has more than twice the mean.
   const RunResult enough = train_checked(model() + Words{"--moe-expert-capacity-factor", "2"});
   expect_same_run(enough, dropless);
 }

@@ -1,4 +1,4 @@
-// Runs of models with experts on thread ranks, and what is compared of them.
+// Runs of models with experts on thread ranks, and their compared results.
 #pragma once
 
 #include <gtest/gtest.h>

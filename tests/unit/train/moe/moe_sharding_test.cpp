@@ -29,7 +29,7 @@ struct Pair {
   Words flags, same_as;
   std::vector<Layout> layouts = {kPlain, kStages};
 };
-// Dense units alone are gathered, or experts alone.
+// Only dense units are gathered, or only experts.
 std::vector<Pair> pairs() {
   return {{sharding(kParams, kOptim) + kLast, {}},
           {sharding(kParams, kOptim) + kLast + kOverlap + kGraphs, {}},

@@ -56,7 +56,7 @@ std::vector<ExpertLayout> layouts() {
           {.ranks = 2, .ep = 2}};
 }
 
-// Weights and moments with other numbers each, of which no layout changes one.
+// Weights and moments with distinct numbers, all of which any layout preserves.
 void fill(Rank& rank) {
   Stream& stream = rank.streams.compute;
   ParameterStore& parameters = *rank.model.gpt.parameters;
@@ -151,7 +151,7 @@ TEST(ExpertShards, AreTheModelOfOneRankAndGoFromEachLayoutToEach) {
   }
 }
 
-// A model out of a file of transformers' begins with the same loss whoever holds its experts.
+// A model loaded from a file of transformers begins with the same loss for any placement of its experts.
 TEST(ExpertShards, StartFromWeightsOfTransformers) {
   const TestFolder scratch;
   const Words model = llama_flags() + Words{"--ffn-hidden-size", "32", "--num-experts", "4", "--bf16"};

@@ -137,7 +137,7 @@ TEST_P(Moe, ChangesNoBitWithGraphsFusionAndRecompute) {
   }
 }
 
-// Also where units are sharded, whose gathers and reductions stand between the layers.
+// Also with sharded units, whose gathers and reductions run between the layers.
 TEST_P(Moe, ReplaysWithTheSameBits) {
   const Words flags = model() + Words{"--bf16", "--hidden-dropout", "0.1", "--check-hazards"};
   const Words graphs{"--cuda-graph-impl", "local", "--cuda-graph-modules"};
