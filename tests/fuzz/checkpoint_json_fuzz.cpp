@@ -18,7 +18,7 @@ std::string sealed_manifest(std::string body) {
 }
 
 std::string sealed_state(const std::string& text) {
-  // The parser's own limits come first, so only what is small and flat gets this far.
+  // The parser's own limits come first, so only small and flat text gets this far.
   if (text.size() > 4096 || std::count(text.begin(), text.end(), '[') + std::count(text.begin(), text.end(), '{') > 30)
     return text;
   nlohmann::json value = nlohmann::json::parse(text, nullptr, false);

@@ -1,4 +1,4 @@
-// The command line of each program: the first byte says which, the rest are the arguments, separated by NUL.
+// The command line of each program: the first byte selects the program, the rest are the arguments, separated by NUL.
 #include <array>
 #include <vector>
 
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       arguments.back() += c;
     }
   }
-  // A file of the machine is none of this target's; the text of one is the next target's.
+  // Skips --config, which would read a file of the machine; the next target tests a file's text.
   for (const std::string& argument : arguments) {
     if (argument.starts_with("--config")) return 0;
   }

@@ -125,7 +125,7 @@ static std::size_t grow(std::uint8_t* data, std::size_t size, std::size_t max_si
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
-// libFuzzer's own mutations hardly make an input longer, so in the large form every other one repeats what is there.
+// libFuzzer's own mutations rarely lengthen an input, so in the large form every other one repeats existing bytes.
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
                                                unsigned seed) {
   std::minstd_rand random(seed);

@@ -20,8 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (document.empty()) fuzz::defect("an empty document");
       bytes += document.size();
     });
-    if (bytes > rest.size())
-      fuzz::defect("more text than the file has");  // an escape is longer than what it stands for
+    if (bytes > rest.size()) fuzz::defect("more text than the file has");  // an escape is longer than its character
   });
   return 0;
 }

@@ -75,7 +75,7 @@ BpeVocabulary parse(int kind, bool complete, std::string_view rest) {
   return parse_tiktoken_file({.name = "ranks", .text = ranks}, pattern, {});
 }
 
-// Bytes must come back, but for what is changed on purpose: added tokens, NFC, a space in front.
+// Encoded bytes decode to the same, except intended changes: added tokens, NFC, a space in front.
 void use(BpeVocabulary vocabulary, std::string_view text) {
   const bool same = vocabulary.added.empty() && !vocabulary.nfc && !vocabulary.prefix_space;
   vocabulary.eod = vocabulary.tokens.front().second;

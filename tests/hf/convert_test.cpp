@@ -1,4 +1,4 @@
-// convert against transformers itself: tests/hf/check_convert.py. Skipped where ${PYTHON:-python3} has none.
+// convert compared with transformers by tests/hf/check_convert.py. Skipped if ${PYTHON:-python3} has no transformers.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

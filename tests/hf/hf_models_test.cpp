@@ -88,7 +88,7 @@ void expect_agreement(const std::string& folder, DType dtype, DeviceType device)
   ASSERT_EQ(step.logits.size(), logits.size());
   expect("logits", std::sqrt(squared_distance(step.logits, logits)));
 
-  // A token's loss moves by at most twice its logits' largest move; then there is the rounding of sums.
+  // A token's loss moves by at most twice its logits' largest move; the rounding of sums adds to it.
   const double tokens = static_cast<double>(test.tokens.size());
   const double moved = 2 * 2 * golden.error(dtype, "logits") / std::sqrt(tokens);
   const double rounding = tolerance(DType::kFp32, static_cast<std::int64_t>(tokens) + test.config.vocab_size);

@@ -40,8 +40,8 @@ struct HfPlace {
 using HfPlaces = std::vector<HfPlace>;  // for one logical tensor: several if experts are split
 std::map<std::string, HfPlaces> hf_places(const ModelConfig& config, HfFusion fusion = {});  // key: logical name
 
-// The values of a logical tensor of this shape, [rows, columns] or [rows]; zeros where it lies nowhere. Not rounded,
-// for gradients. Fails (kFormat) when a tensor is missing or has another shape.
+// The values of a logical tensor of this shape, [rows, columns] or [rows]; zeros for rows without a source. Not
+// rounded, for gradients. Fails (kFormat) if a tensor is missing or has another shape.
 std::vector<double> import_exactly(const HfTensors& tensors, const HfPlaces& places, const Shape& shape);
 
 // Fills all parameters. Fails (kFormat) also when a tensor of the file is not part of the model.

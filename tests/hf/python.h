@@ -6,7 +6,7 @@
 namespace megalith::test {
 
 std::string python();
-// Why a test that needs torch and transformers 5 is skipped; empty where they are there.
+// Reason for skipping a test that needs torch and transformers 5; empty if both exist.
 std::string missing_transformers();
 
 }  // namespace megalith::test

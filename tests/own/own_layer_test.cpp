@@ -92,7 +92,7 @@ TEST(OwnLayer, GraphsOfItAloneAreOnesOfEachLayer) {
   EXPECT_EQ(graphs("mlp own").graphs, 2 * graphs("mlp").graphs);
 }
 
-// The plan knows the hook: it stands in the middle of a layer.
+// The plan has the hook, in the middle of a layer.
 TEST(OwnLayer, PlanSeesItsHooks) {
   const Words graphs = words("--cuda-graph-impl local --cuda-graph-modules layer --adapter-says hello");
   EXPECT_THAT(error_of(ExitCode::kInternal, [&] { plans_of(graphs); }), HasSubstr("layer 0 own"));

@@ -54,7 +54,7 @@ Tensor ResidualAdapter::forward(const Context& ctx, const Microbatch&, const Ten
   stash.keep(kInput, SlotKind::kOwn, x);
   if (pins_input_) stash.never_offload(kInput);
   stash.keep(kHidden, SlotKind::kOwn, hidden);
-  stash.save(kActivated, SlotKind::kOwn, output);  // backward_data makes it again where it is not kept
+  stash.save(kActivated, SlotKind::kOwn, output);  // backward_data recomputes it if it is not kept
   const Tensor sum = rows_.sum_rows(ctx, {tokens, up_.shape[0]}, x.dtype, name_ + " output",
                                     make_rows(ctx, {.a = output, .b = up_.weight, .transpose_b = true}));
   launch(ctx.compute, Add{.a = sum, .b = x, .y = sum});

@@ -16,7 +16,7 @@ class ResidualAdapter : public Layer {
   struct Spec {
     std::string name;
     std::int64_t hidden = 0;
-    std::int64_t rank = 0;  // R, which the ranks divide
+    std::int64_t rank = 0;  // R, divisible by the number of ranks
     float init_std = 0.02f;
     bool pins_input = false;  // the kept input stays on the device
   };

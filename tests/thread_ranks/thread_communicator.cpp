@@ -72,7 +72,7 @@ class ThreadCommunicator final : public Communicator {
     return std::make_unique<ThreadCommunicator>(name, mine, std::move(child));
   }
 
-  bool rehearse_captures(bool on) override { return on && size() > 1; }  // so that tests do what GPUs may have to
+  bool rehearse_captures(bool on) override { return on && size() > 1; }  // so that tests cover the GPUs' case
 
   void abort(const std::string& message) override { group_->world->abort(ExitCode::kCommunication, message); }
 

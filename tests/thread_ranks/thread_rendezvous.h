@@ -20,8 +20,7 @@ namespace megalith {
 
 struct ThreadGroup;
 
-// Shared by all groups of a world: one lock, and a list of what threads wait for, so that an abort reaches each of
-// them.
+// Shared by all groups of a world: one lock, and a list of the threads' waits, so that an abort reaches each of them.
 struct ThreadWorldState {
   std::mutex mutex;
   std::set<std::condition_variable*> signals;

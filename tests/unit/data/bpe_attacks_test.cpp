@@ -120,7 +120,7 @@ TEST(AddedTokens, AThousandTakeNoLongerThanOne) {
         text, [](std::string_view) { FAIL(); }, [&](std::int32_t id) { found += id == 0 ? 1 : 0; });
   });
   EXPECT_EQ(found, text.size());
-  EXPECT_LT(seconds, 2.0);  // ten times what a sanitizer needs on a busy core
+  EXPECT_LT(seconds, 2.0);  // ten times the duration with a sanitizer on a busy core
 }
 
 TEST(AddedTokens, OfMoreThan8MiBAreRefused) {

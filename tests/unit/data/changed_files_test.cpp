@@ -76,7 +76,7 @@ TEST_F(ChangedFiles, ADatasetThatIsPreparedAgain) {
   EXPECT_THAT(refused(), HasSubstr("d.idx: expected the file that was opened, got another one in its place; "));
 }
 
-// None of these gives other tokens.
+// None of these changes gives other tokens.
 TEST_F(ChangedFiles, LinksPermissionsAndRemovalAreNoChange) {
   const Ids before = sample(3);
   fs::permissions(folder_ / "d.idx", fs::perms::owner_read);

@@ -39,7 +39,7 @@ TokenIds sample_of(const Dataset& dataset, std::int64_t k, std::int64_t seq_leng
 }
 
 TEST_F(DatasetTest, SplitsShareNoDocument) {
-  // Make the documents recognisable: document d holds the token d alone.
+  // Make the documents recognizable: document d holds only the token d.
   IndexedDatasetWriter writer(folder_ / "c", TokenType::kU16);
   for (std::int32_t d = 0; d < 20; ++d) writer.add_document(TokenIds(40, d));
   writer.commit();
@@ -130,7 +130,7 @@ TEST_F(DatasetTest, ValidationTakesTheTailWhereNoDocumentFallsToIt) {
     ASSERT_EQ(datasets.notes.size(), 1u);
     EXPECT_THAT(datasets.notes[0], HasSubstr("it takes the last " + std::to_string(next - first) + " of training's " +
                                              std::to_string(next) + " tokens; --split 1 trains on all"));
-    // A run without evaluations trains on the same, so that a resume with them has none of what was trained on.
+    // A run without evaluations trains on the same split, so that a resume with them evaluates no trained samples.
     config_.num_samples = {.train = 600};
     const Datasets alone = build_datasets(config_);
     for (std::int64_t k = 0; k < alone.train.size(); ++k)

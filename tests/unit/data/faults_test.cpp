@@ -27,7 +27,7 @@ class DatasetFaults : public testing::Test {
     }
     return found;
   }
-  // Arms the fault; false where it cannot happen.
+  // Arms the fault; false if it cannot happen.
   static bool arm(const std::string& site, const std::string& kind, int at = 1) {
     try {
       arm_faults({parse_fault(site + ":" + std::to_string(at) + ":" + kind)});
@@ -66,7 +66,7 @@ TEST_F(DatasetFaults, Writing) {
         expect(site + " " + kind, kind, [&] { write_golden_dataset(folder_ / "d", 7, 41); });
         struck += static_cast<int>(faults_fired());
         disarm_faults();
-        // The old dataset or the new one; in between, for which a crash is meant to look like one, no index.
+        // The old dataset or the new one; or, as after a crash in between, no index.
         if (std::filesystem::exists(folder_ / "d.idx")) {
           const std::int64_t documents = IndexedDataset::open(folder_ / "d").num_documents();
           EXPECT_TRUE(documents == 5 || documents == 7) << site << " " << kind;
@@ -104,7 +104,7 @@ TEST_F(DatasetFaults, Reading) {
   EXPECT_GT(struck, 15);
 }
 
-// The file shrinks while it is in use: an error, where a mapping would end the process.
+// The file shrinks while it is in use: an error, although a mapping would end the process.
 TEST_F(DatasetFaults, TokensThatVanish) {
   write_golden_dataset(folder_ / "d", 5, 41);
   const IndexedDataset dataset = IndexedDataset::open(folder_ / "d");

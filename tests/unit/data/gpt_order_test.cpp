@@ -1,4 +1,4 @@
-// Against tests/golden/data/gpt_order.json, which numpy made by another method.
+// Compared with tests/golden/data/gpt_order.json, which numpy made by another method.
 #include <fmt/format.h>
 
 #include <cstdlib>
