@@ -170,7 +170,7 @@ std::size_t WordScanner::next(std::string_view text, std::size_t at) const {
   return spaces(text, at);
 }
 
-// The names and the spellings of the patterns; word_scanner.cpp is what they mean.
+// The names and the spellings of the patterns that are scanned above.
 namespace {
 
 using Named = std::pair<std::string_view, WordPattern>;
