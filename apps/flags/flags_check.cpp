@@ -55,13 +55,10 @@ void check_graph_impl(App app, const MemoryOptions& memory) {
 }
 
 void check_memory(const Options& options) {
-  const std::int64_t layers = options.memory.recompute_num_layers;
-  if (layers > options.model.num_layers) {
-    refuse_usage("--recompute-num-layers and --num-layers",
-                 {.expected = "--recompute-num-layers <= --num-layers",
-                  .got = fmt::format("--recompute-num-layers {} and --num-layers {}", layers, options.model.num_layers),
-                  .remedy = "lower --recompute-num-layers"});
-  }
+  const std::int64_t recomputed = options.memory.recompute_num_layers, layers = options.model.num_layers;
+  if (recomputed > layers)
+    refuse_numbers({"--recompute-num-layers", recomputed}, {"--num-layers", layers},
+                   "--recompute-num-layers <= --num-layers", "lower --recompute-num-layers");
 }
 
 void check_model(const Options& options) {
@@ -78,15 +75,11 @@ void check_model(const Options& options) {
 }
 
 void check_batch(const TrainingOptions& train) {
-  if (train.global_batch_size % train.micro_batch_size != 0) {
-    refuse_usage(
-        "--global-batch-size and --micro-batch-size",
-        {.expected = "a global batch size that is a multiple of the micro batch size",
-         .got = fmt::format("--global-batch-size {} and --micro-batch-size {}", train.global_batch_size,
-                            train.micro_batch_size),
-         .remedy = fmt::format("use --global-batch-size {}",
-                               (train.global_batch_size / train.micro_batch_size + 1) * train.micro_batch_size)});
-  }
+  const std::int64_t whole = train.global_batch_size, micro = train.micro_batch_size;
+  if (whole % micro != 0)
+    refuse_numbers({"--global-batch-size", whole}, {"--micro-batch-size", micro},
+                   "a global batch size that is a multiple of the micro batch size",
+                   fmt::format("use --global-batch-size {}", (whole / micro + 1) * micro));
 }
 
 void check_data(const DataOptions& data) {

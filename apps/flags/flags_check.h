@@ -1,6 +1,7 @@
 // Parts of check() by section, and their shared functions; only for the files of apps/flags*.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,13 @@ struct Companion {
 void check_companions(App app, const Options& options);
 
 void only_with(bool holds, const Companion& pair);
+struct FlagNumber {
+  std::string_view flag;
+  std::int64_t value;
+};
+// Rejects two flags whose numbers contradict each other.
+[[noreturn]] void refuse_numbers(const FlagNumber& one, const FlagNumber& other, const std::string& expected,
+                                 const std::string& remedy);
 // Rejects two given flags; a flag is shown with its value if the value is the reason.
 void not_both(bool both, std::string_view one, std::string_view other, std::string_view remedy = "remove one");
 

@@ -81,6 +81,14 @@ void only_with(bool holds, const Companion& pair) {
        .remedy = fmt::format("{}, or remove {}", pair.remedy.empty() ? "use " + pair.needs : pair.remedy, pair.flag)});
 }
 
+void refuse_numbers(const FlagNumber& one, const FlagNumber& other, const std::string& expected,
+                    const std::string& remedy) {
+  refuse_usage(fmt::format("{} and {}", one.flag, other.flag),
+               {.expected = expected,
+                .got = fmt::format("{} {} and {} {}", one.flag, one.value, other.flag, other.value),
+                .remedy = remedy});
+}
+
 void not_both(bool both, std::string_view one, std::string_view other, std::string_view remedy) {
   if (!both) return;
   refuse_usage(fmt::format("{} and {}", one, other),

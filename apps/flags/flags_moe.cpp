@@ -15,10 +15,12 @@ void add_moe(FlagTable& t, MoeConfig& m) {
   using enum FlagGroup;
   using enum OnLoad;
   constexpr std::int64_t kMaxFfn = 1 << 22;
-  Section moe(t, kMoe, kShaped);
-  moe.add("num-experts", "N", integer(&m.num_experts, {0, 1024}),
-          "number of experts in each MoE layer; 0: no MoE layers",
-          {.on_load = kTensors, .example = "8 --swiglu --disable-bias-linear"});
+  constexpr std::string_view kGiveFactor = "give a factor, such as --moe-expert-capacity-factor 1.25";
+  Section(t, kMoe, kShaped)
+      .add("num-experts", "N", integer(&m.num_experts, {0, 1024}),
+           "number of experts in each MoE layer; 0: no MoE layers",
+           {.on_load = kTensors, .example = "8 --swiglu --disable-bias-linear"});
+  Section moe(t, kMoe, kShaped, {.needs = {{"num-experts"}}});
   moe.add("moe-layer-freq", "TEXT", text(&m.layer_freq),
           "layers with experts instead of the MLP: N for layers 0, N, 2N, ..., or a 0 or 1 for each layer, such as "
           "'[0]*3+[1]*26'",
@@ -66,15 +68,22 @@ void add_moe(FlagTable& t, MoeConfig& m) {
           {.example = "1.25"});
   moe.add("moe-token-drop-policy", "NAME", choice(&m.token_drop_policy, {"probs", "position"}),
           "with a capacity: choices that are dropped; probs: the lowest weights, position: the last tokens",
-          {.example = "position --moe-expert-capacity-factor 1.25"});
+          {.needs = {{.flag = "moe-expert-capacity-factor",
+                      .remedy = kGiveFactor,
+                      .got = "--moe-token-drop-policy alone, where no row is ever dropped"}},
+           .example = "position"});
   moe.add("moe-pad-expert-input-to-capacity", "", toggle(&m.pad_expert_input_to_capacity),
           "with a capacity: accepted for compatibility, no effect",
-          {.on_load = kFree, .example = "--moe-expert-capacity-factor 1.25"});
+          {.on_load = kFree,
+           .needs = {{.flag = "moe-expert-capacity-factor",
+                      .remedy = kGiveFactor,
+                      .got = "--moe-pad-expert-input-to-capacity alone, where no row is ever dropped"}}});
   moe.add("moe-shared-expert-intermediate-size", "N", integer(&m.shared_expert_intermediate_size, {0, kMaxFfn}),
           "MLP hidden size of the shared expert, which every token passes; 0: none",
           {.on_load = kTensors, .example = "24"});
   moe.add("moe-shared-expert-gate", "", toggle(&m.shared_expert_gate), "sigmoid gate on the shared expert's output",
-          {.on_load = kTensors, .example = "--moe-shared-expert-intermediate-size 24"});
+          {.on_load = kTensors,
+           .needs = {{.flag = "moe-shared-expert-intermediate-size", .remedy = "set the shared expert's size"}}});
   moe.add("moe-combine-groups", "N", integer(&m.combine_groups, {0, 1024}),
           "number of combine groups: adjacent experts whose rows of a token are summed and rounded ahead of the sum "
           "over groups. The number is a multiple of --expert-model-parallel-size and divides --num-experts. At one "
@@ -84,7 +93,7 @@ void add_moe(FlagTable& t, MoeConfig& m) {
           "one grouped GEMM for all experts; accepted for compatibility, always active", {.on_load = kFree});
   moe.add("use-transformer-engine-op-fuser", "", toggle(&m.use_transformer_engine_op_fuser),
           "with --moe-grouped-gemm: activation and its gradient fused into the grouped GEMM, with the same bits",
-          {.on_load = kFree, .example = "--moe-grouped-gemm"});
+          {.on_load = kFree, .needs = {{"moe-grouped-gemm"}}});
 }
 
 namespace {
@@ -123,24 +132,20 @@ void check_expert_parallel(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (moe.num_experts == 0) return;
   const std::int64_t ep = parallel.expert_model_parallel_size, etp = parallel.expert_tensor_parallel_size;
-  const auto check_divides = [](const char* flag, std::int64_t ranks, const char* whole_flag, std::int64_t whole) {
-    if (whole % ranks == 0) return;
+  const auto check_divides = [](const FlagNumber& ranks, const FlagNumber& whole) {
+    if (whole.value % ranks.value == 0) return;
     std::vector<std::int64_t> fitting;
-    for (std::int64_t size = 1; size <= std::min(ranks, whole); ++size)
-      if (whole % size == 0 && ranks % size == 0) fitting.push_back(size);  // keeps the number of ranks valid
-    refuse_usage(fmt::format("{} and {}", flag, whole_flag),
-                 {.expected = "a parallel size that divides the other value",
-                  .got = fmt::format("{} {} and {} {}", flag, ranks, whole_flag, whole),
-                  .remedy = fmt::format("use {} {}", flag, fmt::join(fitting, " or "))});
+    for (std::int64_t size = 1; size <= std::min(ranks.value, whole.value); ++size)
+      if (whole.value % size == 0 && ranks.value % size == 0)
+        fitting.push_back(size);  // keeps the number of ranks valid
+    refuse_numbers(ranks, whole, "a parallel size that divides the other value",
+                   fmt::format("use {} {}", ranks.flag, fmt::join(fitting, " or ")));
   };
-  check_divides("--expert-model-parallel-size", ep, "--num-experts", moe.num_experts);
-  check_divides("--expert-tensor-parallel-size", etp, "--moe-ffn-hidden-size", moe.ffn_hidden_size);
+  check_divides({"--expert-model-parallel-size", ep}, {"--num-experts", moe.num_experts});
+  check_divides({"--expert-tensor-parallel-size", etp}, {"--moe-ffn-hidden-size", moe.ffn_hidden_size});
   if (moe.combine_groups % ep != 0)
-    refuse_usage(
-        "--moe-combine-groups and --expert-model-parallel-size",
-        {.expected = "a multiple of --expert-model-parallel-size",
-         .got = fmt::format("--moe-combine-groups {} and --expert-model-parallel-size {}", moe.combine_groups, ep),
-         .remedy = fmt::format("use --moe-combine-groups {}", ep)});
+    refuse_numbers({"--moe-combine-groups", moe.combine_groups}, {"--expert-model-parallel-size", ep},
+                   "a multiple of --expert-model-parallel-size", fmt::format("use --moe-combine-groups {}", ep));
 }
 
 }  // namespace

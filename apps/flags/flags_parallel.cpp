@@ -84,10 +84,9 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
               "capacity of a rank for rows of other ranks, over their number under uniform routing. A step that needs "
               "more is rerun with more capacity. No effect if no ranks share experts",
               {.suggested = false, .example = "1.25"});
-  parallel.add("moe-shared-expert-overlap", "", toggle(&o.moe_shared_expert_overlap),
-               "overlap of the shared expert with the dispatch; no effect if no ranks share experts",
-               {.needs = {{"num-experts"},
-                          {.flag = "moe-shared-expert-intermediate-size", .remedy = "set the shared expert's size"}}});
+  experts.add("moe-shared-expert-overlap", "", toggle(&o.moe_shared_expert_overlap),
+              "overlap of the shared expert with the dispatch; no effect if no ranks share experts",
+              {.needs = {{.flag = "moe-shared-expert-intermediate-size", .remedy = "set the shared expert's size"}}});
   parallel.add("context-parallel-size", "RANKS", ranks(&o.context_parallel_size),
                "context-parallel ranks, which split each sequence; twice their number divides its length",
                {.example = "2"});
@@ -124,7 +123,7 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
       "fsdp-gradient-slots", "N", integer(&o.fsdp_gradient_slots, {0, 10'000}),
       "with optim_grads, or optim_grads_params and --fsdp-reduce-grads each: number of buffers for unsharded gradients "
       "of units; 0: --fsdp-unit-slots. 1 saves memory, but the next unit's gradients wait for the reduction",
-      {.example = "1 --data-parallel-sharding-strategy optim_grads"});
+      {.needs = {{"fsdp-reduce-grads", "each"}}, .example = "1 --data-parallel-sharding-strategy optim_grads"});
   parallel.add("fsdp-prefetch", "UNITS", integer(&o.fsdp_prefetch, {0, 10'000}),
                "with optim_grads_params: number of units whose weights are gathered ahead of the unit in use, counted "
                "separately for experts; less than --fsdp-unit-slots",

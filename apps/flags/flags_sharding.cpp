@@ -60,13 +60,10 @@ void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
   const ShardingStrategy most = parallel.most_sharding();
   const bool shards_weights = most == ShardingStrategy::kOptimGradsParams;
   const bool shards_gradients = most >= ShardingStrategy::kOptimGrads;
-  const bool has_gradient_slots = parallel.fsdp_gradient_slots != defaults.fsdp_gradient_slots;
   for (const auto& [is_set, flag] :
        {std::pair{parallel.fsdp_unit_slots != defaults.fsdp_unit_slots, "--fsdp-unit-slots"},
-        {has_gradient_slots, "--fsdp-gradient-slots"}})
+        {parallel.fsdp_gradient_slots != defaults.fsdp_gradient_slots, "--fsdp-gradient-slots"}})
     only_with(shards_gradients || !is_set, {.flag = flag, .needs = said.gradients, .got = said.got});
-  only_with(parallel.fsdp_reduce_grads == GradientReduction::kEach || !has_gradient_slots,
-            {.flag = "--fsdp-gradient-slots", .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
   for (const auto& [is_set, flag] :
        {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
         {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},
@@ -78,14 +75,11 @@ void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
             {.flag = "--fsdp-embedding-and-head",
              .needs = "--data-parallel-sharding-strategy optim_grads_params",
              .got = said.got});
-  if (shards_weights && parallel.fsdp_prefetch >= parallel.fsdp_unit_slots) {
-    refuse_usage("--fsdp-prefetch and --fsdp-unit-slots",
-                 {.expected = "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use also has a slot",
-                  .got = fmt::format("--fsdp-prefetch {} and --fsdp-unit-slots {}", parallel.fsdp_prefetch,
-                                     parallel.fsdp_unit_slots),
-                  .remedy = fmt::format("use --fsdp-unit-slots {} or --fsdp-prefetch {}", parallel.fsdp_prefetch + 1,
-                                        parallel.fsdp_unit_slots - 1)});
-  }
+  const std::int64_t prefetch = parallel.fsdp_prefetch, slots = parallel.fsdp_unit_slots;
+  if (shards_weights && prefetch >= slots)
+    refuse_numbers({"--fsdp-prefetch", prefetch}, {"--fsdp-unit-slots", slots},
+                   "--fsdp-prefetch < --fsdp-unit-slots, as the unit in use also has a slot",
+                   fmt::format("use --fsdp-unit-slots {} or --fsdp-prefetch {}", prefetch + 1, slots - 1));
 }
 
 // Rejects --fsdp-reduce-grads last with optim_grads, which adds each microbatch to gradient shards.

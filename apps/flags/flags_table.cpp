@@ -14,7 +14,7 @@ void Section::add(std::string_view name, std::string_view unit, Binding binding,
                   FlagTraits traits) {
   if (!traits.on_load) traits.on_load = shared_.on_load;
   if (!traits.suggested) traits.suggested = shared_.suggested;
-  if (traits.needs.empty()) traits.needs = shared_.needs;
+  traits.needs.insert(traits.needs.begin(), shared_.needs.begin(), shared_.needs.end());
   traits.at_default |= shared_.at_default;
   table_.push_back({.name = name,
                     .group = group_,

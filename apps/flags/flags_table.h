@@ -93,7 +93,8 @@ struct Flag {
 };
 using FlagTable = std::vector<Flag>;
 
-// Adder of rows of one group. `shared`: apps, on_load, at_default, needs and suggested for rows that do not set them.
+// Adder of rows of one group. `shared`: apps, on_load, at_default and suggested for rows that do not set them, and
+// needs of all rows.
 class Section {
  public:
   Section(FlagTable& table, FlagGroup group, unsigned apps, FlagTraits shared = {})

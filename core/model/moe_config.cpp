@@ -7,7 +7,6 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "core/base/error.h"
 #include "core/model/config.h"
@@ -132,10 +131,6 @@ void check_expert_sizes(const ModelConfig& config) {
            config.swiglu ? "biases in the linear layers" : "an MLP without --swiglu",
            "add --swiglu --disable-bias-linear");
   }
-  if (moe.shared_expert_gate && moe.shared_expert_intermediate_size == 0)
-    refuse("--moe-shared-expert-gate and --moe-shared-expert-intermediate-size",
-           "--moe-shared-expert-gate only with --moe-shared-expert-intermediate-size", "--moe-shared-expert-gate alone",
-           "give the shared expert's width, or remove --moe-shared-expert-gate");
   check_layers(config);
 }
 
@@ -188,50 +183,6 @@ void check_balancing(const MoeConfig& moe) {
   }
 }
 
-void check_capacity(const MoeConfig& moe) {
-  if (moe.expert_capacity_factor != 0) return;
-  for (const auto& [is_set, flag] : {std::pair{moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity"},
-                                     {moe.token_drop_policy != MoeDropPolicy::kProbs, "--moe-token-drop-policy"}}) {
-    if (!is_set) continue;
-    refuse(fmt::format("{} and --moe-expert-capacity-factor", flag),
-           fmt::format("{} only with --moe-expert-capacity-factor", flag),
-           fmt::format("{} alone, where no row is ever dropped", flag),
-           fmt::format("give a factor, such as --moe-expert-capacity-factor 1.25, or remove {}", flag));
-  }
-}
-
-// Without experts no flag of theirs may be given: it would be ignored.
-void check_unused(const MoeConfig& moe) {
-  const MoeConfig none;
-  for (const auto& [is_set, flag] :
-       {std::pair{moe.layer_freq != none.layer_freq, "--moe-layer-freq"},
-        {moe.ffn_hidden_size != 0, "--moe-ffn-hidden-size"},
-        {moe.router_topk != none.router_topk, "--moe-router-topk"},
-        {moe.router_score_function != none.router_score_function, "--moe-router-score-function"},
-        {moe.router_pre_softmax, "--moe-router-pre-softmax"},
-        {moe.router_topk_scaling_factor != 1, "--moe-router-topk-scaling-factor"},
-        {moe.router_num_groups != 0, "--moe-router-num-groups"},
-        {moe.router_group_topk != 0, "--moe-router-group-topk"},
-        {!moe.router_load_balancing_type.empty(), "--moe-router-load-balancing-type"},
-        {!moe.aux_loss_coeff.empty(), "--moe-aux-loss-coeff"},
-        {moe.z_loss_coeff != 0, "--moe-z-loss-coeff"},
-        {moe.router_enable_expert_bias, "--moe-router-enable-expert-bias"},
-        {moe.router_bias_update_rate != none.router_bias_update_rate, "--moe-router-bias-update-rate"},
-        {moe.router_force_load_balancing, "--moe-router-force-load-balancing"},
-        {moe.expert_capacity_factor != 0, "--moe-expert-capacity-factor"},
-        {moe.token_drop_policy != none.token_drop_policy, "--moe-token-drop-policy"},
-        {moe.pad_expert_input_to_capacity, "--moe-pad-expert-input-to-capacity"},
-        {moe.shared_expert_intermediate_size != 0, "--moe-shared-expert-intermediate-size"},
-        {moe.shared_expert_gate, "--moe-shared-expert-gate"},
-        {moe.combine_groups != 0, "--moe-combine-groups"},
-        {moe.grouped_gemm, "--moe-grouped-gemm"},
-        {moe.use_transformer_engine_op_fuser, "--use-transformer-engine-op-fuser"}}) {
-    if (!is_set) continue;
-    refuse(fmt::format("{} and --num-experts", flag), fmt::format("{} only with --num-experts", flag),
-           fmt::format("{} alone", flag), fmt::format("use --num-experts, or remove {}", flag));
-  }
-}
-
 }  // namespace
 
 double MoeConfig::balancing_coeff(MoeBalancing over) const {
@@ -278,19 +229,14 @@ void resolve_moe(ModelConfig& config) {
 
 void validate_moe(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
-  if (moe.num_experts == 0) return check_unused(moe);
+  if (moe.num_experts == 0) return;
   check_expert_sizes(config);
   check_router(moe);
   check_balancing(moe);
-  check_capacity(moe);
   if (moe.combine_groups != 0 && moe.num_experts % moe.combine_groups != 0)
     refuse("--moe-combine-groups and --num-experts", "a number of groups that divides the experts",
            fmt::format("--moe-combine-groups {} and --num-experts {}", moe.combine_groups, moe.num_experts),
            "leave it out: it is --expert-model-parallel-size then");
-  if (moe.use_transformer_engine_op_fuser && !moe.grouped_gemm)
-    refuse("--use-transformer-engine-op-fuser and --moe-grouped-gemm",
-           "--use-transformer-engine-op-fuser only with --moe-grouped-gemm", "--use-transformer-engine-op-fuser alone",
-           "use --moe-grouped-gemm, or remove --use-transformer-engine-op-fuser");
 }
 
 }  // namespace megalith

@@ -57,7 +57,6 @@ void give(const FlagTable& table, const std::string& name, std::string_view valu
 
 Words words_of(const FlagTable& table, const Flag& flag) {
   Words words;
-  if (flag.group == FlagGroup::kMoe) give(table, "num-experts", "", words);
   give(table, std::string(flag.name), "", words);
   // The usual run counts in steps, and has mock data.
   if (std::ranges::find(words, "--train-samples") != words.end())
