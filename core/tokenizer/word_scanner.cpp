@@ -26,24 +26,20 @@ constexpr bool is_in(CharClass type, unsigned types) { return (bit(type) & types
 
 }  // namespace
 
-const std::vector<CharClass>& char_classes() {
-  static const std::vector<CharClass> all = [] {
-    std::vector<CharClass> classes;
-    classes.reserve(kCodePoints + 256);
-    for (const std::uint32_t run : unpacked(kCharClassRuns)) {
-      const bool by_turns = (run & 8) != 0;
-      for (std::uint32_t i = 0; i < run >> 4; ++i) {
-        const CharClass letter = i % 2 == 0 ? CharClass::kUpper : CharClass::kLower;
-        classes.push_back(by_turns ? letter : static_cast<CharClass>(run & 7));
-      }
-    }
-    classes.resize(kCodePoints + 256, CharClass::kOther);
-    return classes;
-  }();
-  return all;
+std::vector<CharClass> char_classes() {
+  std::vector<CharClass> classes;
+  classes.reserve(kCodePoints + 256);
+  for (const std::uint32_t run : unpacked(kCharClassRuns)) {
+    const std::size_t first = classes.size();
+    const bool by_turns = (run & 8) != 0;
+    classes.resize(first + (run >> 4), by_turns ? CharClass::kUpper : static_cast<CharClass>(run & 7));
+    for (std::size_t i = first + 1; by_turns && i < classes.size(); i += 2) classes[i] = CharClass::kLower;
+  }
+  classes.resize(kCodePoints + 256, CharClass::kOther);
+  return classes;
 }
 
-WordScanner::WordScanner(WordPattern pattern) : rules_(rules_of(pattern)), classes_(char_classes().data()) {}
+WordScanner::WordScanner(WordPattern pattern) : rules_(rules_of(pattern)), classes_(char_classes()) {}
 
 WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
   switch (pattern) {

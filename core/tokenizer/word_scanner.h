@@ -22,8 +22,8 @@ enum class CharClass : std::uint8_t {
   kEnd,      // of the text
 };
 
-// By code point, with the 256 values of bytes that are no code points (decode_utf8); unpacked at the first call.
-const std::vector<CharClass>& char_classes();
+// By code point, with the 256 values of bytes that are no code points (decode_utf8).
+std::vector<CharClass> char_classes();
 
 // kGpt2: GPT-2, r50k, p50k and the ByteLevel pre-tokenizer of Hugging Face. kCl100k: cl100k_base as tiktoken has it;
 // differs from kLlama3 in white space at the end of the text. kQwen2: as kLlama3, but each digit is a word; Qwen3 too.
@@ -67,7 +67,7 @@ class WordScanner {
   std::size_t spaces(std::string_view text, std::size_t at) const;
 
   Rules rules_;
-  const CharClass* classes_;  // by code point
+  std::vector<CharClass> classes_;  // by code point
 };
 
 }  // namespace megalith

@@ -42,7 +42,7 @@ class Meeting : public testing::TestWithParam<std::int64_t> {
   void SetUp() override {
     if (const std::string why = cuda_unavailable(); !why.empty()) GTEST_SKIP() << why;
     test::load_kernels();
-    load_pull_kernels();
+    in_bulk_ = load_pull_kernels();
     const std::int64_t width = GetParam(), bytes = 2 * ((kRanks * kRows * width + 15) / 16 * 16);  // in and out
     device_.reset(
         cuda_allocate(static_cast<std::size_t>(kRanks * bytes) + kRanks * sizeof(PullMeeting::State) + sizeof(kSends)));
@@ -76,7 +76,7 @@ class Meeting : public testing::TestWithParam<std::int64_t> {
 
   static std::byte byte_of(int rank, int content) { return static_cast<std::byte>(1 + rank * kContents + content); }
 
-  void pull(Rank& rank) { pull_rows(*rank.stream.cuda(), rank.op, bases_, rank.meeting); }
+  void pull(Rank& rank) { pull_rows(*rank.stream.cuda(), rank.op, bases_, rank.meeting, in_bulk_); }
   // Writes the rank's rows, pulls, and counts the bytes that are not those of this round.
   void run_round(Rank& rank, int content) {
     CudaStream& cuda = *rank.stream.cuda();
@@ -100,6 +100,7 @@ class Meeting : public testing::TestWithParam<std::int64_t> {
   std::unique_ptr<void, void (*)(void*)> device_{nullptr, cuda_free}, host_{nullptr, cuda_free_host};
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<const std::byte*> bases_;
+  bool in_bulk_ = false;
   std::atomic<std::int64_t> wrong_ = 0;
 };
 

@@ -115,10 +115,11 @@ class Pull : public testing::Test {
     copy_from_host(stream, all, want.data(), want.size());
     std::vector<const std::byte*> bases;
     for (int r = 0; r < ranks.size(); ++r) bases.push_back(ranks.base(all, r));
+    const bool in_bulk = load_pull_kernels();
     for (const bool back : {false, true}) {
       for (int r = 0; r < ranks.size(); ++r) {
         const ExchangeRows op = ranks.op(all, r, back);
-        padded ? pack_rows(cuda, op) : pull_rows(cuda, op, bases, {});
+        padded ? pack_rows(cuda, op) : pull_rows(cuda, op, bases, {}, in_bulk);
       }
       for (int r = 0; r < ranks.size() && padded; ++r) {
         const ExchangeRows op = ranks.op(all, r, back);

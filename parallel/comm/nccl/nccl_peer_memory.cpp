@@ -144,7 +144,7 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
 void PeerMemory::prepare_pulls(PullMeeting::State* state) {
   const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
   if (std::ssize(peers_) > kMostPullRanks) return;  // maximum of a pull
-  load_pull_kernels();
+  pulls_in_bulk_ = load_pull_kernels();
   MEGALITH_CUDA_CHECK(cudaMemset(state, 0, sizeof(*state)));
   MEGALITH_CUDA_CHECK(cudaDeviceSynchronize());
   meeting_.state = state;
@@ -253,7 +253,7 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
   std::vector<const std::byte*> bases;
   for (const Peer& peer : peers_) bases.push_back(peer.base);
   bases[static_cast<std::size_t>(rank_)] = base_;
-  pull_rows(stream, op, bases, meeting_);
+  pull_rows(stream, op, bases, meeting_, pulls_in_bulk_);
 }
 
 void PeerMemory::all_gather(CudaStream& stream, const SharedAllGather& op) {

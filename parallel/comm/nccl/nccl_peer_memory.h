@@ -78,6 +78,7 @@ class PeerMemory {
   std::size_t bytes_;
   std::vector<Peer> peers_;  // by rank
   PullMeeting meeting_;
+  bool pulls_in_bulk_ = false;
   std::unique_ptr<Beside> beside_;  // null before its first use
 };
 

@@ -277,27 +277,14 @@ void launch(CudaStream& stream, const RowMoves& moves, unsigned most_blocks) {
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
-// True if compiled for Hopper or newer, and this GPU has the shared memory.
-bool has_bulk_copies() {
-  static const bool has = [] {
-    cudaFuncAttributes kernel{};
-    MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&kernel, pull_rows_kernel));
-    int device = 0, most = 0;
-    MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
-    MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return kernel.ptxVersion >= 90 && kSharedBytes + static_cast<int>(kernel.sharedSizeBytes) <= most;
-  }();
-  return has;
-}
-
-// Returns no slots if the rows are unsuitable, or if this GPU has no bulk copies.
+// Returns no slots if the rows are unsuitable.
 Ring ring_of(const RowMoves& moves) {
   const RowTensor *const first = moves.of, *const end = first + moves.tensors;
   const auto is_short = [](const RowTensor& x) { return x.row_bytes <= kLaneBytes; };
   const RowTensor* const shorts = std::find_if(first, end, is_short);
   const auto fits_ring = [](const RowTensor& x) { return x.unit == 16; };
   const auto fits_lanes = [](const RowTensor& x) { return x.unit >= 4; };
-  if (!has_bulk_copies() || first->row_bytes < 256) return {};
+  if (first->row_bytes < 256) return {};
   if (!std::all_of(first, shorts, fits_ring) || !std::all_of(shorts, end, fits_lanes)) return {};
   std::int64_t behind = 0;  // row bytes after the first tensor
   for (const RowTensor* x = first + 1; x < shorts; ++x) behind += x->row_bytes;
@@ -314,15 +301,20 @@ Ring ring_of(const RowMoves& moves) {
 
 }  // namespace
 
-void load_pull_kernels() {
-  cudaFuncAttributes attributes{};
-  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, offer_rows_kernel));
-  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&attributes, exchange_rows_kernel<Way::kPull>));
-  has_bulk_copies();
+bool load_pull_kernels() {
+  cudaFuncAttributes kernel{};
+  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&kernel, offer_rows_kernel));
+  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&kernel, exchange_rows_kernel<Way::kPull>));
+  MEGALITH_CUDA_CHECK(cudaFuncGetAttributes(&kernel, pull_rows_kernel));
+  int device = 0, most = 0;
+  MEGALITH_CUDA_CHECK(cudaGetDevice(&device));
+  MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  // Compiled for Hopper or newer, and this GPU has the shared memory.
+  return kernel.ptxVersion >= 90 && kSharedBytes + static_cast<int>(kernel.sharedSizeBytes) <= most;
 }
 
 void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
-               const PullMeeting& meeting) {
+               const PullMeeting& meeting, bool in_bulk) {
   RowMoves moves = moves_of(op);
   moves.meeting = meeting;
   require(static_cast<int>(bases.size()) == moves.counts.ranks, "pull_rows: a base of each rank");
@@ -339,7 +331,7 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
     MEGALITH_CUDA_CHECK(cudaGetLastError());
   }
   find_units<Way::kPull>(moves);
-  const Ring ring = ring_of(moves);
+  const Ring ring = in_bulk ? ring_of(moves) : Ring{};
   if (ring.slots == 0) return launch<Way::kPull>(stream, moves, kPullBlocks);
   cuda::allow_shared_memory<pull_rows_kernel>(kSharedBytes);
   const int warps = kRingWarps + (ring.tensors < moves.tensors ? kLaneWarps : 0);

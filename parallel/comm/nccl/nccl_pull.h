@@ -35,14 +35,15 @@ struct PullMeeting {
   Words* there[kMostPullRanks]{};  // words of this rank for each rank
 };
 
-// Loads the kernels in advance. CUDA loads a kernel at its first launch. This may wait for all running work, which may
-// itself wait for a peer that waits for this rank.
-void load_pull_kernels();
+// Loads the kernels in advance, and returns whether this GPU has bulk copies. CUDA loads a kernel at its first launch.
+// This may wait for all running work, which may itself wait for a peer that waits for this rank.
+bool load_pull_kernels();
 
 // Pulls this rank's rows from the memory of their holders. `bases`: start of each rank's memory as mapped on this GPU,
-// by rank, including this one. `in` and `index` belong to this rank; they have equal offsets in each memory.
+// by rank, including this one. `in` and `index` belong to this rank; they have equal offsets in each memory. `in_bulk`:
+// by bulk copies if the rows are suitable; see load_pull_kernels().
 void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
-               const PullMeeting& meeting);
+               const PullMeeting& meeting, bool in_bulk);
 
 // Exchange through op.room. pack_rows fills the parts for other ranks and moves rows that stay. unpack_rows moves
 // received rows to out.

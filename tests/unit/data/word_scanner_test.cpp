@@ -66,7 +66,7 @@ TEST(WordPattern, KnowsNamesAndSpellings) {
 }
 
 TEST(CharClasses, OfUnicode16) {
-  const std::vector<CharClass>& classes = char_classes();
+  const std::vector<CharClass> classes = char_classes();
   std::array<int, 9> counts{};
   for (std::uint32_t value = 0; value < kCodePoints; ++value) ++counts[static_cast<std::size_t>(classes[value])];
   EXPECT_EQ(counts[static_cast<std::size_t>(CharClass::kSpace)], 23);
