@@ -64,11 +64,10 @@ void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializ
                   .label = label};
   if (!back) op.index = route.index;
   for (const Rows& each : rows) op.rows.push_back({.in = each.from, .out = each.to});
-  if (ctx.backend() == DeviceType::kCuda && !reads_peers()) {
-    if (const std::int64_t bytes = exchange_room_bytes(op); bytes > 0)
-      op.room = ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks");
-  }
-  launch(lane_.stream, op);
+  const bool pads = ctx.backend() == DeviceType::kCuda && !reads_peers();
+  const std::int64_t bytes = pads ? exchange_room_bytes(op) : 0;
+  if (bytes == 0) return launch(lane_.stream, op);
+  launch(lane_.stream, PaddedExchangeRows{op, ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks")});
 }
 
 }  // namespace megalith

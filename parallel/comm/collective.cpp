@@ -209,7 +209,7 @@ void check_rows(const ExchangeRows& op, const ExchangeRows::Rows& rows) {
     check_no_overlap(rows.out, "out", read, subject(op, "index or sends"));
 }
 
-ExchangeRows checked_op(ExchangeRows op) {
+void check(const ExchangeRows& op) {
   const std::int64_t tensors = static_cast<std::int64_t>(op.rows.size()), ranks = op.group.size();
   if (op.rows.empty() || op.rows.size() > ExchangeRows::kMostTensors)
     refuse_numbers(op, "rows", "1 to 3 tensors", tensors);
@@ -225,7 +225,10 @@ ExchangeRows checked_op(ExchangeRows op) {
   check_shape(op.sends, {ranks, ranks + 1}, subject(op, "sends"));
   if (op.pair_room < 0) refuse_numbers(op, "pair_room", "0 or more", op.pair_room);
   if (op.expected_rows < 0) refuse_numbers(op, "expected_rows", "0 or more", op.expected_rows);
-  if (!op.room) return op;
+}
+
+void check(const PaddedExchangeRows& op) {
+  check(static_cast<const ExchangeRows&>(op));
   check_buffer(op.room, subject(op, "room"));
   check_dtype(op.room, {DType::kUint8}, subject(op, "room"));
   check_shape(op.room, {exchange_room_bytes(op)}, subject(op, "room"));
@@ -233,7 +236,6 @@ ExchangeRows checked_op(ExchangeRows op) {
     check_no_overlap(op.room, "room", rows.in, subject(op, "in"));
     check_no_overlap(op.room, "room", rows.out, subject(op, "out"));
   }
-  return op;
 }
 
 template <class Op>
@@ -242,7 +244,7 @@ Op checked_op(Op op) {
   const auto flatten = [](Tensor& tensor) { tensor = tensor.view({tensor.numel()}); };
   if constexpr (requires { op.buffer; }) {
     flatten(op.buffer);
-  } else {
+  } else if constexpr (requires { op.in; }) {
     flatten(op.in);
     flatten(op.out);
   }
@@ -253,7 +255,7 @@ template <class Op>
 const Tensor& input_of(const Op& op) {
   if constexpr (requires { op.buffer; }) {
     return op.buffer;
-  } else if constexpr (std::is_same_v<Op, ExchangeRows>) {
+  } else if constexpr (requires { op.rows; }) {
     return op.rows.front().in;
   } else {
     return op.in;
@@ -279,14 +281,14 @@ std::int64_t expected_elements(const ExchangeRows& op) {
 }
 
 // Only the device knows the number of rows written in `out`: no dtype, as for bounded tensors.
-void add_access(const ExchangeRows& op, Access& access) {
+void add_access(const ExchangeRows& op, const Tensor& room, Access& access) {
   for (const ExchangeRows::Rows& rows : op.rows) {
     access.reads(rows.in);
     if (rows.out.numel() > 0) access.add(rows.out.data, rows.out.bytes(), true);
   }
   access.reads(op.index);
   access.reads(op.sends);
-  access.writes(op.room);
+  access.writes(room);
   access.set_moved_bytes(static_cast<std::size_t>(2 * op.expected_rows * row_bytes(op)));
 }
 
@@ -303,8 +305,10 @@ Access access_of(const Collective& collective) {
         if constexpr (requires { op.buffer; }) {
           if (reads_buffer(op)) access.reads(op.buffer);
           if (writes_buffer(op)) access.writes(op.buffer);
-        } else if constexpr (std::is_same_v<decltype(op), const ExchangeRows&>) {
-          add_access(op, access);
+        } else if constexpr (requires { op.room; }) {
+          add_access(op, op.room, access);
+        } else if constexpr (requires { op.rows; }) {
+          add_access(op, {}, access);
         } else {
           access.reads(op.in);
           access.writes(op.out);
@@ -324,7 +328,7 @@ CollectiveCall call_of(const Collective& collective) {
         const Tensor& input = input_of(op);
         CollectiveCall call{.kind = op.kName, .dtype = static_cast<int>(input.dtype), .count = input.numel()};
         call.label = op.label;
-        if constexpr (std::is_same_v<decltype(op), const ExchangeRows&>) call.count = expected_elements(op);
+        if constexpr (requires { op.rows; }) call.count = expected_elements(op);
         if constexpr (requires { op.root; }) call.argument = op.root;
         if constexpr (requires { op.step; }) call.argument = op.step;
         if constexpr (requires { op.peer; }) {
@@ -342,13 +346,18 @@ bool is_idle(const Collective& collective) {
         if (op.group.size() > 1) return false;
         if constexpr (requires { op.buffer; }) {
           return true;
-        } else if constexpr (std::is_same_v<decltype(op), const ExchangeRows&>) {
+        } else if constexpr (requires { op.rows; }) {
           return false;
         } else {
           return op.in.data == op.out.data;
         }
       },
       collective);
+}
+
+const ExchangeRows* exchange_rows_in(const Collective& collective) {
+  if (const auto* const padded = std::get_if<PaddedExchangeRows>(&collective)) return padded;
+  return std::get_if<ExchangeRows>(&collective);
 }
 
 std::int64_t row_bytes(const ExchangeRows& op) {

@@ -62,7 +62,7 @@ struct AllToAll {
 // rows of rank s. Rows beyond the end of `out` are dropped, and their sources are not written on return. T, C, M,
 // `pair_room`, `expected_rows`, and the rows' widths and dtypes are equal on all ranks. On GPUs, ranks that share
 // memory (memory_sharing.h) hold `in` and `index` in it, at equal offsets, and read each other's rows. Other GPU ranks
-// require `room`, and NCCL sends equal parts of pair_room rows.
+// use PaddedExchangeRows.
 struct ExchangeRows {
   static constexpr const char* kName = "exchange_rows";
   static constexpr std::size_t kMostTensors = 3;
@@ -77,8 +77,11 @@ struct ExchangeRows {
   std::int64_t pair_room = 0;      // maximum rows from one rank to another; more are not sent
   std::int64_t expected_rows = 0;  // to other ranks, for forecasts
   bool back = false;
-  Tensor room = {};  // [exchange_room_bytes(op)] uint8, written; for NCCL without shared memory
   std::string label = {};
+};
+// ExchangeRows on GPUs through NCCL, in equal parts of pair_room rows.
+struct PaddedExchangeRows : ExchangeRows {
+  Tensor room;  // [exchange_room_bytes(op)] uint8, written on GPUs
 };
 // Bytes of `room`; 0 for a group of one rank.
 std::int64_t exchange_room_bytes(const ExchangeRows& op);
@@ -155,13 +158,13 @@ struct SharedReduceScatter {
 template <class Op>
 concept SharedCollective = std::same_as<Op, SharedAllGather> || std::same_as<Op, SharedReduceScatter>;
 
-using Collective = std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, ExchangeRows, Shift, Broadcast, Send,
-                                Receive, SharedReduceScatter, SharedAllGather>;
+using Collective = std::variant<AllReduce, ReduceScatter, AllGather, AllToAll, ExchangeRows, PaddedExchangeRows, Shift,
+                                Broadcast, Send, Receive, SharedReduceScatter, SharedAllGather>;
 // Names by the variant's index.
 inline constexpr std::array<const char*, std::variant_size_v<Collective>> kCollectiveNames = {
-    AllReduce::kName,      ReduceScatter::kName, AllGather::kName, AllToAll::kName, ExchangeRows::kName,
-    Shift::kName,          Broadcast::kName,     Send::kName,      Receive::kName,  SharedReduceScatter::kName,
-    SharedAllGather::kName};
+    AllReduce::kName,           ReduceScatter::kName,  AllGather::kName, AllToAll::kName, ExchangeRows::kName,
+    PaddedExchangeRows::kName,  Shift::kName,          Broadcast::kName, Send::kName,     Receive::kName,
+    SharedReduceScatter::kName, SharedAllGather::kName};
 
 // Normalizes the collective for communicators: tensors of one dim, except for ExchangeRows and AllToAll, which gets its
 // counts and only the used rows. Invalid arguments are an Error.
@@ -183,6 +186,8 @@ void copy_alone(const Collective& collective, Copy copy) {
       },
       collective);
 }
+// ExchangeRows or PaddedExchangeRows in the collective, or null.
+const ExchangeRows* exchange_rows_in(const Collective& collective);
 // Shift as the messages that it consists of.
 AllToAll all_to_all_of(const Shift& shift);
 

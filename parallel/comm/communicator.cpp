@@ -35,7 +35,7 @@ class Use {
 
 // Payload that the host knows. An ExchangeRows on a worker counts its own.
 std::int64_t bytes_of(const Collective& collective, const Access& access, Stream& stream) {
-  if (const auto* const rows = std::get_if<ExchangeRows>(&collective)) {
+  if (const ExchangeRows* const rows = exchange_rows_in(collective)) {
     return stream.cpu() != nullptr ? 0 : rows->expected_rows * row_bytes(*rows);
   }
   std::int64_t bytes = 0;

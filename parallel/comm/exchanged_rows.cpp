@@ -33,11 +33,11 @@ ExchangeParts::ExchangeParts(const ExchangeRows& op) {
   }
 }
 
-std::byte* ExchangeParts::sent(const ExchangeRows& op, int rank) const {
+std::byte* ExchangeParts::sent(const PaddedExchangeRows& op, int rank) const {
   return op.room.as<std::byte>() + (rank < op.group.rank() ? rank : rank - 1) * bytes;
 }
 
-std::byte* ExchangeParts::received(const ExchangeRows& op, int rank) const {
+std::byte* ExchangeParts::received(const PaddedExchangeRows& op, int rank) const {
   return sent(op, rank) + (op.group.size() - 1) * bytes;
 }
 

@@ -56,16 +56,16 @@ inline const std::byte* sent_row(const ExchangeRows& op, const ExchangeRows::Row
   return tensor.in.as<const std::byte>() + at * tensor.in.size(1) * static_cast<std::int64_t>(size_of(tensor.in.dtype));
 }
 
-// ExchangeRows::room: one part per other rank, ascending, for sent rows, then the same for received rows. A part holds
-// pair_room rows of each tensor, in tensor order.
+// PaddedExchangeRows::room: one part per other rank, ascending, for sent rows, then the same for received rows. A part
+// holds pair_room rows of each tensor, in tensor order.
 struct ExchangeParts {
   std::int64_t offsets[ExchangeRows::kMostTensors + 1] = {};  // of the tensors, in a part; multiples of 16
   std::int64_t bytes = 0;                                     // per part
 
   explicit ExchangeParts(const ExchangeRows& op);
   // Parts by rank, except this one.
-  std::byte* sent(const ExchangeRows& op, int rank) const;
-  std::byte* received(const ExchangeRows& op, int rank) const;
+  std::byte* sent(const PaddedExchangeRows& op, int rank) const;
+  std::byte* received(const PaddedExchangeRows& op, int rank) const;
 };
 
 // Bytes that this rank sends to others, on the CPU.

@@ -30,10 +30,11 @@ void PlanCommunicator::on_plan(Stream& stream, const Collective& collective, std
                                                        .bytes = static_cast<std::size_t>(bytes),
                                                        .group = name(),
                                                        .ranks = ranks_});
-  const auto* const rows = std::get_if<ExchangeRows>(&collective);
+  const ExchangeRows* const rows = exchange_rows_in(collective);
   if (rows == nullptr) return;
   call.back = rows->back;
-  if (rows->room) call.padded = static_cast<std::size_t>((size() - 1) * rows->pair_room * row_bytes(*rows));
+  if (std::holds_alternative<PaddedExchangeRows>(collective))
+    call.padded = static_cast<std::size_t>((size() - 1) * rows->pair_room * row_bytes(*rows));
 }
 
 std::vector<std::string> PlanCommunicator::host_all_gather(const std::string& mine) {

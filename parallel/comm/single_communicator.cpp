@@ -11,12 +11,12 @@ std::unique_ptr<Communicator> SingleCommunicator::split(int, int, const std::str
 }
 
 void SingleCommunicator::run(const Collective& collective) {
-  if (const auto* const op = std::get_if<ExchangeRows>(&collective)) return copy_rows(*op, 0, *op);
+  if (const ExchangeRows* const op = exchange_rows_in(collective)) return copy_rows(*op, 0, *op);
   copy_alone(collective, [](const Tensor& in, const Tensor& out) { std::memcpy(out.data, in.data, in.bytes()); });
 }
 
 void SingleCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& collective) {
-  if (std::holds_alternative<ExchangeRows>(collective)) return Communicator::run(stream, cuda, collective);
+  if (exchange_rows_in(collective) != nullptr) return Communicator::run(stream, cuda, collective);
   copy_alone(collective, [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
 }
 

@@ -183,8 +183,7 @@ void measure_exchange(Communicator& world, Communicator* pulling, Stream& stream
           }));
     all_to_all(wanted);
   }
-  ExchangeRows padded{op};
-  padded.room = room.slice(0, 0, exchange_room_bytes(op));
+  const PaddedExchangeRows padded{op, room.slice(0, 0, exchange_room_bytes(op))};
   const std::int64_t wire = exchange_room_bytes(op) / 2;
   print(world, what + ", padded", wire, wanted, seconds(world, stream, [&] { launch(stream, padded); }));
   all_to_all(wire);

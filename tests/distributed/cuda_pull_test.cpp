@@ -42,9 +42,9 @@ struct Ranks {
   }
   int size() const { return static_cast<int>(groups.size()); }
   std::byte* base(std::byte* all, int rank) const { return all + static_cast<std::size_t>(rank) * bytes; }
-  ExchangeRows op(std::byte* all, int rank, bool back) const { return make(base(all, rank), rank, back).first; }
+  PaddedExchangeRows op(std::byte* all, int rank, bool back) const { return make(base(all, rank), rank, back).first; }
 
-  std::pair<ExchangeRows, std::size_t> make(std::byte* memory, int rank, bool back) const {
+  std::pair<PaddedExchangeRows, std::size_t> make(std::byte* memory, int rank, bool back) const {
     std::size_t used = 0;
     const auto cut = [&](DType dtype, const Shape& shape) {
       const Tensor x(memory + used, dtype, shape);
@@ -63,8 +63,8 @@ struct Ranks {
       const Tensor home = cut(dtype, {listed, width});
       op.rows.push_back(back ? ExchangeRows::Rows{.in = out, .out = home} : ExchangeRows::Rows{.in = in, .out = out});
     }
-    op.room = cut(DType::kUint8, {exchange_room_bytes(op)});
-    return {op, used};
+    const Tensor room = cut(DType::kUint8, {exchange_room_bytes(op)});
+    return {PaddedExchangeRows{op, room}, used};
   }
 
   std::size_t bytes = 0;  // per rank
@@ -118,11 +118,11 @@ class Pull : public testing::Test {
     const bool in_bulk = load_pull_kernels();
     for (const bool back : {false, true}) {
       for (int r = 0; r < ranks.size(); ++r) {
-        const ExchangeRows op = ranks.op(all, r, back);
+        const PaddedExchangeRows op = ranks.op(all, r, back);
         padded ? pack_rows(cuda, op) : pull_rows(cuda, op, bases, {}, in_bulk);
       }
       for (int r = 0; r < ranks.size() && padded; ++r) {
-        const ExchangeRows op = ranks.op(all, r, back);
+        const PaddedExchangeRows op = ranks.op(all, r, back);
         const ExchangeParts parts(op);
         for (int from = 0; from < ranks.size(); ++from) {
           if (from == r) continue;
@@ -140,7 +140,7 @@ class Pull : public testing::Test {
     copy_to_host(stream, got.data(), all, got.size());
     stream.synchronize();
     for (int r = 0; r < ranks.size(); ++r) {
-      const ExchangeRows op = ranks.op(got.data(), r, false);
+      const PaddedExchangeRows op = ranks.op(got.data(), r, false);
       const auto room = static_cast<std::size_t>(op.room.as<std::byte>() - ranks.base(got.data(), r));
       for (std::size_t i = 0; i < ranks.bytes; ++i) {
         if (padded && i >= room && i < room + op.room.bytes()) continue;

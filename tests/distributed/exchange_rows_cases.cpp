@@ -88,12 +88,17 @@ class Exchange {
 
   ExchangeRows& there() { return *there_; }
   Tensor shared() { return shared_.tensor(); }
-  void give_room() { there_->room = back_->room = room_.tensor(); }
+  void pad() { is_padded_ = true; }
 
   void run(const std::vector<Load>& loads) {
     const auto calls = [&] {
-      launch(rig_.stream(), *there_);
-      launch(rig_.stream(), *back_);
+      for (const ExchangeRows& op : {*there_, *back_}) {
+        if (is_padded_) {
+          launch(rig_.stream(), PaddedExchangeRows{op, room_.tensor()});
+        } else {
+          launch(rig_.stream(), op);
+        }
+      }
     };
     Graph graph("exchanges");
     if (rig_.form().captured) {
@@ -193,6 +198,7 @@ class Exchange {
   Buffer<std::uint8_t> shared_, home_;
   Buffer<std::int32_t> sends_;
   Buffer<std::uint8_t> room_{{}, 0};
+  bool is_padded_ = false;
   std::optional<ExchangeRows> there_, back_;
   std::vector<std::uint8_t> want_shared_, want_home_;
 };
@@ -230,7 +236,7 @@ void check_all(Communicator& group, const CollectiveForm& form, bool shares) {
       MemorySharing* const sharing = shares ? group.memory_sharing() : nullptr;
       const Tensor memory = exchange.shared();
       const bool shared = sharing != nullptr && sharing->share_memory(memory.data, memory.bytes(), 1);
-      if (!shared) exchange.give_room();
+      if (!shared) exchange.pad();
       const CommunicatorStats before = group.stats();
       exchange.run(kLoads);
       if (sharing != nullptr) sharing->unshare_memory();
@@ -283,9 +289,9 @@ void check_refused_exchanges(Communicator& world, const CollectiveForm& form) {
   refused([](ExchangeRows& op) { op.sends = op.sends.slice(1, 0, 1); });
   refused([](ExchangeRows& op) { op.pair_room = -1; });
   refused([](ExchangeRows& op) { op.expected_rows = -1; });
-  refused([&](ExchangeRows& op) { op.room = exchange.shared(); });
+  EXPECT_THROW(launch(rig.stream(), PaddedExchangeRows{exchange.there(), exchange.shared()}), Error);
   if (form.device == DeviceType::kCuda && world.size() > 1) refused([](ExchangeRows&) {});
-  exchange.give_room();
+  exchange.pad();
   exchange.run({Load::kMixed});
 }
 

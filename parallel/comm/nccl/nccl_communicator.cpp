@@ -72,6 +72,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   ncclComm* make_comm(bool for_graphs);
   ncclComm* comm_for(const Stream& stream);
   void check_memory(const ExchangeRows& op) const;
+  void check_memory(const PaddedExchangeRows&) const {}
   template <SharedCollective Op>
   void check_memory(const Op& op) const;
   void check_memory(const auto&) const {}
@@ -152,8 +153,9 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
         [&](int r) { return bytes_of(rows_of_rank(op.out, op.out_rows, r)); });
   }
 
-  void exchange(CudaStream& stream, const ExchangeRows& op) const {
-    if (peer_memory_ != nullptr) return peer_memory_->exchange_rows(stream, op);
+  void exchange(CudaStream& stream, const ExchangeRows& op) const { peer_memory_->exchange_rows(stream, op); }
+
+  void exchange(CudaStream& stream, const PaddedExchangeRows& op) const {
     const ExchangeParts parts(op);
     const auto bytes = static_cast<std::size_t>(parts.bytes);
     pack_rows(stream, op);
@@ -312,7 +314,6 @@ void NcclCommunicator::check(ncclResult_t result, const char* call) const {
 
 void NcclCommunicator::check_memory(const ExchangeRows& op) const {
   if (peer_memory_ != nullptr) return peer_memory_->check_holds(op);
-  if (op.room || exchange_room_bytes(op) == 0) return;
   fail({.subject = fmt::format("{} on group {}", op.kName, name()),
         .expected = "GPUs that share memory, or room",
         .got = "neither"});
@@ -332,7 +333,7 @@ void NcclCommunicator::run(const Collective&) {
 
 void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& collective) {
   process_->throw_if_aborted();
-  const auto* const rows = std::get_if<ExchangeRows>(&collective);
+  const ExchangeRows* const rows = exchange_rows_in(collective);
   if (size() == 1) {
     if (rows != nullptr) return pull_rows(cuda, *rows, std::array<const std::byte*, 1>{}, {}, load_pull_kernels());
     return copy_alone(collective,
@@ -347,7 +348,8 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   write(cuda, watched_->progress->mark, NcclWatcher::inside(id, kind));
   std::visit([&](const auto& op) { exchange(cuda, op); }, collective);
   if (rows != nullptr) {
-    count_path(stream, peer_memory_ != nullptr ? &CommunicatorStats::pulled : &CommunicatorStats::padded);
+    const bool is_padded = std::holds_alternative<PaddedExchangeRows>(collective);
+    count_path(stream, is_padded ? &CommunicatorStats::padded : &CommunicatorStats::pulled);
   }
   if (comm_ != watched_->comm) count_path(stream, &CommunicatorStats::graph_calls);
   write(cuda, watched_->progress->mark, NcclWatcher::behind(id));

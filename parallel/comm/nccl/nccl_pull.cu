@@ -224,7 +224,7 @@ bool fits(int unit, std::int64_t number) { return number % unit == 0; }
 bool fits(int unit, const void* address) { return reinterpret_cast<std::uintptr_t>(address) % unit == 0; }
 
 // Moves without bases and parts.
-RowMoves moves_of(const ExchangeRows& op) {
+RowMoves moves_of(const ExchangeRows& op, const Tensor& room = {}) {
   const Tensor& first = op.rows.front().in;
   const ExchangeParts parts(op);
   RowMoves moves{.counts = counts_of(op),
@@ -240,7 +240,7 @@ RowMoves moves_of(const ExchangeRows& op) {
     if (bytes == 0) continue;
     moves.of[moves.tensors++] = {.in = rows.in.as<const std::byte>(),
                                  .out = rows.out.as<std::byte>(),
-                                 .parts = op.room ? op.room.as<std::byte>() + parts.offsets[t] : nullptr,
+                                 .parts = room ? room.as<std::byte>() + parts.offsets[t] : nullptr,
                                  .row_bytes = bytes};
   }
   std::sort(moves.of, moves.of + moves.tensors,
@@ -324,7 +324,6 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
         static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(bases[r]) -
                                   reinterpret_cast<std::intptr_t>(bases[static_cast<std::size_t>(moves.rank)]));
   }
-  for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts = nullptr;
   if (moves.tensors == 0) return;
   if (meeting.state != nullptr) {
     offer_rows_kernel<<<1, kMostPullRanks, 0, stream.handle()>>>(meeting, moves.rank, moves.counts.ranks);
@@ -340,14 +339,14 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
-void pack_rows(CudaStream& stream, const ExchangeRows& op) {
-  RowMoves moves = moves_of(op);
+void pack_rows(CudaStream& stream, const PaddedExchangeRows& op) {
+  RowMoves moves = moves_of(op, op.room);
   find_units<Way::kPack>(moves);
   launch<Way::kPack>(stream, moves, static_cast<unsigned>(stream.multiprocessors()));
 }
 
-void unpack_rows(CudaStream& stream, const ExchangeRows& op) {
-  RowMoves moves = moves_of(op);
+void unpack_rows(CudaStream& stream, const PaddedExchangeRows& op) {
+  RowMoves moves = moves_of(op, op.room);
   for (int t = 0; t < moves.tensors; ++t) moves.of[t].parts += (moves.counts.ranks - 1) * moves.part_bytes;
   find_units<Way::kUnpack>(moves);
   launch<Way::kUnpack>(stream, moves, static_cast<unsigned>(stream.multiprocessors()));

@@ -45,9 +45,9 @@ bool load_pull_kernels();
 void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::byte* const> bases,
                const PullMeeting& meeting, bool in_bulk);
 
-// Exchange through op.room. pack_rows fills the parts for other ranks and moves rows that stay. unpack_rows moves
+// Exchange through the room. pack_rows fills the parts for other ranks and moves rows that stay. unpack_rows moves
 // received rows to out.
-void pack_rows(CudaStream& stream, const ExchangeRows& op);
-void unpack_rows(CudaStream& stream, const ExchangeRows& op);
+void pack_rows(CudaStream& stream, const PaddedExchangeRows& op);
+void unpack_rows(CudaStream& stream, const PaddedExchangeRows& op);
 
 }  // namespace megalith

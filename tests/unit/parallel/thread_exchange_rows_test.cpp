@@ -146,11 +146,10 @@ TEST(PlanExchange, AnnouncesMemoryAndExpectedBytes) {
   Stream stream(DeviceType::kPlan, "comm", {.timeline = &timeline});
   PlanCommunicator group("dispatch", {.rank = 1, .size = 2});
   Memory memory;
-  ExchangeRows op = memory.op(group);
+  const ExchangeRows op = memory.op(group);
   std::array<std::uint8_t, 32> room{};
   ASSERT_EQ(exchange_room_bytes(op), 32) << "a part to send and one that comes, 3 rows of 4 bytes each";
-  op.room = tensor_of(room, {32});
-  launch(stream, op);
+  launch(stream, PaddedExchangeRows{op, tensor_of(room, {32})});
   ASSERT_EQ(timeline.entries().size(), 1u);
   const Access& access = timeline.entries()[0].access;
   std::vector<std::size_t> read, written;
