@@ -16,6 +16,7 @@
 #include "core/device/cuda_device.h"
 #include "tests/bench/cuda_workbench.h"
 #include "tests/support/expert_layer.h"
+#include "tests/support/op_cases.h"
 
 namespace megalith::bench {
 namespace {
@@ -57,12 +58,6 @@ class GroupedBench : public Workbench {
   void backward() {
     m_.backward([this](const auto& op) { go(op); });
   }
-  // The products only, with rows in memory, like a peer's grouped products.
-  void draw_rows() { fill(m_.rows, 1); }
-  void plain_forward() { go(GroupedGemm{.a = m_.rows, .offsets = m_.offsets, .b = m_.gate, .b2 = m_.up, .c = m_.h}); }
-  void plain_wgrad() {
-    go(GroupedGemmWgrad{.a = m_.dh, .b = m_.rows, .offsets = m_.offsets, .c = m_.d_gate, .c2 = m_.d_up});
-  }
 
   void measure(const char* what, double flops, double bytes, const Call& call) {
     const double once = seconds(call);
@@ -96,10 +91,16 @@ class GroupedBench : public Workbench {
     measure("layer", 9 * u, 0, [&] { forward(), backward(); });
     measure("forward", 3 * u, 0, [&] { forward(); });
     measure("backward", 6 * u, 0, [&] { backward(); });
-    draw_rows();
-    measure("fwd product", 2 * u, 0, [&] { plain_forward(); });
-    measure("dgrad product", 2 * u, 0, [&] { go(m_.fc1_dgrad()); });
-    measure("wgrad product", 2 * u, 0, [&] { plain_wgrad(); });
+    // The products alone, rows in memory, as a peer's grouped products have them.
+    const test::ExpertSizes& s = l_.sizes;
+    const test::GroupedCase plain{.rows = s.tokens * s.choices, .k = s.hidden, .n = s.ffn, .experts = s.experts};
+    const auto measure_plain = [&, used = used_](const char* what, const auto& op) {
+      measure(what, 2 * u, 0, [&] { go(op); });
+      used_ = used;
+    };
+    measure_plain("fwd product", test::grouped_gemm(*this, plain, m_.offsets));
+    measure_plain("dgrad product", test::grouped_data_gradient(*this, plain, m_.offsets));
+    measure_plain("wgrad product", test::grouped_weight_gradient(*this, plain, m_.offsets));
     measure("fc1 gathered, swiglu", 2 * u, 0, [&] { go(m_.fc1()); });
     measure("fc2", u, 0, [&] { go(m_.fc2()); });
     measure("dgrad fc2, d_swiglu", u, 0, [&] { go(m_.fc2_dgrad()); });

@@ -18,6 +18,7 @@
 #include "core/ops/optim/adamw.h"
 #include "core/ops/optim/grad_norm.h"
 #include "core/ops/token/embedding.h"
+#include "moe/ops/grouped_gemm/grouped_gemm.h"
 
 namespace megalith::test {
 
@@ -196,6 +197,53 @@ Gemm gemm(Maker& make, const ProductCase& c, DType dtype) {
           .transpose_b = c.transpose_b,
           .bias = c.bias ? make.normal({c.n}, dtype) : Tensor{},
           .accumulate = c.accumulate};
+}
+
+// Rows of experts, each of which has a matrix of n x k, or two: gate and up.
+struct GroupedCase {
+  std::int64_t rows, k, n, experts;
+  DType dtype = DType::kBf16;
+  std::int64_t tokens = 0;  // from which an index gathers the rows
+  bool pair = true;
+
+  Shape weights() const { return {experts * n, k}; }
+  std::int64_t width() const { return pair ? 2 * n : n; }
+};
+template <class Maker>
+GroupedGemm grouped_gemm(Maker& make, const GroupedCase& c, const Tensor& offsets, const Tensor& index = {}) {
+  return {.a = make.normal({index ? c.tokens : c.rows, c.k}, c.dtype),
+          .index = index,
+          .offsets = offsets,
+          .b = make.normal(c.weights(), c.dtype),
+          .b2 = c.pair ? make.normal(c.weights(), c.dtype) : Tensor{},
+          .c = make.output({c.rows, c.width()}, c.dtype)};
+}
+template <class Maker>
+GroupedGemm grouped_data_gradient(Maker& make, const GroupedCase& c, const Tensor& offsets) {
+  return {.a = make.normal({c.rows, c.width()}, c.dtype),
+          .offsets = offsets,
+          .b = make.normal(c.weights(), c.dtype),
+          .b2 = c.pair ? make.normal(c.weights(), c.dtype) : Tensor{},
+          .c = make.output({c.rows, c.k}, c.dtype),
+          .transpose_b = false};
+}
+struct GroupedSum {
+  DType dtype = DType::kFp32;
+  bool accumulate = true;
+  Tensor a_index = {}, b_index = {};  // at most one
+};
+template <class Maker>
+GroupedGemmWgrad grouped_weight_gradient(Maker& make, const GroupedCase& c, const Tensor& offsets,
+                                         const GroupedSum& s = {}) {
+  const auto sum = [&] { return s.accumulate ? make.normal(c.weights(), s.dtype) : make.output(c.weights(), s.dtype); };
+  return {.a = make.normal({s.a_index ? c.tokens : c.rows, c.width()}, c.dtype),
+          .a_index = s.a_index,
+          .b = make.normal({s.b_index ? c.tokens : c.rows, c.k}, c.dtype),
+          .b_index = s.b_index,
+          .offsets = offsets,
+          .c = sum(),
+          .c2 = c.pair ? sum() : Tensor{},
+          .accumulate = s.accumulate};
 }
 
 struct AttentionOpCase {

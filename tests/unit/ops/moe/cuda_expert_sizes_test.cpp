@@ -11,6 +11,7 @@
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"
 #include "tests/support/device_tasks.h"
+#include "tests/support/op_cases.h"
 #include "tests/unit/ops/cuda_sizes.h"
 
 namespace megalith::test {
@@ -46,37 +47,19 @@ class CudaExpertSizesTest : public CudaSizes {
   void grouped(const Experts& experts, std::int64_t tokens, std::int64_t k, std::int64_t n) {
     const std::int64_t rows = experts.capacity, count = experts.count();
     const std::string what = std::to_string(rows) + " rows, k " + std::to_string(k) + ", n " + std::to_string(n) + ": ";
-    compare(what + "forward", [&](Side& s) {
-      return GroupedGemm{.a = s.normal({tokens, k}, dtype()),
-                         .index = s.integers(experts.index),
-                         .offsets = s.integers(experts.offsets),
-                         .b = s.normal({count * n, k}, dtype()),
-                         .b2 = s.normal({count * n, k}, dtype()),
-                         .c = s.output({rows, 2 * n}, dtype())};
-    });
-    compare(what + "data gradient", [&](Side& s) {
-      return GroupedGemm{.a = s.normal({rows, 2 * n}, dtype()),
-                         .offsets = s.integers(experts.offsets),
-                         .b = s.normal({count * n, k}, dtype()),
-                         .b2 = s.normal({count * n, k}, dtype()),
-                         .c = s.output({rows, k}, dtype()),
-                         .transpose_b = false};
-    });
+    const GroupedCase c{.rows = rows, .k = k, .n = n, .experts = count, .dtype = dtype(), .tokens = tokens};
+    compare(what + "forward",
+            [&](Side& s) { return grouped_gemm(s, c, s.integers(experts.offsets), s.integers(experts.index)); });
+    compare(what + "data gradient", [&](Side& s) { return grouped_data_gradient(s, c, s.integers(experts.offsets)); });
     for (const auto& [gathered, accumulate] :
          {std::pair{0, true}, {1, true}, {2, true}, {0, false}, {1, false}, {2, false}}) {  // none, a, b
       const auto make = [&, gathered = gathered, accumulate = accumulate](Side& s) {
-        const auto sum = [&](DType type) {
-          return accumulate ? s.normal({count * n, k}, type) : s.output({count * n, k}, type);
-        };
         const Tensor index = s.integers(experts.index);
-        return GroupedGemmWgrad{.a = s.normal({gathered == 1 ? tokens : rows, 2 * n}, dtype()),
-                                .a_index = gathered == 1 ? index : Tensor{},
-                                .b = s.normal({gathered == 2 ? tokens : rows, k}, dtype()),
-                                .b_index = gathered == 2 ? index : Tensor{},
-                                .offsets = s.integers(experts.offsets),
-                                .c = sum(gathered == 1 ? dtype() : DType::kFp32),
-                                .c2 = sum(gathered == 1 ? dtype() : DType::kFp32),
-                                .accumulate = accumulate};
+        return grouped_weight_gradient(s, c, s.integers(experts.offsets),
+                                       {.dtype = gathered == 1 ? dtype() : DType::kFp32,
+                                        .accumulate = accumulate,
+                                        .a_index = gathered == 1 ? index : Tensor{},
+                                        .b_index = gathered == 2 ? index : Tensor{}});
       };
       compare(what + "weight gradient, gathered " + std::to_string(gathered) + (accumulate ? "" : ", overwritten"),
               make, sums_of(experts.most_rows()));
@@ -164,18 +147,14 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
   std::vector<std::int32_t> even, index;
   for (std::int64_t e = 0; e <= kExperts; ++e) even.push_back(static_cast<std::int32_t>(e * kOfExpert));
   for (std::int64_t r = 0; r < kRows; ++r) index.push_back(static_cast<std::int32_t>(r * 7919 % kRows));
-  const Tensor x = s.normal({kRows, kWidth}, dtype()), w = s.normal({kExperts * kWidth, kWidth}, dtype());
+  const GroupedCase square{
+      .rows = kRows, .k = kWidth, .n = kWidth, .experts = kExperts, .dtype = dtype(), .pair = false};
   const Tensor offsets = s.integers(even);
-  const GroupedGemm product =
-      s.ready(GroupedGemm{.a = x, .offsets = offsets, .b = w, .c = s.output({kRows, kWidth}, dtype())});
+  const GroupedGemm product = s.ready(grouped_gemm(s, square, offsets));
   GroupedGemm gathered = product;
   gathered.index = s.integers(index);
   gathered.c = s.output({kRows, kWidth}, dtype());
-  const GroupedGemmWgrad gradient = s.ready(GroupedGemmWgrad{.a = x,
-                                                             .b = x,
-                                                             .offsets = offsets,
-                                                             .c = s.output({kExperts * kWidth, kWidth}, DType::kFp32),
-                                                             .accumulate = false});
+  const GroupedGemmWgrad gradient = s.ready(grouped_weight_gradient(s, square, offsets, {.accumulate = false}));
   GroupedGemmWgrad together = gradient;
   together.b = s.normal({kRows, 2 * kWidth}, dtype());
   together.c = s.output({kExperts * kWidth, 2 * kWidth}, dtype());
@@ -213,6 +192,13 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
 TEST_P(CudaExpertSizesTest, ManySmallTiles) {
   if (dtype() == DType::kFp32) GTEST_SKIP() << "fp32 has one block for each tile";
   const Experts experts(256, 12000, 3000, 5);
+  const GroupedCase narrow{.rows = experts.capacity,
+                           .k = 64,
+                           .n = 1024,
+                           .experts = experts.count(),
+                           .dtype = dtype(),
+                           .tokens = 3000,
+                           .pair = false};
   for (const bool gathered : {false, true}) {
     const std::int64_t rows = gathered ? 3000 : experts.capacity;
     forward_has_the_bits_of_its_parts(experts, {rows, 64}, 1536);
@@ -221,11 +207,8 @@ TEST_P(CudaExpertSizesTest, ManySmallTiles) {
       compare(
           "weight gradient in " + std::string(name_of(sum)) + (gathered ? ", gathered" : ""),
           [&](Side& s) {
-            return GroupedGemmWgrad{.a = s.normal({rows, 1024}, dtype()),
-                                    .a_index = gathered ? s.integers(experts.index) : Tensor{},
-                                    .b = s.normal({experts.capacity, 64}, dtype()),
-                                    .offsets = s.integers(experts.offsets),
-                                    .c = s.normal({experts.count() * 1024, 64}, sum)};
+            const Tensor index = gathered ? s.integers(experts.index) : Tensor{};
+            return grouped_weight_gradient(s, narrow, s.integers(experts.offsets), {.dtype = sum, .a_index = index});
           },
           sums_of(experts.most_rows()));
     }
@@ -235,13 +218,9 @@ TEST_P(CudaExpertSizesTest, ManySmallTiles) {
 TEST_P(CudaExpertSizesTest, AMillionRows) {
   const Experts experts(256, (1 << 20) - 5, 4096, 5);
   const std::int64_t rows = experts.capacity;
-  compare("product", [&](Side& s) {
-    return GroupedGemm{.a = s.normal({4096, 64}, dtype()),
-                       .index = s.integers(experts.index),
-                       .offsets = s.integers(experts.offsets),
-                       .b = s.normal({256 * 8, 64}, dtype()),
-                       .c = s.output({rows, 8}, dtype())};
-  });
+  const GroupedCase c{.rows = rows, .k = 64, .n = 8, .experts = 256, .dtype = dtype(), .tokens = 4096, .pair = false};
+  compare("product",
+          [&](Side& s) { return grouped_gemm(s, c, s.integers(experts.offsets), s.integers(experts.index)); });
   compare(
       "gather",
       [&](Side& s) {
