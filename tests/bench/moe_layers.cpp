@@ -53,7 +53,7 @@ class LayerClock {
       }
     }
   }
-  // Mean over the last, finished step; seconds.
+  // Mean seconds over the last step, which has ended.
   double mean(Way of) const {
     double seconds = 0;
     int count = 0;

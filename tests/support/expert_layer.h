@@ -119,7 +119,7 @@ struct ExpertLayer {
 // reuses h's memory.
 struct LayerMemory {
   std::size_t kept;  // touched by an op of the forward and one of the backward
-  std::size_t peak;  // arena block that holds all tensors of the same time
+  std::size_t peak;  // arena block for tensors that live at the same time
 };
 
 // Models the trainer's memory: the ops are recorded, and the arena lays out the tensors that they touch.

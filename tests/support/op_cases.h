@@ -253,7 +253,7 @@ struct AttentionOpCase {
   bool fused = true;  // queries, keys and values are in one tensor
 
   Shape rows(std::int64_t count) const { return {samples, tokens, count, dim}; }
-  // Sizes of queries, keys and values, in that order.
+  // Tensors of queries, keys and values, in that order.
   template <class Make>
   std::vector<Tensor> parts(const Make& make) const {
     if (!fused) return {make(rows(heads)), make(rows(kv_heads)), make(rows(kv_heads))};

@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t { kWait, kCopy, kQuestion };  // kCopy: a wait if
 struct Watched {
   const char* name;
   Kind kind;
-  int first, second;  // arguments of a copy that are addresses; -1: known not to be the host's
+  int first, second;  // address arguments of a copy; -1: known not to be the host's
 };
 
 constexpr Watched kRuntime[] = {{"cudaStreamSynchronize", Kind::kWait, -1, -1},

@@ -91,7 +91,7 @@ TEST_F(Verify, FindsEveryPairOfVerbsThatChangedPlacesAgainstADependency) {
 TEST_F(Verify, FindsAReductionThatComesTooEarly) {
   for (std::size_t i = 0; i < step_.size(); ++i) {
     if (step_[i].kind != ActionKind::kReduce && step_[i].kind != ActionKind::kTieGradients) continue;
-    // Insert ahead of the last backward_weight that it waits for.
+    // Moves the reduction ahead of the last backward_weight that it waits for.
     std::size_t last = i;
     while (step_[last].kind != ActionKind::kBackwardWeight) --last;
     std::vector<Action> damaged = step_;

@@ -81,7 +81,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     SCOPED_TRACE(layout);
     const Words flags = offload({"auto"}) + rates_of_links(1e9) + words(layout);
     Options options = complete(plan_flags() + flags, 2);
-    options.checkpoint.async_save = true;  // requires an estimate for a copy of the state
+    options.checkpoint.async_save = true;  // gives the bytes of a copy of the state
     const RunConfig config = run_config(options, 2);
     const StepPlans all = plan_steps(options, config, 0);
     options.checkpoint.async_save = false;
