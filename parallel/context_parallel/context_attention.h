@@ -1,5 +1,5 @@
-// Attention of a sequence sharded over several ranks. B samples, S tokens of a sample on this rank, N heads, K key/value
-// heads, D head dim.
+// Attention of a sequence sharded over several ranks. B samples, S tokens of a sample on this rank, N heads, K
+// key/value heads, D head dim.
 #pragma once
 
 #include <array>
