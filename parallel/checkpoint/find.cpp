@@ -110,7 +110,7 @@ class Candidates {
     if (!left_.empty()) text += "; of another branch, for --ckpt-step: " + left_;
     if (!tried_.empty()) {
       text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
-                            : "; bring back a copy of one, or start anew without --load and with another --save";
+                            : "; restore a copy of one, or start again without --load and with another --save";
     }
     return text;
   }

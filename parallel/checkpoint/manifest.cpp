@@ -67,7 +67,7 @@ void read_files(const json& files, Manifest& manifest, std::int64_t world, const
     const std::string name = JsonObject(files[next], subject).text("name", 256);
     const bool in_order = manifest.small_files.empty() || manifest.small_files.rbegin()->first < name;
     if (!is_small_file_name(name) || !in_order) {
-      refuse_format(subject, "names of files beside the tensors, each once and in order", printable(name));
+      refuse_format(subject, "names of files in addition to the tensors, each once and in order", printable(name));
     }
     manifest.small_files[name] = read_file(files[next], name, subject, kMaxSmallFileBytes);
   }

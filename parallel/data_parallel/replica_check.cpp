@@ -91,7 +91,7 @@ std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& s
   if (first && first->more_tensors > 0)
     first->message += fmt::format("; {} more {}", first->more_tensors,
                                   first->more_tensors == 1 ? "tensor differs" : "tensors differ");
-  if (first) first->message += "; see whether that rank's memory is sound, and go on from a checkpoint before";
+  if (first) first->message += "; test that rank's memory, and resume from an earlier checkpoint";
   return first;
 }
 

@@ -65,7 +65,7 @@ class LayoutReader {
     }
     if (inside.empty()) refuse("E, t, L or | inside brackets", "')'");
     ++at_;
-    if (at_ == text_.size() || text_[at_] != '*') refuse("* and a count behind ')'", here());
+    if (at_ == text_.size() || text_[at_] != '*') refuse("* and a count after ')'", here());
     return repeated(inside);
   }
 
@@ -79,7 +79,7 @@ class LayoutReader {
     if (count < 1 || count > kMostRepeats) {
       const std::string got = at_ == digits ? here() : std::string(text_.substr(digits, at_ - digits));
       at_ = digits;
-      refuse(fmt::format("a count from 1 to {} behind *", kMostRepeats), got);
+      refuse(fmt::format("a count from 1 to {} after *", kMostRepeats), got);
     }
     std::string out;
     for (int i = 0; i < count; ++i) append(out, what);

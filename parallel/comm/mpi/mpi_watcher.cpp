@@ -220,7 +220,7 @@ void MpiWatcher::report(HangReport& report) {
     if (!pause_until(kLeaderTime, [] { return false; })) return;  // the leader ends this process
   }
   const std::string line = fmt::format(
-      "{}: error: [rank {}/{}{}] {}; told {:.1f} s after the call began{}", program_invocation_short_name,
+      "{}: error: [rank {}/{}{}] {}; reported {:.1f} s after the call began{}", program_invocation_short_name,
       process_->rank, process_->size, report.place(process_->rank), text, ms_since(report.late.began) * 1e-3,
       options_.dump_folder.empty() ? "" : fmt::format("; the last calls of each rank: {}", options_.dump_folder));
   log_last_words(line);

@@ -85,7 +85,7 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
                         HasSubstr("expected its ranks 0, 1, 2 within 3.0 s (--comm-timeout), got only rank"),
                         // One of the two may have received its part ahead of the stop, and may wait in the next call.
                         AnyOf(HasSubstr("got only ranks 0, 2; "), HasSubstr("got only rank 0; rank 2 is in ")),
-                        HasSubstr("; rank 1 gave no answer, so the process is stopped, lost or starved; told "),
+                        HasSubstr("; rank 1 gave no answer, so the process is stopped, lost or starved; reported "),
                         HasSubstr("; the last calls of each rank: comm-dump"))))
       << stopped.outcome.err;
   for (const char* name : {"comm-dump/comm_rank_0000.json", "comm-dump/comm_rank_0002.json"}) {
@@ -196,7 +196,7 @@ void hang_in_each_way(Worst& worst) {
               std::string::npos)
         << kind;
     std::smatch match;
-    if (std::regex_search(outcome.err, match, std::regex("told ([0-9.]+) s after"))) {
+    if (std::regex_search(outcome.err, match, std::regex("reported ([0-9.]+) s after"))) {
       worst.add(std::stod(match[1]) - 3, ended);
       fmt::print("{}: told {} s after the call began, ended {:.1f} s later\n", kind, match[1].str(), ended);
     } else {

@@ -187,7 +187,7 @@ TEST_F(ForgedManifest, IsRefused) {
 
 // Files next to the tensors are read by their names.
 TEST_F(ForgedManifest, WithSmallFilesOfOtherNamesIsRefused) {
-  const std::string name = "\"name\":\"tokenizer.json\"", which = "expected names of files beside the tensors";
+  const std::string name = "\"name\":\"tokenizer.json\"", which = "expected names of files in addition to the tensors";
   for (const char* other : {"../tokenizer.json", "/etc/passwd", ".", "..", "", ".hidden", "a/b", "state.json",
                             "manifest.json", "manifest.json.tmp", "rank_0000_of_0001.safetensors"})
     expect_refused(name, fmt::format("\"name\":\"{}\"", other), which);

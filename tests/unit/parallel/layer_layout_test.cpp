@@ -44,14 +44,14 @@ TEST(LayerLayout, ReadsMegatronsForm) {
 TEST(LayerLayout, ErrorsNameTheirPlace) {
   const std::string flag = "--pipeline-model-parallel-layout";
   EXPECT_EQ(parsed("Et*3|x|L", 4, 3), flag + ", character 6: expected E, t, L, |, ( or a comma, got 'x'");
-  EXPECT_EQ(parsed("Et*|L", 4, 2), flag + ", character 4: expected a count from 1 to 10000 behind *, got '|'");
-  EXPECT_EQ(parsed("Et*", 4, 2), flag + ", character 4: expected a count from 1 to 10000 behind *, got the end");
-  EXPECT_EQ(parsed("Et*0|L", 4, 2), flag + ", character 4: expected a count from 1 to 10000 behind *, got 0");
+  EXPECT_EQ(parsed("Et*|L", 4, 2), flag + ", character 4: expected a count from 1 to 10000 after *, got '|'");
+  EXPECT_EQ(parsed("Et*", 4, 2), flag + ", character 4: expected a count from 1 to 10000 after *, got the end");
+  EXPECT_EQ(parsed("Et*0|L", 4, 2), flag + ", character 4: expected a count from 1 to 10000 after *, got 0");
   EXPECT_EQ(parsed("Et*99999999999|L", 4, 2),
-            flag + ", character 4: expected a count from 1 to 10000 behind *, got 99999999999");
+            flag + ", character 4: expected a count from 1 to 10000 after *, got 99999999999");
   EXPECT_EQ(parsed("Et*1,2L", 12, 1), flag + ", character 6: expected E, t, L, |, ( or a comma, got '2'");
   EXPECT_EQ(parsed("E(tt|*2L", 4, 3), flag + ", character 2: expected a bracket that is closed, got '(' without ')'");
-  EXPECT_EQ(parsed("E(tt|)L", 4, 3), flag + ", character 7: expected * and a count behind ')', got 'L'");
+  EXPECT_EQ(parsed("E(tt|)L", 4, 3), flag + ", character 7: expected * and a count after ')', got 'L'");
   EXPECT_EQ(parsed("E(t(t|)*2)*2L", 4, 3), flag + ", character 4: expected E, t, L, | or ), got '(' inside brackets");
   EXPECT_EQ(parsed("E()*2tL", 1, 1), flag + ", character 3: expected E, t, L or | inside brackets, got ')'");
   EXPECT_EQ(parsed("Et)L", 1, 1), flag + ", character 3: expected E, t, L, | or (, got ')'");
