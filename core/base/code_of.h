@@ -1,4 +1,4 @@
-// The exit code that an exception stands for.
+// Exit code of an exception: the code of an Error, kInternal for any other type.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,4 @@
-// Digests of data that two sides compare, within one build.
+// Digest of data that two ranks of one build compare.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-// FNV-1a, word by word.
+// FNV-1a (Fowler, Noll & Vo), one value or character a step.
 inline constexpr std::uint64_t kEmptyDigest = 14695981039346656037u;
 constexpr void fold(std::uint64_t& digest, std::uint64_t value) { digest = (digest ^ value) * 1099511628211u; }
 constexpr void fold(std::uint64_t& digest, std::string_view text) {

@@ -1,6 +1,6 @@
-// The one error type of the program. An error says where it was found, what was expected, what came and the remedy:
+// Error type of the program. The text has source line, subject, expected value, actual value and remedy:
 //   core/ops/rmsnorm.cpp:8: op.weight: expected shape [4096], got [4097]; remedy
-// `main` prefixes the rank, prints it and ends all ranks with the exit code below.
+// `main` prefixes the rank, prints the line and ends all ranks with the exit code below.
 #pragma once
 
 #include <source_location>
@@ -24,7 +24,7 @@ enum class ExitCode : int {
   kStoppedOnRequest = 75,
 };
 
-// "Exit codes:" and a line for each, for the --help of every program.
+// Text of --help: "Exit codes:" and one line for each code.
 std::string exit_codes_text();
 
 class Error : public std::runtime_error {
@@ -36,32 +36,32 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// What `fail` prints, in this order. Empty parts are left out.
+// Parts of the line that `fail` prints, in this order. Empty parts are omitted.
 struct Fault {
   ExitCode code = ExitCode::kInternal;
-  std::string subject;   // the flag, file, tensor or call that is wrong
+  std::string subject;   // the wrong flag, file, tensor or call
   std::string expected;  // valid values
   std::string got;
   std::string remedy;
-  bool show_place = true;  // source file and line; false for user input, where the subject is the place
+  bool show_place = true;  // source file and line; false for user input, which `subject` locates
 };
 
 [[noreturn]] void fail(const Fault& fault, std::source_location place = std::source_location::current());
 
-// What was wrong with a value; empty parts are left out.
+// Problem of a value; empty parts are omitted.
 struct Refusal {
   std::string expected;
   std::string got;
   std::string remedy;
 };
 
-// Refuse what the user gave: a flag or configuration value (kUsage), the content of a file (kFormat). `place` names it,
-// so no source line is shown.
+// Rejects user input: a flag or configuration value (kUsage), or the content of a file (kFormat).
+// `place` is the flag or file, so no source line is printed.
 [[noreturn]] void refuse_usage(const std::string& place, const Refusal& refusal);
 [[noreturn]] void refuse_format(const std::string& place, const std::string& expected, const std::string& got,
                                 const std::string& remedy = {});
 
-// A condition that only a defect of this program can break.
+// Fails with kInternal if `condition` is false, which only a defect of the program can cause.
 inline void require(bool condition, std::string_view what,
                     std::source_location place = std::source_location::current()) {
   if (!condition) [[unlikely]]

@@ -1,4 +1,4 @@
-// MEGALITH_HOST_DEVICE: an inline function that CUDA kernels call too.
+// MEGALITH_HOST_DEVICE: mark of an inline function that CUDA kernels also call.
 #pragma once
 
 #ifdef __CUDACC__

@@ -11,7 +11,7 @@ namespace megalith {
 
 namespace {
 
-// One write per line, so that lines of several ranks and threads do not mix.
+// Writes each line with one call, so that lines of several ranks and threads do not mix.
 void write_line(std::string_view prefix, std::string_view text) {
   constexpr std::size_t kMost = 16'384;
   std::string line(prefix);

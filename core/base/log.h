@@ -1,5 +1,5 @@
-// Messages for the person at the terminal, to standard error, one line each, whatever text they show (text.h),
-// and of at most 16 KiB of it: "[megalith] warning: text".
+// Log lines on standard error: "[megalith] warning: text". Each message is one line, escaped by in_one_line (text.h)
+// and cut after 16 KiB.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@ namespace megalith {
 
 void log_info(std::string_view text);
 void log_warning(std::string_view text);
-// The line alone, as at the end of a program; cut after 8 KiB, and without an allocation, which may be what failed.
+// Writes only the text, cut after 8 KiB, for the end of a program. Does not allocate, since memory may be exhausted.
 void log_last_words(std::string_view text);
 
 }  // namespace megalith

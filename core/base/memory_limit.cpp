@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// "" where the system does not tell.
+// Returns "" if the file cannot be read.
 std::string_view own_status(char (&text)[8192]) {
   const int file = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   if (file < 0) return {};
@@ -22,7 +22,7 @@ std::string_view own_status(char (&text)[8192]) {
   return {text, static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
 }
 
-// The line says "VmPeak:    123 kB".
+// Parses a line such as "VmPeak:    123 kB".
 std::size_t bytes_behind(std::string_view key, std::string_view status) {
   const std::size_t at = status.find(key);
   if (at == std::string_view::npos) return 0;
@@ -38,7 +38,7 @@ std::optional<MemoryLimit> met_limit(std::size_t wanted, MemoryKind kind) {
   char text[8192];
   const std::string_view status = own_status(text);
   const std::size_t peak = bytes_behind("VmPeak:", status), now = bytes_behind("VmSize:", status);
-  // Since then; where the size is known, nothing was freed since that failed.
+  // Bytes freed since the failure. If `wanted` is known, nothing was freed since the failure.
   const std::size_t freed = wanted == kUnknownBytes ? peak - std::min(peak, now) : 0;
   struct Known {
     decltype(RLIMIT_AS) resource;

@@ -1,5 +1,5 @@
-// Limits of this process's memory, which the shell sets (Linux). What a control group or the machine lacks is not
-// reported to a process: it is ended.
+// Limits of this process's memory that the shell sets (Linux). A process does not see the limits of control groups or
+// of the machine: the kernel kills it.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,20 @@
 namespace megalith {
 
 struct MemoryLimit {
-  const char* flag;  // of the shell's ulimit
+  const char* flag;  // flag of the shell's ulimit
   const char* what;
-  std::size_t bytes, used;  // used: at most so far
+  std::size_t bytes, used;  // used: peak so far
 
   bool leaves(std::size_t wanted) const { return used <= bytes && wanted <= bytes - used; }
 };
 
-// The limit that leaves the least room, if it leaves less than was asked for. Allocates nothing.
+// Returns the exceeded limit with the fewest bytes left, if any is exceeded. Does not allocate.
 inline constexpr std::size_t kUnknownBytes = std::numeric_limits<std::size_t>::max();
 enum class MemoryKind { kPageable, kLocked };
 std::optional<MemoryLimit> met_limit(std::size_t wanted, MemoryKind kind = MemoryKind::kPageable);
-std::optional<MemoryLimit> met_limit_of_thread();  // by the stack of one more
+std::optional<MemoryLimit> met_limit_of_thread();  // for the stack of one more thread
 
-// What it allows, and to raise it. No allocation either, which may be what failed.
+// Text with the limit and the advice to raise it. Does not allocate, since memory may be exhausted.
 class LimitText {
  public:
   explicit LimitText(const MemoryLimit& limit);

@@ -1,6 +1,6 @@
-// Four standard normal numbers of four random words, with the same bits on every x86-64-v3 machine and every CUDA
-// device: fp64 with explicit fused multiply-adds and no C library beyond correctly rounded operations. Nothing is left
-// that a compiler could fuse (no a * b + c).
+// Four standard normal numbers from four random words, with equal bits on every x86-64-v3 machine and CUDA device.
+// The code is fp64 with explicit fused multiply-adds and only correctly rounded operations of the C library.
+// No expression a * b + c is left for a compiler to fuse.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct NormalBlock {
 
 namespace detail {
 
-// ln(x) for a normal x in (0, 1]; error below 2 ulp of fp64. x = 2^e m, m in [sqrt(1/2), sqrt(2)),
+// Natural logarithm of a normal x in (0, 1]; error below 2 ulp of fp64. x = 2^e m, m in [sqrt(1/2), sqrt(2)),
 // ln m = 2 atanh(s) with s = (m - 1) / (m + 1), |s| < 0.1716.
 MEGALITH_HOST_DEVICE inline double natural_log(double x) {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x) - 0x3FE6A09E667F3BCDu;
@@ -35,7 +35,7 @@ struct Point {
   double sine;
 };
 
-// At the angle 2 pi turn, 0 <= turn < 1: Taylor series within an eighth of a turn of the nearest quarter.
+// Point at the angle 2 pi turn, 0 <= turn < 1: Taylor series within an eighth of a turn of the nearest quarter.
 MEGALITH_HOST_DEVICE inline Point on_circle(double turn) {
   const double quarter = std::floor(std::fma(turn, 4.0, 0.5));
   const double angle = std::fma(quarter, -0.25, turn) * (2 * std::numbers::pi);  // |angle| <= pi / 4; the fma is exact
@@ -62,7 +62,7 @@ MEGALITH_HOST_DEVICE inline Point on_circle(double turn) {
 MEGALITH_HOST_DEVICE inline NormalBlock normal_block(const std::uint32_t (&words)[4]) {
   NormalBlock result;
   for (int pair = 0; pair < 4; pair += 2) {
-    // In the middle of their 2^32 steps, so that the logarithm never sees 0.
+    // 0.5 centers the value in its step of 2^-32, so the logarithm never sees 0.
     const double radius = std::sqrt(-2 * detail::natural_log((words[pair] + 0.5) * 0x1p-32));
     const detail::Point point = detail::on_circle(words[pair + 1] * 0x1p-32);
     result.value[pair] = radius * point.cosine;

@@ -1,11 +1,11 @@
-// Random numbers that are a function of what they are for, not of the order in which they are drawn: the counter-based
-// generator Philox 4x32-10 of Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A
-// 128-bit counter and a 64-bit key give 128 random bits. Everything here is integer arithmetic or fp64 with explicit
-// fused multiply-adds and no C library, so the bits are the same on every x86-64-v3 machine.
+// Random numbers that depend on their purpose, not on the order of draws. The generator is the counter-based Philox
+// 4x32-10 of Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// A 128-bit counter and a 64-bit key give 128 random bits. The code is integer arithmetic, or fp64 with explicit fused
+// multiply-adds and no C library. The bits are therefore equal on every x86-64-v3 machine.
 //
-// Who uses which keys. A use first turns what is fixed for many numbers into a key of its own,
+// Keys: each use derives a separate key from the values that are fixed for many numbers,
 //     derive_key(seed, {a, b, c, d}) = first two words of philox(counter = {a, b, c, d}, key = {seed low, seed high}),
-// where d's top byte tells the uses apart:
+// where the top byte of d identifies the use:
 //     weights   {name hash low, high, 0, kRngWeights}       counter {element / 4 low, high, 0, 0}, word element % 4
 //     sampling  {0, 0, 0, kRngSampling}                     counter {position, row, 0, 0}, words 0 and 1
 //     dropout   {iteration low, high, layer, kRngDropout | site}   counter: core/ops/elementwise/dropout.h
@@ -48,23 +48,23 @@ constexpr PhiloxKey derive_key(std::uint64_t seed, const PhiloxCounter& use) {
   return {bits[0], bits[1]};
 }
 
-// [0, 1) with 53 bits from two words.
+// Uniform number in [0, 1) with 53 bits from two words.
 constexpr double uniform(std::uint32_t low, std::uint32_t high) {
   return static_cast<double>((std::uint64_t{high} << 21) ^ (low >> 11)) * 0x1p-53;
 }
 
-// FNV-1a of 64 bits: the key of a parameter by its logical name.
+// Hash of a parameter's logical name: FNV-1a of 64 bits.
 constexpr std::uint64_t hash_name(std::string_view name) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return hash;
 }
 
-// Which normal numbers: element i of `out` is number offset + i of the parameter, so any slice gives the same values.
+// Slice of a parameter's normal numbers. Element i of `out` is number offset + i, so any slice gives equal values.
 struct NormalNumbers {
   std::uint64_t seed = 0;
   std::uint64_t name_hash = 0;  // hash_name(logical name)
-  std::int64_t offset = 0;      // index in the whole parameter of out[0]
+  std::int64_t offset = 0;      // index of out[0] in the full parameter
   float mean = 0;
   float std = 1;
 
@@ -74,7 +74,7 @@ struct NormalNumbers {
   }
 };
 
-// Four numbers of a Philox block: core/base/normal.h.
+// Fills `out` with fp32 normal numbers: four numbers per Philox block (core/base/normal.h).
 void fill_normal(std::span<float> out, const NormalNumbers& numbers);
 
 }  // namespace megalith

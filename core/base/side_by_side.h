@@ -1,4 +1,4 @@
-// Independent work of several threads.
+// Independent work on several threads.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace megalith {
 
-// work(i) for each i below `count`, `together` at a time, one of them on this thread. All have ended when it returns,
-// or throws what the first of those that failed threw.
+// Runs work(i) for each i below `count`, `together` at a time, one of them on this thread.
+// Returns after all have ended, or throws the exception of the lowest i that failed.
 inline void side_by_side(std::size_t count, std::size_t together, const std::function<void(std::size_t i)>& work) {
   std::vector<std::packaged_task<void()>> tasks;
   for (std::size_t i = 0; i < count; ++i) tasks.emplace_back([&work, i] { work(i); });
@@ -23,10 +23,10 @@ inline void side_by_side(std::size_t count, std::size_t together, const std::fun
   std::vector<std::future<void>> threads;
   try {
     while (threads.size() + 1 < std::min(together, count)) threads.push_back(std::async(std::launch::async, take));
-  } catch (const std::system_error&) {  // no more threads to be had
+  } catch (const std::system_error&) {  // the system provides no more threads
   }
   take();
-  threads.clear();  // have ended
+  threads.clear();  // waits for the threads
   for (auto& task : tasks) task.get_future().get();
 }
 

@@ -1,4 +1,4 @@
-// Goes through the lines of a text, the words of a line, and so on, without copies.
+// Splitter of a text into lines or words without copies.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-// Takes the part before the next `separator` off `rest`, and the separator; all of it where there is none.
+// Removes the text before the next `separator`, and the separator, from `rest`; all of `rest` without a separator.
 inline std::string_view take_part(std::string_view& rest, char separator) {
   const std::size_t end = std::min(rest.find(separator), rest.size());
   const std::string_view part = rest.substr(0, end);

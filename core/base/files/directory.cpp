@@ -1,4 +1,4 @@
-// The Directory of file.h.
+// Implementation of Directory (file.h).
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ EntryType type_at(int directory, const char* name) {
   return ::fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) == 0 ? type_of(info) : EntryType::kOther;
 }
 
-// Makes each missing part of `path`, and calls made(part) after each.
+// Makes each missing part of `path` and calls made(part) after each.
 template <class Made>
 void make_each(const std::string& path, const FileObserver* observer, Made&& made) {
   for (std::size_t end = 0; end != std::string::npos;) {
@@ -124,7 +124,7 @@ bool Directory::make_directory(const std::string& name) const {
 }
 
 File Directory::open_file(const std::string& name) const {
-  // O_NONBLOCK: opening a named pipe must not hang; it has no effect on the regular files that pass the check below.
+  // O_NONBLOCK: opening a named pipe must not hang. The flag has no effect on the regular files that pass the check.
   File file = open_below<File>("open", "open", name, O_RDONLY | O_NONBLOCK);
   file.check_regular();
   return file;
@@ -135,7 +135,7 @@ File Directory::create_file(const std::string& name) const {
 }
 
 File Directory::open_to_lock(const std::string& name) const {
-  // To write, because networked file systems lock no other files.
+  // O_RDWR because networked file systems lock only files that are open for writing.
   return open_below<File>("open", "open", name, O_RDWR | O_CREAT | O_NONBLOCK);
 }
 
@@ -145,7 +145,7 @@ std::string Directory::read_text(const std::string& name, std::uint64_t max_byte
 
 std::vector<DirectoryEntry> Directory::list() const {
   observe("list", path_);
-  // A descriptor of its own: reading a directory moves the offset of the one it is given.
+  // A separate descriptor, because reading a directory moves the descriptor's offset.
   Descriptor own(faulty("list", [&] { return ::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!own) fail_file("list " + path_, errno);
   Handle<DIR*, ::closedir, nullptr> stream(::fdopendir(own.get()));
@@ -232,7 +232,7 @@ std::uint64_t Directory::free_bytes() const {
   observe("space", path_);
   struct statvfs info {};
   if (faulty("space", [&] { return ::fstatvfs(fd_.get(), &info); }) != 0) {
-    if (errno == ENOSPC) return 0;  // a full disk, on request
+    if (errno == ENOSPC) return 0;  // a full disk simulated by a fault
     fail_file("ask for the free space of " + path_, errno);
   }
   return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;

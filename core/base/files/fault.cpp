@@ -25,27 +25,27 @@ struct FaultSite {
   std::string_view meaning;
 };
 
-// Files are opened and synced under the scope of the step that does it. "point": nothing but a place in the program.
+// Scopes of the program's steps. "point" is a place in the program without a call of the file system.
 constexpr FaultSite kSites[] = {
-    {"save.begin", "point", "a checkpoint is wanted, nothing was done"},
+    {"save.begin", "point", "a checkpoint is due, nothing was done"},
     {"save.planned", "point", "all ranks know what each of them writes"},
-    {"save.root", "open mkdir sync space", "the folder of checkpoints: made, asked for its space"},
-    {"save.stale", "open list lock remove", "folders of saves that died are removed"},
+    {"save.root", "open mkdir sync space", "the folder of checkpoints: made, its free space read"},
+    {"save.stale", "open list lock remove", "folders of killed saves are removed"},
     {"save.branch", "open list read", "which checkpoints came before this one, from their manifests"},
     {"save.temporary", "open mkdir lock", "the folder that the checkpoint is written to"},
     {"save.prepared", "point", "the folder is there, no rank has written"},
     {"save.shard", "open create write sync close", "a rank's tensors"},
     {"save.shards_written", "point", "all ranks have written and synced their tensors"},
     {"save.state", "create write sync close", "state.json and the tokenizer's files"},
-    {"save.manifest", "create write sync close rename", "manifest.json by way of manifest.json.tmp"},
+    {"save.manifest", "create write sync close rename", "manifest.json, written as manifest.json.tmp"},
     {"save.folder", "sync", "the names in the temporary folder"},
     {"save.commit", "rename", "the temporary folder gets its name"},
-    {"save.parent", "sync", "that name"},
+    {"save.parent", "sync", "the checkpoint's final name"},
     {"save.committed", "point", "the checkpoint is safe"},
-    {"save.aside", "rename sync", "checkpoints that the run went back behind are moved aside"},
-    {"save.latest", "create write sync close rename remove", "LATEST by way of LATEST.tmp"},
+    {"save.aside", "rename sync", "checkpoints of other branches are moved aside"},
+    {"save.latest", "create write sync close rename remove", "LATEST, written as LATEST.tmp"},
     {"save.latest_parent", "sync", "the name LATEST"},
-    {"save.prune", "open list read rename remove", "checkpoints beyond --keep-last are looked at and removed"},
+    {"save.prune", "open list read rename remove", "checkpoints beyond --keep-last are read and removed"},
     {"save.cleanup", "open list remove", "what a failed save wrote is removed"},
     {"save.end", "point", "the save is over"},
     {"async_save.copied", "point", "with --async-save: the copy is in host memory, its writer begins"},
@@ -75,9 +75,9 @@ constexpr FaultSite kSites[] = {
     {"report.output", "open create write sync close rename", "the page that report writes"},
     {"config", "open read", "a file of --config"},
     {"convert.input", "open map read", "config.json and tensors of a Hugging Face folder"},
-    {"convert.output", "open list mkdir space create write sync close rename remove", "such a folder is written"},
+    {"convert.output", "open list mkdir space create write sync close rename remove", "the folder that is written"},
     {"gemm_cache", "open create read write sync close rename mkdir", "the measured GEMM algorithms"},
-    {"host_memory", "open read", "the machine is asked for its memory"},
+    {"host_memory", "open read", "the machine's memory is read"},
     {"memory.pool", "allocation", "memory of the device, taken from the system"},
     {"memory.new", "allocation", "operator new, in programs built to fail there"},
 };
@@ -90,9 +90,9 @@ struct Armed {
 };
 
 struct Plan {
-  std::deque<Armed> armed;  // where they stay
+  std::deque<Armed> armed;  // a deque, because an atomic cannot move
   std::set<std::string>* reached = nullptr;
-  std::mutex mutex;  // of `reached`
+  std::mutex mutex;  // guards `reached`
   std::atomic<std::int64_t> fired = 0;
 };
 
@@ -105,7 +105,7 @@ std::string full_name(const FaultSite& site, std::string_view operation) {
   return is_place(site) ? std::string(site.scope) : fmt::format("{}.{}", site.scope, operation);
 }
 
-// Is `site` the name of `operation` in `scope`? Without an operation: of the scope itself.
+// Returns whether `site` is the name of `operation` in `scope`, or of `scope` if `operation` is empty.
 bool is_called(std::string_view site, std::string_view scope, std::string_view operation) {
   if (operation.empty()) return site == scope;
   return site.size() == scope.size() + 1 + operation.size() && site.starts_with(scope) && site[scope.size()] == '.' &&
@@ -114,7 +114,7 @@ bool is_called(std::string_view site, std::string_view scope, std::string_view o
 
 FaultKind hit(Plan& plan, std::string_view scope, std::string_view operation) {
   FaultKind kind = FaultKind::kNone;
-  for (Armed& armed : plan.armed) {  // each counts, also where another strikes
+  for (Armed& armed : plan.armed) {  // every match counts its call, even if another match strikes
     const FaultRequest& request = armed.request;
     if (!is_called(request.site, scope, operation)) continue;
     const std::int64_t seen = ++armed.seen;
@@ -135,7 +135,7 @@ void note(Plan& plan, std::string_view scope, std::string_view operation) {
   plan.reached->insert(name);
 }
 
-// What is to happen at a place that the program comes to.
+// Returns the fault to simulate at `operation` in `scope`; kills or throws here if the fault requires it.
 FaultKind strike(std::string_view scope, std::string_view operation) {
   Plan* plan = current_plan.load(std::memory_order_acquire);
   if (plan == nullptr) return FaultKind::kNone;

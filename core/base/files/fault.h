@@ -1,7 +1,7 @@
-// Faults on request, to test what the program does when files, memory or the process itself fail: "at the third call of
-// save.shard.write fail as a full disk does". A site is SCOPE.OPERATION: a FaultScope says what its thread is doing,
-// the file layer (core/base/files/file.h) adds the operation; some sites are mere points in the program. Costs one load
-// of an atomic where nothing is armed.
+// Fault injection for tests: files, memory or the process fail on request, such as the third save.shard.write with
+// ENOSPC.
+// A site is SCOPE.OPERATION. A FaultScope sets the scope of its thread; the file layer (file.h) adds the operation.
+// Some sites are points in the program without an operation. While no fault is armed, a site costs one atomic load.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,35 @@ enum class FaultKind {
   kNone,
   kEio,         // the call fails: input/output error
   kEnospc,      // the call fails: no space left
-  kEnolck,      // the call fails: no locks here
+  kEnolck,      // the call fails: no locks available
   kEintr,       // the call is interrupted and must be repeated
-  kShort,       // a read or write takes only a part of its bytes
-  kKill,        // SIGKILL; in a write after half of its bytes
+  kShort,       // a read or write moves only a part of its bytes
+  kKill,        // SIGKILL; in a write, after half of its bytes
   kAbortAlloc,  // an allocation fails: std::bad_alloc
 };
 std::string_view name_of(FaultKind kind);  // "eio", ..., "abort-alloc"
 
 std::vector<std::string> fault_sites();  // every SCOPE.OPERATION
-std::string fault_list();                // for people: each site, its kinds and what happens there
+std::string fault_list();                // text of --fault list: each site, its kinds and its meaning
 
 struct FaultRequest {
   std::string site;
-  std::int64_t at = 1;  // the first time is 1
+  std::int64_t at = 1;  // call that fails, counted from 1
   FaultKind kind = FaultKind::kEio;
-  bool lasts = false;  // strikes from then on, not only then
+  bool lasts = false;  // strikes at every call from `at` on
 };
 
-// "SITE:N[:kind]", or "SITE:N+[:kind]" for one that lasts; kind eio when left out (kill at sites without a call that
-// could fail). Error kUsage for an unknown site or kind, an N that is not from 1 to 10^12, and a kind that cannot
-// happen at that site.
+// Parses "SITE:N[:kind]", or "SITE:N+[:kind]" for a fault that lasts. The default kind is eio, or kill at points.
+// Error kUsage for an unknown site or kind, N outside 1 to 10^12, or a kind that cannot happen at the site.
 FaultRequest parse_fault(std::string_view text);
 
-// For the whole process; replaces what was armed before. No other thread may be inside a file operation meanwhile.
-// `reached`, if given, gets the name of every site that is passed, and must outlive the arming.
+// Arms the whole process and replaces earlier faults. No other thread may be in a file operation during the call.
+// `reached`, if given, receives the name of every site that is passed. `reached` must outlive the arming.
 void arm_faults(std::vector<FaultRequest> requests, std::set<std::string>* reached = nullptr);
 void disarm_faults();
-std::int64_t faults_fired();  // since they were armed
+std::int64_t faults_fired();  // since arm_faults
 
-// What this thread is doing, until the object dies. `name` must be a literal.
+// Scope of this thread during the object's lifetime. `name` must be a literal.
 class FaultScope {
  public:
   explicit FaultScope(const char* name);
@@ -57,14 +56,14 @@ class FaultScope {
   const char* before_;
 };
 
-// For the file layer: the fault to simulate in this operation of the current scope. kAbortAlloc is thrown, and kKill
-// carried out, except for a write, which does it itself.
+// Returns the fault that the file layer must simulate in this operation of the current scope. Throws for kAbortAlloc.
+// Kills the process for kKill, except in a write, where the caller does so.
 FaultKind fault_here(std::string_view operation);
 [[noreturn]] void kill_process();
 
-// A point in the program: SITE as it is, no scope. kill and abort-alloc only.
+// Strikes at the point `site`, regardless of the scope. Supports only kill and abort-alloc.
 void fault_point(std::string_view site);
-// The same for allocators, which return null: true when this allocation is to fail. Allocates nothing.
+// Variant for allocators that return null: true if this allocation must fail. Does not allocate.
 bool fault_allocation(std::string_view site) noexcept;
 
 }  // namespace megalith

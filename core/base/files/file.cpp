@@ -18,10 +18,10 @@
 namespace megalith {
 namespace {
 
-constexpr std::size_t kReadBlock = std::size_t{1} << 16;  // where nothing says how much there is
+constexpr std::size_t kReadBlock = std::size_t{1} << 16;  // used if the size is unknown
 
-// Moves bytes until all are done or the end is reached: step(done, count) is one call of the system. Returns the number
-// of bytes moved, or -1 after a failure, with the number in `done`.
+// Calls step(done, count), one system call each, until all bytes are moved or the end is reached.
+// Returns the number of bytes moved, or -1 after a failure; `done` holds the number in both cases.
 template <class Step>
 ssize_t move_bytes(std::string_view operation, std::size_t bytes, std::size_t& done, Step&& step) {
   const FaultKind fault = fault_here(operation);
@@ -45,8 +45,8 @@ ssize_t move_bytes(std::string_view operation, std::size_t bytes, std::size_t& d
   return static_cast<ssize_t>(done);
 }
 
-// Where a plain path of the user's is opened: links are followed. A named pipe without its other end must not hang
-// the program; later, reading and writing may wait for the other end.
+// Opens a path of the user and follows links. O_NONBLOCK: a named pipe without its other end must not hang open().
+// Later reads and writes may wait for the other end.
 Descriptor open_path(std::string_view operation, const std::string& path, int flags, const std::string& shown) {
   const char* const name = system_path(path);
   Descriptor fd(faulty(operation, [&] { return ::open(name, flags | O_CLOEXEC | O_NONBLOCK, 0666); }));
@@ -224,7 +224,7 @@ void File::sync() {
 }
 
 void File::close() {
-  // The descriptor is gone even when close reports an error, EINTR included: never closed twice.
+  // close() releases the descriptor even if it fails, also with EINTR, so the descriptor is closed only once.
   const int fd = fd_.release();
   const FaultKind fault = fault_here("close");
   const bool failed = ::close(fd) != 0 && errno != EINTR;
@@ -261,7 +261,7 @@ std::string read_file_below(const std::string& path, std::span<const std::string
     const std::string real = real_path(root);
     return !real.empty() && place.starts_with(real.ends_with('/') ? real : real + '/');
   });
-  // What was opened is what stands there without links, whoever changes them meanwhile.
+  // The opened file must be the one at the resolved path, even if another process changes links concurrently.
   const std::optional<struct stat> found = status_of_path(place);
   if (is_below && found && id_in(*found) == file.identity()) return file.read_all(max_bytes);
   fail({.code = ExitCode::kFileIo,

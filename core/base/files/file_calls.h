@@ -1,4 +1,4 @@
-// How calls of the file system are made and fail. For file.cpp, directory.cpp and output_file.cpp only.
+// Wrappers of file system calls for file.cpp, directory.cpp and output_file.cpp only.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,10 +14,10 @@
 
 namespace megalith {
 
-// An Error (kFileIo): "cannot WHAT: the reason of `error`", with the remedy of that error unless one is given.
+// Throws an Error (kFileIo): "cannot WHAT: reason of `error`". An empty `remedy` selects the default for `error`.
 [[noreturn]] void fail_file(const std::string& what, int error, const std::string& remedy = {});
 
-// A path as the system takes it; an Error where it holds a NUL, at which the system would end it.
+// Returns the path for a system call. A path with a NUL byte is an Error.
 const char* system_path(const std::string& path);
 
 template <class Call>
@@ -27,7 +27,7 @@ auto retry_interrupted(Call&& call) {
   return result;
 }
 
-// Whether an operation fails where this was asked for; errno then says why.
+// Returns whether `fault` makes an operation fail; sets errno if so.
 inline bool fails(FaultKind fault) {
   const int error = fault == FaultKind::kEio      ? EIO
                     : fault == FaultKind::kEnospc ? ENOSPC
@@ -37,7 +37,7 @@ inline bool fails(FaultKind fault) {
   return error != 0;
 }
 
-// A call that fails, or is interrupted once, where this was asked for.
+// Runs a call that fails, or is interrupted once, if a fault requires it.
 template <class Call>
 auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
   const FaultKind fault = fault_here(operation);
@@ -56,7 +56,7 @@ LockState lock_descriptor(int fd, const std::string& what);
 
 inline FileId id_in(const struct stat& info) { return {.device = info.st_dev, .inode = info.st_ino}; }
 
-// What fstat and stat say; of a path none where there is nothing.
+// Results of fstat and stat; none if the path does not exist.
 struct stat status_of(int fd, const std::string& what);
 std::optional<struct stat> status_of_path(const std::string& path);
 

@@ -1,4 +1,4 @@
-// Owns a C resource: Handle<FILE*, [](FILE* f) { std::fclose(f); }> file(std::fopen(...)).
+// Owner of a C resource: Handle<FILE*, [](FILE* f) { std::fclose(f); }> file(std::fopen(...)).
 #pragma once
 
 #include <utility>

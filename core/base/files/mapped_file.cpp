@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// Mappings that the handler of SIGBUS can name; more than there is room for are only not named.
+// Mappings that the handler of SIGBUS can report. Mappings beyond the table's capacity are not reported.
 struct Mapping {
   std::atomic<const std::byte*> begin = nullptr;
   std::size_t size = 0;

@@ -1,4 +1,4 @@
-// A whole file as read-only memory. Ranks of one node share its pages.
+// Read-only memory map of a full file. Ranks of one node share its pages.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 
 namespace megalith {
 
-// A page of a mapping that cannot be read, since the file became shorter or its disk failed, raises SIGBUS: from here
-// on it ends the process with one line that names the file, and exit code 3.
+// Installs a handler of SIGBUS, which is raised if a mapped file shrinks or its disk fails.
+// The handler prints one line with the file's path and ends the process with exit code 3.
 void end_on_lost_mappings();
 
 class MappedFile {
  public:
-  // `path` must name a regular file that can be read, else Error kFileIo with the system's reason.
+  // `path` must be a readable regular file, else Error kFileIo with the system's reason.
   static MappedFile open(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {memory_.get(), memory_ ? memory_.get_deleter().bytes : 0}; }
-  const FileStamp& stamp() const { return stamp_; }  // as it was when it was opened
+  const FileStamp& stamp() const { return stamp_; }  // when opened
   std::string_view text() const { return {reinterpret_cast<const char*>(memory_.get()), bytes().size()}; }
 
  private:

@@ -42,8 +42,8 @@ bool is_temporary_of(std::string_view entry, std::string_view name) {
          rest.substr(kMark.size()).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Its writer holds the lock until it ends, however it ends. Of no importance: what fails here is tried again by the
-// next.
+// Removes temporary files of killed writers; a live writer holds its lock.
+// Errors are ignored, since the next call tries again.
 void remove_leftovers(const std::string& path) {
   const FaultScope here("leftovers");
   try {
@@ -65,7 +65,7 @@ const char* kind_of(mode_t mode) {
   return S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-// A rename or a removal takes whatever has the name: as root also a device.
+// Rejects anything but a regular file, since a rename or removal would replace it, as root even a device.
 void require_regular_or_nothing(const std::string& path, std::string_view operation) {
   const std::optional<NameInfo> there = look_at_name(path);
   if (!there || there->type == EntryType::kFile) return;
@@ -77,7 +77,7 @@ void require_regular_or_nothing(const std::string& path, std::string_view operat
         .show_place = false});
 }
 
-// Without an answer of the system they are two: whoever opens them tells why.
+// Returns whether both paths are one file. Errors of stat mean false; opening the files reports them.
 bool is_same_file(const std::string& a, const std::string& b) {
   const auto plain = [](const std::string& path) { return std::filesystem::path(path).lexically_normal(); };
   if (plain(a) == plain(b)) return true;
@@ -121,14 +121,14 @@ OutputFile::OutputFile(std::string path, const char* scope, const FileObserver* 
   } while (!is_held());
 }
 
-// Another program may take the file for a leftover before it is locked.
+// Returns false if another program removed the file as a leftover before the lock was acquired.
 bool OutputFile::is_held() const {
   const FaultScope here("leftovers");
   try {
     if (file_.try_lock() == LockState::kHeld) return false;
     return look_at(temporary_path_).has_value();
   } catch (const Error&) {
-    return true;  // without a lock, as where there are none
+    return true;  // continues without a lock, as on a file system without locks
   }
 }
 
@@ -160,7 +160,7 @@ void OutputFile::commit() {
   require_regular_or_nothing(path_, "write");
   sync();
   const FaultScope here(scope_);
-  const Descriptor lock = file_.duplicate();  // else it could be taken for a leftover until it is renamed
+  const Descriptor lock = file_.duplicate();  // the lock must last until the rename
   file_.close();
   if (observer_ != nullptr) (*observer_)({.name = "rename", .path = temporary_path_, .target = path_});
   rename_file(temporary_path_, path_);

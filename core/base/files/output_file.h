@@ -1,5 +1,5 @@
-// A file that appears under its name only when it is complete: written as PATH.tmp-HEX, locked and under a name that
-// nobody can foresee, synced, then renamed. What killed programs left of the same PATH goes when the next one begins.
+// Atomic output file: written as PATH.tmp-HEX (locked, unpredictable name), synced, then renamed to PATH.
+// Leftovers of killed programs for the same PATH are removed when the next one opens it.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@
 
 namespace megalith {
 
-// What has a name; a symbolic link itself.
+// Type and owner of a name; for a symbolic link, of the link itself.
 struct NameInfo {
   EntryType type;
   std::string kind;  // for messages: "a directory", ...
-  bool is_own;       // of the user who runs the program
+  bool is_own;       // owned by the user who runs the program
 };
-std::optional<NameInfo> look_at_name(const std::string& path);  // none: there is nothing
+std::optional<NameInfo> look_at_name(const std::string& path);  // none: no such name
 
-// Every failure is an Error kFileIo with the system's reason. Without commit() nothing is left behind. Only a regular
-// file is replaced: a device, link, pipe or directory under the name is an error, at the start and at commit().
+// Failures are Errors of kind kFileIo with the system's reason. No file remains without commit().
+// A device, link, pipe or directory at `path` is an error, both at the start and at commit().
 class OutputFile {
  public:
-  // `scope` names the fault sites of its operations (fault.h); a literal. The observer sees them under the temporary
-  // file's path.
+  // `scope` is the FaultScope of its operations (fault.h) and must be a literal.
+  // The observer sees the operations under the temporary file's path.
   OutputFile(std::string path, const char* scope, const FileObserver* observer = nullptr);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -35,8 +35,8 @@ class OutputFile {
   const std::string& path() const { return path_; }
   void write(std::span<const std::byte> bytes);  // appends, buffered
   void write(std::string_view text);
-  void sync();    // all bytes so far are on the disk
-  void commit();  // sync, rename to path(), sync the directory
+  void sync();    // makes all bytes so far durable
+  void commit();  // syncs, renames to path(), syncs the directory
 
  private:
   bool is_held() const;
@@ -51,12 +51,12 @@ class OutputFile {
   std::vector<std::byte> buffer_;
 };
 
-// Removes `path` durably; it need not exist. Anything but a regular file is an Error kFileIo and stays.
+// Removes `path` durably if it exists. Anything but a regular file is an Error kFileIo and stays.
 void remove_file(const std::string& path, const FileObserver* observer = nullptr);
 
-// Error kUsage where both are one file, by name or by link: what is written to `output` would take the other's place.
+// Error kUsage if both paths are one file, by name or by link, since `output` would overwrite the other.
 struct PathOfFlag {
-  std::string flag, path;  // an empty path is none
+  std::string flag, path;  // an empty path: none
 };
 void require_other_file(const PathOfFlag& output, const PathOfFlag& other);
 

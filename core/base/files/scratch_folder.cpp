@@ -17,12 +17,12 @@ void remove_dead(const Directory& parent, const std::string& prefix) {
     if (entry.type != EntryType::kDirectory || !entry.name.starts_with(prefix)) continue;
     try {
       if (const Directory folder = parent.open_directory(entry.name); folder.try_lock()) parent.remove_tree(entry.name);
-    } catch (const Error&) {  // another start was faster, or it is not this user's: no reason to end a run
+    } catch (const Error&) {  // another process was faster or another user owns it: not fatal
     }
   }
 }
 
-// A folder that was just made. Until it is locked another start may take it for a dead one's; then there is none.
+// Locks a new folder. Returns none if another process removed the folder as a leftover before the lock.
 std::optional<Directory> locked(const Directory& parent, const std::string& name) {
   try {
     Directory folder = parent.open_directory(name);
@@ -60,7 +60,7 @@ void ScratchFolder::remove() noexcept {
   if (!folder_.is_open()) return;
   try {
     const FaultScope scope("scratch");
-    const Directory locked = std::move(folder_);  // until it is gone
+    const Directory locked = std::move(folder_);  // holds the lock until the removal
     parent_.remove_tree(name_);
   } catch (...) {  // the next start tries again
   }

@@ -1,5 +1,5 @@
-// A folder of this process alone, inside one that programs share, such as /dev/shm. It goes with the process: when it
-// ends in order at once, after a kill at the next start of a program that asks for one.
+// Folder of one process inside a shared one, such as /dev/shm. The process removes it at its end.
+// After a kill, the next start of a program that makes such a folder removes it.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@ namespace megalith {
 
 class ScratchFolder {
  public:
-  // PARENT/NAME-USER-PID-N, after removing those of the same name and user whose process is gone. A lock says which
-  // that are: it ends with its process, and holds across containers, whose process ids say nothing. None where the
-  // parent lacks, cannot be written or knows no locks.
+  // Makes PARENT/NAME-USER-PID-N and removes folders of ended processes of the same name and user.
+  // A lock identifies them: it ends with its process and works across containers, which may reuse process ids.
+  // None if the parent does not exist, is not writable or does not support locks.
   static std::optional<ScratchFolder> make(const std::string& parent, const std::string& name);
   ~ScratchFolder() { remove(); }
   ScratchFolder(ScratchFolder&&) noexcept = default;
@@ -26,7 +26,7 @@ class ScratchFolder {
   ScratchFolder(Directory parent, Directory folder, std::string name);
 
   Directory parent_;
-  Directory folder_;  // locked; none once it is removed
+  Directory folder_;  // locked; none after remove()
   std::string name_;
 };
 

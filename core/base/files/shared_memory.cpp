@@ -25,7 +25,7 @@ SharedMemory SharedMemory::open(const std::string& ticket, std::size_t bytes) {
   Descriptor file(::open(ticket.c_str(), O_RDWR | O_CLOEXEC));
   struct stat facts {};
   if (!file || ::fstat(file.get(), &facts) != 0) return {};
-  if (static_cast<std::size_t>(facts.st_size) != bytes) return {};  // beyond its end lies SIGBUS
+  if (static_cast<std::size_t>(facts.st_size) != bytes) return {};  // a larger mapping would raise SIGBUS
   return {std::move(file), bytes};
 }
 

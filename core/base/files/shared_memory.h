@@ -1,4 +1,4 @@
-// Memory that processes of one host share, without a name that could outlive them (memfd_create(2)).
+// Anonymous memory that processes of one host share; no name outlives them (memfd_create(2)).
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace megalith {
 
 class SharedMemory {
  public:
-  SharedMemory() = default;  // of no bytes: data() is null
-  // Zeros. Of no bytes where the system gives none.
+  SharedMemory() = default;  // no bytes: data() is null
+  // Creates zeroed memory. bytes() is 0 if the system provides none.
   static SharedMemory create(std::size_t bytes);
-  // What create() made in the process that told ticket() and still has it; of no bytes where this one cannot reach it.
+  // Opens the memory that another live process created with this ticket(). bytes() is 0 if it is unreachable.
   static SharedMemory open(const std::string& ticket, std::size_t bytes);
 
   void* data() const { return memory_.get(); }

@@ -16,7 +16,7 @@ namespace megalith {
 
 namespace {
 
-// "" where the system does not tell: not every kernel has all of these files.
+// Returns "" if the file cannot be read: not every kernel has all of these files.
 std::string text_in(const std::string& path) {
   constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 16;
   const FaultScope scope("host_memory");
@@ -31,10 +31,10 @@ std::optional<std::size_t> number_at_start(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   std::size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? std::optional(value) : std::nullopt;  // cgroups say "max" where there is no limit
+  return error == std::errc() ? std::optional(value) : std::nullopt;  // cgroups have "max" for no limit
 }
 
-// The number behind `key` at the start of a line.
+// Returns the number after `key` at the start of a line.
 std::optional<std::size_t> number_behind(std::string_view key, std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = take_part(text, '\n');
@@ -50,7 +50,7 @@ constexpr GroupFiles kFirstVersion = {"/sys/fs/cgroup/memory", "/memory.limit_in
                                       "total_inactive_file "};
 constexpr GroupFiles kSecondVersion = {"/sys/fs/cgroup", "/memory.max", "/memory.current", "inactive_file "};
 
-// What a group's limit leaves; files' pages that nobody used lately are given up first. At least 1.
+// Returns the bytes that a group's limit leaves, at least 1. The kernel reclaims inactive pages of files first.
 std::optional<std::size_t> room_in_group(const std::string& folder, const GroupFiles& files) {
   const std::optional<std::size_t> limit = number_at_start(text_in(folder + files.limit));
   const std::optional<std::size_t> used = number_at_start(text_in(folder + files.used));
@@ -80,7 +80,7 @@ std::size_t available_bytes(const std::string& root) {
     bool counts = controllers.empty();
     while (!counts && !controllers.empty()) counts = take_part(controllers, ',') == "memory";
     if (!counts) continue;
-    // A container may see its own group as the root, by the name that it has outside.
+    // A container may see its group as the root, under the name that the group has outside.
     for (std::string folder(line == "/" ? "" : line);; folder.resize(folder.rfind('/'))) {
       const std::optional<std::size_t> room = room_in_group(root + files.mount + folder, files);
       if (room) available = available == 0 ? *room : std::min(available, *room);

@@ -1,4 +1,4 @@
-// What the operating system says about memory (Linux).
+// Memory sizes as the operating system reports them (Linux).
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 
 namespace megalith {
 
-// The process's own memory, arena and parameters included.
+// Resident memory of the process in bytes, with arena and parameters.
 std::size_t resident_bytes();
-// What this machine can still give, and the control groups around the process; 0 where it does not say. `root`: where
-// /proc and /sys are.
+// Bytes that the machine and the control groups around the process can still provide; 0 if unknown.
+// `root` is the folder that contains /proc and /sys.
 std::size_t available_bytes(const std::string& root = "");
-// What one of so many ranks of this machine may take of it: 0 where `available` is, which is not known.
+// Share of `available` bytes for one of `ranks` ranks on this machine; 0 if `available` is 0 (unknown).
 std::size_t share_of_rank(std::size_t available, std::size_t ranks);
 
 }  // namespace megalith

@@ -17,10 +17,10 @@ struct Sign {
   enum Weight { kDecides, kCertain, kCertainWithRank, kInherited } weight;
 };
 
-// From the innermost launcher to the outermost. What an MPI's mpirun says decides, also where it says one: within a
-// step of Slurm mpirun starts its daemons by srun, one a node, and their children inherit the step's variables.
-// SLURM_STEP_NUM_TASKS is the step's own: Slurm sets SLURM_NTASKS for the script of sbatch and the shell of salloc too,
-// which run once.
+// Variables from the innermost launcher to the outermost. The variables of mpirun decide, even with a size of 1.
+// In a Slurm step mpirun starts its daemons by srun, one a node, and their children inherit the step's variables.
+// SLURM_STEP_NUM_TASKS is set only in a step. Slurm also sets SLURM_NTASKS for the script of sbatch and the shell of
+// salloc, each of which runs once.
 constexpr Sign kSigns[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", Sign::kDecides},  // Open MPI, jsrun
     {"PMI_SIZE", "PMI_RANK", Sign::kDecides},                          // MPICH, Intel MPI, Cray, srun --mpi=pmi2
@@ -57,7 +57,7 @@ Launch launch_of(LaunchSigns signs, const Environment& environment) {
               .sign = fmt::format("{}={}", sign.size, *size)};
     if (sign.weight == Sign::kDecides) return {};
   }
-  // PMIx, as srun --mpi=pmix has it, tells no size.
+  // PMIx, as in srun --mpi=pmix, reports no size.
   const std::int64_t rank = number(environment, "PMIX_RANK").value_or(0);
   if (rank > 0) return {.ranks = rank + 1, .rank = rank, .sign = fmt::format("PMIX_RANK={}", rank)};
   return {};

@@ -1,5 +1,5 @@
-// What started this process, as its environment says. torchrun, srun without PMIx and the mpirun of another MPI start N
-// processes each of which MPI takes for a world of one rank, so that N runs would write the same files.
+// Launcher of this process, as environment variables report it. Some launchers start N processes that MPI sees as N
+// worlds of one rank: torchrun, srun without PMIx, and mpirun of another MPI. N runs would then write the same files.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace megalith {
 
-using Environment = std::function<const char*(const char* name)>;  // std::getenv, or what a test says
+using Environment = std::function<const char*(const char* name)>;  // std::getenv, or a test's variables
 
 struct Launch {
-  std::int64_t ranks = 1;  // processes that were started together
+  std::int64_t ranks = 1;  // processes of one launch
   std::int64_t rank = 0;
-  std::string sign;  // the variable that says so, "PMI_SIZE=8"; empty where none does
+  std::string sign;  // the variable with the size, "PMI_SIZE=8"; empty if none is set
 };
 
-// kCertain: variables that a launcher gives to each process it starts. kAny: also those that scripts inherit or export
-// for what they start, SLURM_NTASKS and WORLD_SIZE without RANK.
+// kCertain: variables that a launcher sets for each process. kAny adds variables that scripts inherit or export:
+// SLURM_NTASKS, and WORLD_SIZE without RANK.
 enum class LaunchSigns { kCertain, kAny };
 
 Launch launch_of(LaunchSigns signs, const Environment& environment);
 Launch launch_of(LaunchSigns signs);  // of this process
 
-// Are all ranks on this machine? False where nothing says so.
+// Returns whether all ranks are on this machine; false if unknown.
 bool on_one_node(const Environment& environment);
 
 }  // namespace megalith

@@ -4,8 +4,8 @@
 
 namespace megalith {
 
-// What a GPU can compute at most, in TFLOP/s; 0: not known. In bf16 on tensor cores without sparsity, as NVIDIA's data
-// sheets have it, by the name that the driver reports.
+// Peak TFLOP/s of a GPU by the driver's device name; 0 if unknown. Values are from NVIDIA's data sheets: bf16 on tensor
+// cores without sparsity.
 double bf16_peak_tflops(std::string_view device);
 
 }  // namespace megalith

@@ -22,7 +22,7 @@
 namespace megalith {
 
 ExitCode report_exception(std::string_view name, std::string_view label) {
-  // One line in one piece, and without an allocation, which may be what failed.
+  // Prints one line with one call and without allocation, since memory may be exhausted.
   const auto print = [&](std::string_view text, const std::optional<MemoryLimit>& limit = {}) {
     const std::string_view open = label.empty() ? "" : "[", close = label.empty() ? "" : "] ";
     char line[8192];
@@ -43,17 +43,17 @@ ExitCode report_exception(std::string_view name, std::string_view label) {
     print("out of host memory", met_limit(kUnknownBytes));
     return ExitCode::kOutOfMemory;
   } catch (const std::system_error& error) {
-    if (std::ferror(stdout) != 0) {  // of fmt::print
+    if (std::ferror(stdout) != 0) {  // thrown by fmt::print
       print(kOutputLost);
       return ExitCode::kFileIo;
     }
-    if (error.code() == std::errc::resource_unavailable_try_again) {  // of std::thread
+    if (error.code() == std::errc::resource_unavailable_try_again) {  // thrown by std::thread
       if (const std::optional<MemoryLimit> limit = met_limit_of_thread()) {
         print("no memory for the stack of a thread", limit);
         return ExitCode::kOutOfMemory;
       }
       print(
-          "no thread to be had from the system; raise the limit of processes (ulimit -u, or pids.max of the cgroup), "
+          "the system provides no more threads; raise the limit of processes (ulimit -u, or pids.max of the cgroup), "
           "or start fewer ranks on this machine");
       return ExitCode::kOutOfMemory;
     }
@@ -96,7 +96,7 @@ int run_program(std::string_view name, const std::function<ExitCode()>& work) {
       refuse_usage(launch.sign, {.expected = fmt::format("one process of {}", name),
                                  .got = fmt::format("{} together", launch.ranks),
                                  .remedy = fmt::format(
-                                     "start {} without a launcher; where it is alone all the same, by env -u {} {} ...",
+                                     "start {} without a launcher; if it is the only process, run env -u {} {} ...",
                                      name, launch.sign.substr(0, launch.sign.find('=')), name)});
     }
     const ExitCode code = work();

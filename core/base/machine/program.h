@@ -1,5 +1,4 @@
-// What every program's main does around its work, after require_cpu_baseline(): turns errors into one line and an exit
-// code.
+// Frame of every program's main after require_cpu_baseline(): it turns errors into one line and an exit code.
 #pragma once
 
 #include <functional>
@@ -9,16 +8,16 @@
 
 namespace megalith {
 
-// For the programs of one process; where a launcher started several, they are refused, since all would write the same
-// files. Returns the process's exit code.
+// Runs a single-process program and returns its exit code.
+// Rejects several processes of one launcher, since all would write the same files.
 int run_program(std::string_view name, const std::function<ExitCode()>& work);
 
-// The exit code of the exception being handled, after printing "NAME: [label] message" to standard error.
+// Prints "NAME: error: [label] message" for the current exception to standard error; returns its exit code.
 ExitCode report_exception(std::string_view name, std::string_view label);
 
-// Has `end` called in place of std::abort where an exception would pass a function that may not throw, such as the
-// destructor of a JSON value, which allocates. `end` handles that exception (report_exception() may be called) and ends
-// the process. The last call counts; nullptr takes it back.
+// Calls `end` instead of std::abort if an exception leaves a function that must not throw. An example is the destructor
+// of a JSON value, which allocates. `end` may call report_exception() and ends the process. Each call replaces the last
+// one; nullptr removes `end`.
 void end_where_no_throw(std::function<void()> end);
 
 }  // namespace megalith

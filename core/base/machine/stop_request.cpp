@@ -17,7 +17,7 @@ namespace megalith {
 
 namespace {
 
-// Of the handler, which may use nothing that is not lock-free.
+// State of the signal handler, which may use only lock-free variables.
 std::atomic<StopRequest*> taken_by{nullptr};
 std::atomic<std::int64_t> first_at{0};  // ms of the monotonic clock; 0: no signal yet
 std::atomic<bool> tells_first{false};
@@ -25,7 +25,7 @@ std::atomic<bool> told_repeating{false};
 
 std::int64_t now_ms() {
   timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);  // legal in a handler
+  clock_gettime(CLOCK_MONOTONIC, &now);  // async-signal-safe
   return static_cast<std::int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
 }
 
@@ -59,7 +59,7 @@ void handle(int signal) {
   if (request != nullptr) request->requested.store(true);
 }
 
-// By the parent: nothing here ignores a signal but SIGPIPE and SIGXFSZ.
+// Returns whether the parent ignored the signal; this program ignores only SIGPIPE and SIGXFSZ.
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;

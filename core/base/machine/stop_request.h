@@ -1,4 +1,4 @@
-// How a run is asked to end: signals and a stop file. The program sees the request, saves what it has and ends.
+// Requests to stop a run, by signal or stop file. The program saves its state and ends.
 #pragma once
 
 #include <atomic>
@@ -11,38 +11,38 @@
 
 namespace megalith {
 
-// One per process or, with ranks as threads, for all of them.
+// Stop flag, one per process; ranks that are threads share it.
 struct StopRequest {
   std::atomic<bool> requested{false};
 };
 
-// Each of these asks a run to end. SIGQUIT and SIGABRT end a program at once with a core file, as everywhere; SIGPROF
-// belongs to profilers.
+// Signals that ask a run to stop. SIGQUIT and SIGABRT still end a program at once with a core file.
+// SIGPROF belongs to profilers.
 inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2,   SIGPIPE,
                                        SIGHUP, SIGXCPU, SIGALRM, SIGVTALRM, SIGPWR};
-// Those that Open MPI's mpirun hands to its ranks. They are kept from the start of the program on.
+// Signals that Open MPI's mpirun forwards to its ranks. They are held from the start of the program.
 inline constexpr int kHandedOnSignals[] = {SIGUSR1, SIGUSR2, SIGALRM};
 
-// From now on `signal` sets `request`, which outlives the program's use of signals. Two kinds:
-// - SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 come from somebody. The second of them, of any kind and at least 100 ms after
-//   the first, ends this process at once with 128 + its number, and with it (by mpirun) the others; checkpoints are
-//   complete or absent all the same. Signals closer to each other count as one: launchers may deliver a request both to
-//   mpirun, which forwards it, and to the ranks.
-// - The others come from the system, which repeats them: SIGXCPU each second, SIGHUP from kernel, shell and systemd,
-//   SIGPIPE for each line of the log. They count neither as the first nor as the second.
-// A signal of the second kind that the program's parent ignored stays ignored (nohup: SIGHUP), but SIGPIPE.
-// `tells`: the first says on standard error what will happen.
+// Makes `signal` set `request`, which must outlive the program's use of signals. Two kinds:
+// - SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are sent by a person or scheduler. The second of any of them, at least 100 ms
+// after the first, ends this process at once with 128 + its number. mpirun then ends the other ranks. Checkpoints stay
+// complete or absent. Signals within 100 ms count as one, since a launcher may deliver a request to the ranks and to
+// mpirun, which forwards it.
+// - The system sends and repeats the other signals: SIGXCPU each second, SIGHUP from kernel, shell and systemd, SIGPIPE
+// for each line of the log. They count neither as the first nor as the second.
+// A signal of the second kind that the parent ignored stays ignored (nohup: SIGHUP), except SIGPIPE.
+// `tells`: the first signal prints a notice to standard error.
 void stop_on_signal(int signal, StopRequest& request, bool tells = false);
 
-// The file whose appearance asks for the end: a regular file of the user who runs the program. Anything else under the
-// name is left alone. Failures are warnings: no run ends for them.
+// Stop file: a regular file of the user who runs the program. Other files under the name are ignored. Failures are
+// warnings and never end a run.
 class StopFile {
  public:
-  explicit StopFile(std::string path) : path_(std::move(path)) {}  // empty: none
-  // At the start, where the name must be free: what stands there was not meant for this run. Error kUsage.
+  explicit StopFile(std::string path) : path_(std::move(path)) {}  // empty: no stop file
+  // Error kUsage if the name exists at the start: an existing file was not meant for this run.
   void require_free();
   bool exists();
-  // When the run ends, on request or of itself, so that the next one is not refused. It may be gone.
+  // Removes the file at the end of the run, so that the next run can start. A missing file is no error.
   void remove();
 
  private:

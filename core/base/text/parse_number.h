@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-// The number that the whole of `text` is, as std::from_chars reads it; none for anything else.
+// Parses all of `text` with std::from_chars; none for any other text.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

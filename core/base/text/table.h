@@ -1,4 +1,4 @@
-// A table that programs print and pages show.
+// Table for terminals and pages.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace megalith {
 
 struct Table {
-  // `width` in print, 0: as long as it is; texts are at the left, numbers at the right.
+  // `width` in print; 0: unpadded. Text is left-aligned, numbers are right-aligned.
   struct Column {
     int width = 0;
     bool is_text = false;
@@ -20,14 +20,14 @@ struct Table {
   std::string title = {};
   std::vector<Column> columns = {};
   std::vector<Row> rows = {};
-  bool prints_heads = false;  // pages show them always
+  bool prints_heads = false;  // pages always show heads
 
   void add(std::vector<std::string> cells, std::string note = "") {
     rows.push_back({std::move(cells), std::move(note)});
   }
 };
 
-// The title, then a line a row, indented by two.
+// Formats the title and one line per row, indented by two.
 std::string printed(const Table& table);
 std::string printed(const std::vector<Table>& tables);
 

@@ -88,7 +88,7 @@ bool is_harmless(std::uint32_t point) {
   return point < kCodePoints && !controls && !ends_line && !turns;
 }
 
-// Calls put(bytes) with what is shown of each character.
+// Calls put(bytes) with the printable form of each character.
 template <class Put>
 void show_each(std::string_view text, Put&& put) {
   constexpr const char* kDigits = "0123456789abcdef";

@@ -1,4 +1,4 @@
-// Numbers with their units, as people read them.
+// Numbers with units for people.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ constexpr std::uint32_t byte_at(std::string_view text, std::size_t at) {
 
 constexpr bool is_continuation(std::uint32_t byte) { return (byte & 0xc0) == 0x80; }
 
-// Bytes of the sequence that `lead` begins; 1 for those that begin none.
+// Length of the sequence that `lead` begins; 1 for bytes that begin none.
 constexpr std::uint32_t sequence_bytes(std::uint32_t lead) {
   if (lead >= 0xc2 && lead < 0xe0) return 2;
   if (lead >= 0xe0 && lead < 0xf0) return 3;
@@ -21,7 +21,7 @@ constexpr std::uint32_t sequence_bytes(std::uint32_t lead) {
 }  // namespace
 
 CodePoint decode_utf8(std::string_view text, std::size_t at) {
-  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // of so many bytes; below it is overlong
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // by length; a smaller value is overlong
   const std::uint32_t lead = byte_at(text, at), bytes = sequence_bytes(lead);
   if (lead < 0x80) return {lead, 1};
   const CodePoint none{kCodePoints + lead, 1};
@@ -41,7 +41,7 @@ void append_utf8(std::string& text, std::uint32_t value) {
     text += static_cast<char>(value < 0x80 ? value : value - kCodePoints);
     return;
   }
-  constexpr std::uint32_t kLead[] = {0, 0xc0, 0xe0, 0xf0};  // before so many continuations
+  constexpr std::uint32_t kLead[] = {0, 0xc0, 0xe0, 0xf0};  // by number of continuation bytes
   const std::uint32_t more = value < 0x800 ? 1 : value < 0x10000 ? 2 : 3;
   text += static_cast<char>(kLead[more] | value >> 6 * more);
   for (std::uint32_t i = more; i-- > 0;) text += static_cast<char>(0x80 | (value >> 6 * i & 0x3f));

@@ -1,4 +1,4 @@
-// UTF-8: code points out of bytes and back, and streams that never cut a character.
+// UTF-8: decoding and encoding of code points, and streams that never cut a character.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,24 @@ namespace megalith {
 
 constexpr std::uint32_t kCodePoints = 0x110000;
 
-// One code point and the bytes it takes. A byte that begins no well-formed sequence (RFC 3629: no surrogates, no
-// overlong forms) is {kCodePoints + byte, 1}, so that any bytes can be taken apart and put together again.
+// Code point and its length in bytes. A byte that begins no well-formed sequence is {kCodePoints + byte, 1}.
+// RFC 3629 rejects surrogates and overlong forms. Any bytes can thus be decoded and encoded without loss.
 struct CodePoint {
   std::uint32_t value;
   std::uint32_t bytes;
 };
 
-// The one at text[at]; at < text.size().
+// Decodes the code point at text[at]; at < text.size().
 CodePoint decode_utf8(std::string_view text, std::size_t at);
 
-// Appends the bytes that decode_utf8 gives `value` for.
+// Appends the bytes that decode_utf8 maps to `value`.
 void append_utf8(std::string& text, std::uint32_t value);
 
-// Passes on text that comes in pieces, but keeps back the bytes of a character that is not complete yet.
+// Stream of text in pieces that holds back the bytes of an incomplete character.
 class Utf8Stream {
  public:
   std::string push(std::string_view piece);
-  std::string flush();  // what is kept back, complete or not
+  std::string flush();  // the held bytes, complete or not
 
  private:
   std::string kept_;

@@ -31,7 +31,7 @@ TEST(Program, NoThreadToBeHadIsALackOfMemory) {
   });
   EXPECT_EQ(code, 6);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "prepare: error: no thread to be had from the system; raise the limit of processes (ulimit -u, or pids.max "
+            "prepare: error: the system provides no more threads; raise the limit of processes (ulimit -u, or pids.max "
             "of the cgroup), or start fewer ranks on this machine\n");
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_program("prepare", []() -> ExitCode { throw std::runtime_error("a defect"); }), 9);
@@ -94,7 +94,7 @@ TEST(Program, OfOneProcessIsRefusedWhereALauncherStartedMore) {
   EXPECT_FALSE(worked);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "convert: error: PMI_SIZE=3: expected one process of convert, got 3 together; start convert without a "
-            "launcher; where it is alone all the same, by env -u PMI_SIZE convert ...\n");
+            "launcher; if it is the only process, run env -u PMI_SIZE convert ...\n");
 }
 
 TEST(StartWatch, EndsAProcessThatDoesNotStart) {
