@@ -1,4 +1,4 @@
-// What an op reads and writes: the input of the hazard checker, of the finite checker and of the plan backend.
+// Memory accesses of an op: input of the hazard checker, of the finite checker and of the plan backend.
 #pragma once
 
 #include <algorithm>
@@ -9,23 +9,23 @@
 
 namespace megalith {
 
-// What bounds the time of an op.
+// Resource that bounds the time of an op.
 enum class Work : std::uint8_t { kMemory, kMatrixProduct, kAttentionForward, kAttentionBackward };
 
 struct Cost {
   Work work = Work::kMemory;
   double flops = 0;
-  double bytes = 0;  // moved through memory: by kMemory all, otherwise what is fused to the work itself
+  double bytes = 0;  // bytes through memory: all for kMemory, else those of operations fused to the main work
 };
 
-// Which experts the rows (of dim 0) of a range belong to, or how many at most are in use.
+// Experts of the rows (dim 0) of a range, or the maximum number of rows in use.
 struct RowsOfExperts {
-  std::int64_t experts = 0;               // 0: to none
-  std::int64_t rows = 0;                  // 0: all are in use, and of nobody
-  const std::int32_t* offsets = nullptr;  // device, [experts + 1]: where each one's rows begin; null: each has as many
+  std::int64_t experts = 0;               // 0: no experts
+  std::int64_t rows = 0;                  // 0: all are in use, without experts
+  const std::int32_t* offsets = nullptr;  // device, [experts + 1]: first row of each expert; null: equal row counts
 };
 
-// A byte range of device memory. A strided view is described by the range that encloses it.
+// Byte range of device memory. For a strided view, the range encloses the view.
 struct AccessRange {
   const void* begin = nullptr;
   std::size_t bytes = 0;
@@ -36,8 +36,8 @@ struct AccessRange {
   RowsOfExperts experts = {};
 };
 
-// Filled by each op's access(op, Access&). `t` is anything with `data` and `extent_bytes()`, i.e. Tensor; an absent
-// tensor (null data) or an empty one is skipped.
+// Accesses of one op; each op's access(op, Access&) fills them. `t` needs `data` and `extent_bytes()`, as Tensor has.
+// Absent tensors (null data) and empty tensors are skipped.
 class Access {
  public:
   explicit Access(std::string_view name) : name_(name) {}
@@ -49,14 +49,14 @@ class Access {
     ranges_.push_back({.begin = begin, .bytes = bytes, .write = write});
     moved_bytes_ += bytes;
   }
-  // Memory of the op's own, which no cost counts.
+  // Adds scratch memory of the op, which no cost counts.
   void uses(const auto& workspace) {
     const std::size_t moved = moved_bytes_;
     add_tensor(workspace, true);
     moved_bytes_ = moved;
   }
-  void set_moved_bytes(std::size_t bytes) { moved_bytes_ = bytes; }  // where ranges enclose more
-  // Of the workspace at `begin` the op turns out to touch only the first `bytes`.
+  void set_moved_bytes(std::size_t bytes) { moved_bytes_ = bytes; }  // if the ranges enclose more bytes
+  // Reduces the workspace at `begin` to its first `bytes`, which the op uses.
   void shorten(const void* begin, std::size_t bytes) {
     for (AccessRange& range : ranges_) {
       if (range.begin == begin) range.bytes = std::min(range.bytes, bytes);
@@ -64,11 +64,11 @@ class Access {
     std::erase_if(ranges_, [](const AccessRange& range) { return range.bytes == 0; });
   }
   void set_cost(const Cost& cost) { cost_ = cost; }
-  // Of the ranges added since there were `first`.
+  // Sets the experts of all ranges from index `first` on.
   void set_experts(std::size_t first, const RowsOfExperts& experts) {
     for (std::size_t i = first; i < ranges_.size(); ++i) ranges_[i].experts = experts;
   }
-  // The op moves bytes and does nothing else, so that copy engines may do its work.
+  // Marks an op that only moves bytes, so that copy engines may run it.
   void set_copy() { is_copy_ = true; }
 
   std::string_view name() const { return name_; }  // a string with static lifetime
@@ -89,7 +89,7 @@ class Access {
     if (ranges_.size() > before) describe(t);
   }
 
-  // Completes the range just added; for a bounded tensor, of which only some rows are touched, it stays without type.
+  // Completes the range just added. A bounded tensor's range stays untyped, since the op touches only some rows.
   void describe(const auto& t) {
     if constexpr (requires { t.bound; }) {
       if (t.bound != nullptr) return;

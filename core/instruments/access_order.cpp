@@ -33,7 +33,7 @@ std::vector<std::size_t> AccessOrder::add(const std::vector<AccessRange>& ranges
 
 void AccessOrder::split(std::uintptr_t at) { split_at(bytes_, at); }
 
-// The first known bytes that reach into the range.
+// Returns the first known bytes that reach into the range.
 AccessOrder::Map::iterator AccessOrder::first_in(const AccessRange& range) {
   const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
   auto found = bytes_.upper_bound(begin);

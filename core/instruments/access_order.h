@@ -1,5 +1,5 @@
-// Which earlier ops of a list an op has to follow, by what they announce: one that wrote what it reads or writes, or
-// read what it writes. Ops that no path of these joins may run side by side, and each computes the same bits.
+// Order of the ops of a list by their accesses: an op follows each earlier op that wrote its inputs or outputs, or read
+// its outputs. Ops without a path between them may run concurrently; the bits stay equal.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace megalith {
 
 class AccessOrder {
  public:
-  // Takes the next op; its predecessors, latest first, without those that another one of them follows already. One
-  // that announces nothing follows all before it and precedes all behind it.
+  // Adds the next op. Returns its predecessors, latest first, without those that another predecessor follows.
+  // An op without ranges follows all earlier ops and precedes all later ones.
   std::vector<std::size_t> add(const std::vector<AccessRange>& ranges);
 
  private:
-  // What is known of the bytes [key, end): the last op that wrote them and those that read them since.
+  // State of the bytes [key, end): the op that wrote them last and the ops that read them since.
   struct Bytes {
     std::uintptr_t end = 0;
     std::size_t writer = kNone;
@@ -31,12 +31,12 @@ class AccessOrder {
   Map::iterator first_in(const AccessRange& range);
   void follow(const AccessRange& range, std::vector<std::size_t>& conflicts);
   void enter(const AccessRange& range, std::size_t op);
-  // Sorts, and takes out what others of the list follow.
+  // Sorts the list and removes ops that another op of the list follows.
   void reduce(std::vector<std::size_t>& conflicts);
 
   Map bytes_;
-  std::vector<std::vector<std::uint64_t>> ancestors_;  // of each op, a bit each
-  std::size_t barrier_ = kNone;                        // the latest op that announced nothing
+  std::vector<std::vector<std::uint64_t>> ancestors_;  // of each op, one bit per op
+  std::size_t barrier_ = kNone;                        // the latest op without ranges
 };
 
 }  // namespace megalith

@@ -39,13 +39,13 @@ void HazardChecker::access(const Stamp& stamp, const VectorClock& clock, const A
   std::uintptr_t at = begin;
   auto found = shadows_.lower_bound(begin);
   while (at < end) {
-    if (found == shadows_.end() || found->first > at) {  // bytes never touched before
+    if (found == shadows_.end() || found->first > at) {  // bytes without an earlier access
       const std::uintptr_t gap_end = found == shadows_.end() ? end : std::min(end, found->first);
       found = shadows_.emplace_hint(found, at, Shadow{.end = gap_end, .write = {}, .reads = {}});
     }
     touch(stamp, clock, range.write, found->first, found->second);
     at = found->second.end;
-    // After a write all its bytes have the same past: one shadow is enough.
+    // After a write all bytes of the range have one state, so one shadow suffices.
     found = range.write ? shadows_.erase(found) : std::next(found);
   }
   if (range.write) shadows_.emplace_hint(found, begin, Shadow{.end = end, .write = stamp, .reads = {}});
@@ -85,9 +85,9 @@ int HazardChecker::branch(int lane, int index, std::string_view name) {
 
 void HazardChecker::op(int lane, const Access& access) {
   VectorClock& clock = clock_of(lane);
-  merge(clock, clocks_[kHost]);  // the host enqueued it after all it knows
+  merge(clock, clocks_[kHost]);  // the host enqueued the op after all events known to it
   const Stamp stamp{.lane = lane, .time = ++clock[static_cast<std::size_t>(lane)], .op = access.name()};
-  // Reads first: an op that updates a buffer must not hide its own read.
+  // Reads come first: an op that updates a buffer must not hide the op's read.
   for (const AccessRange& range : access.ranges()) {
     if (!range.write) this->access(stamp, clock, range);
   }

@@ -1,7 +1,7 @@
-// Finds unordered conflicting accesses by vector clocks, independent of timing: for each byte range the last write and
-// the reads since are kept with the clock of their lane, and an access that is not ordered after a conflicting one is a
-// hazard. A lane is a stream, or a captured branch of a graph; lane 0 is the host, whose program order precedes what it
-// enqueues. Happens-before: Lamport 1978; vector clocks: Fidge 1988, Mattern 1989.
+// Checker of unordered conflicting accesses by vector clocks, independent of timing. Each byte range keeps its last
+// write and the reads since, with the clocks of their lanes. An access not ordered after a conflicting one is a hazard.
+// Each lane is a stream or a captured branch of a graph. Lane 0 is the host, whose program order precedes its enqueued
+// work. Happens-before: Lamport 1978; vector clocks: Fidge 1988, Mattern 1989.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 namespace megalith {
 
 struct Hazard {
-  std::string first_op, first_lane;  // the earlier enqueued of the two
+  std::string first_op, first_lane;  // the op that was enqueued first
   std::string second_op, second_lane;
   const void* begin = nullptr;  // the overlap
   std::size_t bytes = 0;
@@ -31,18 +31,18 @@ class HazardChecker {
  public:
   static constexpr int kHost = 0;
   int add_lane(std::string_view name);
-  // The lane of branch `index` > 0, captured from stream `name`, of the graphs replayed on the stream of `lane`. They
-  // share it, because replays on one stream follow each other; replays on two streams do not.
+  // Returns the lane of branch `index` > 0, captured from stream `name`, of graphs replayed on the stream of `lane`.
+  // Replays on one stream share the lane, since they are ordered; replays on two streams are not.
   int branch(int lane, int index, std::string_view name);
 
-  // An op enqueued on `lane`. `access.name()` must live as long as the checker.
+  // Records an op enqueued on `lane`. `access.name()` must live as long as the checker.
   void op(int lane, const Access& access);
   void record(int lane, std::uint64_t event);
-  void wait(int lane, std::uint64_t event);  // an event never recorded orders nothing
-  void join(int lane, int other);            // `lane` continues after all that `other` enqueued (synchronize, replay)
+  void wait(int lane, std::uint64_t event);  // an unrecorded event orders nothing
+  void join(int lane, int other);            // orders `lane` after all work on `other` (synchronize, replay)
   void host(const Access& access) { op(kHost, access); }
 
-  // Each pair of ops and lanes is kept once, the first 100 of them; `count` counts all.
+  // First 100 hazards, one per pair of ops and lanes; `count` counts all.
   const std::vector<Hazard>& hazards() const { return hazards_; }
   std::int64_t count() const { return count_; }
 
@@ -52,7 +52,7 @@ class HazardChecker {
     std::int64_t time = 0;
     std::string_view op;
   };
-  // What is known of the bytes [key, end): one write, and the latest read of each lane since.
+  // State of the bytes [key, end): one write, and the latest read of each lane since.
   struct Shadow {
     std::uintptr_t end = 0;
     Stamp write;

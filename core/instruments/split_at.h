@@ -1,4 +1,4 @@
-// Ranges of bytes by their first address, as what the hazard checker knows of memory is kept.
+// Byte ranges keyed by their first address, for the state of the hazard checker.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// Splits the range that contains `at`, so that one begins there; ranges have an `end`.
+// Splits the range that contains `at`, so that one part begins there. Range needs a member `end`.
 template <class Range>
 void split_at(std::map<std::uintptr_t, Range>& ranges, std::uintptr_t at) {
   auto found = ranges.upper_bound(at);

@@ -1,5 +1,5 @@
-// The recording of a plan: every op, record and wait of the real code path in the order the host enqueues them. It is
-// what the arena's layout, the memory forecast and the FLOP count are computed from.
+// Recording of a plan: every op, record and wait of the real code path in enqueue order. The arena's layout, the memory
+// forecast and the FLOP count are computed from it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Timeline {
     Access access{""};        // kOp
   };
 
-  // Lane 0 is the first stream made: the compute stream.
+  // Lane 0 is the first stream: the compute stream.
   int add_lane(std::string_view name) {
     lanes_.emplace_back(name);
     return static_cast<int>(lanes_.size()) - 1;

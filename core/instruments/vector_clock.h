@@ -1,4 +1,4 @@
-// Per lane, how many of its entries are known to be over: Fidge 1988, Mattern 1989.
+// Vector clock: number of entries per lane that are known to be complete (Fidge 1988, Mattern 1989).
 #pragma once
 
 #include <algorithm>
