@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// Bounds that keep every product of sizes below 2^63; far beyond any model.
+// Bounds that keep every product of sizes below 2^63, far beyond any model.
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxFfn = std::int64_t{1} << 22;
@@ -134,7 +134,7 @@ std::int64_t norm_parameters(const ModelConfig& config, std::int64_t width) {
   return config.normalization == Normalization::kLayerNorm ? 2 * width : width;
 }
 
-// Elements of the weight matrices of one layer, without biases.
+// Returns the elements of one layer's attention matrices, without biases.
 std::int64_t attention_weights(const ModelConfig& config) {
   const std::int64_t q_width = config.num_attention_heads * config.kv_channels;
   const std::int64_t kv_width = config.num_query_groups * config.kv_channels;
@@ -145,7 +145,7 @@ std::int64_t mlp_weights(const ModelConfig& config) {
   return (config.swiglu ? 3 : 2) * config.hidden_size * config.ffn_hidden_size;
 }
 
-// Of a layer of experts: those that a token meets.
+// Returns the elements of an expert layer that one token uses.
 std::int64_t active_expert_weights(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   return 3 * config.hidden_size * (moe.router_topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size) +

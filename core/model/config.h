@@ -1,5 +1,5 @@
-// The shape and numerics of a GPT, by the names Megatron's flags have (in snake_case). A ModelConfig is plain data: the
-// flags fill it, `resolve` derives what was left at 0, `validate` refuses what no model can be built from.
+// Shape and numerics of a GPT, under the names of Megatron's flags (in snake_case). A ModelConfig is plain data: flags
+// fill it, `resolve` derives fields that are 0, and `validate` rejects impossible models.
 // H hidden, F ffn, N heads, G key/value groups, D head dim, V vocabulary, L layers, S sequence length.
 #pragma once
 
@@ -14,11 +14,11 @@ namespace megalith {
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone };
 enum class Normalization { kLayerNorm, kRmsNorm };
 
-// Activation of the MLP where `swiglu` is off. kGeluTanh is Hendrycks & Gimpel's tanh form (arXiv:1606.08415), which
-// GPT-2 and Megatron's fused bias-GeLU use; kGelu is the exact x * Phi(x).
+// Activation of the MLP without `swiglu`. kGeluTanh is the tanh form of Hendrycks & Gimpel (arXiv:1606.08415), as in
+// GPT-2 and Megatron's fused bias-GeLU. kGelu is the exact x * Phi(x).
 enum class ActivationFunction { kGeluTanh, kGelu };
 
-// What transformers calls a model where the same arithmetic has several names there. kAuto: Llama.
+// Model type of transformers, where the same arithmetic has several names. kAuto: Llama.
 enum class HfModelType { kAuto, kMistral };
 
 struct ModelConfig {
@@ -26,26 +26,26 @@ struct ModelConfig {
   std::int64_t hidden_size = 0;
   std::int64_t ffn_hidden_size = 0;  // 0: 4 H, or with swiglu floor(8 H / 3 / 64) * 64
   std::int64_t num_attention_heads = 0;
-  bool group_query_attention = false;        // Megatron's switch: with it and num_query_groups 0 there is one group
+  bool group_query_attention = false;        // Megatron's switch: one group if num_query_groups is 0
   std::int64_t num_query_groups = 0;         // key/value heads; 0: num_attention_heads (1 with the switch)
   std::int64_t kv_channels = 0;              // head dim D; 0: hidden_size / num_attention_heads
   std::int64_t seq_length = 0;               // tokens
   std::int64_t max_position_embeddings = 0;  // rows of the learned position table; 0: seq_length
 
-  std::int64_t vocab_size = 0;  // 0: not known yet, the tokenizer gives it
+  std::int64_t vocab_size = 0;  // 0: not yet known; the tokenizer supplies it
   std::int64_t make_vocab_size_divisible_by = 128;
   std::int64_t padded_vocab_size =
       0;  // always derived: vocab_size rounded up; rows of the embedding, columns of logits
 
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   double rotary_base = 10000.0;
-  double rotary_percent = 1.0;  // share of the head dim that is rotated
+  double rotary_percent = 1.0;  // fraction of the head dim that is rotated
   bool use_rope_scaling = false;
   RopeScaling rope_scaling{.factor = 8.0};  // with use_rope_scaling; flags --rope-scaling-*
 
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
-  bool qk_layernorm = false;  // normalise q and k per head, over D, before RoPE
+  bool qk_layernorm = false;  // normalizes q and k per head, over D, before RoPE
 
   bool swiglu = false;  // Shazeer 2020, arXiv:2002.05202; fc1 then has 2 F outputs, [gate; up]
   ActivationFunction activation_func = ActivationFunction::kGeluTanh;
@@ -53,8 +53,8 @@ struct ModelConfig {
   MoeConfig moe;
 
   bool add_bias_linear = true;      // --disable-bias-linear clears it: no bias in any linear
-  bool add_qkv_bias = false;        // biases of q, k and v even where add_bias_linear is off
-  bool add_attn_proj_bias = false;  // likewise of attention's output projection
+  bool add_qkv_bias = false;        // biases of q, k and v even without add_bias_linear
+  bool add_attn_proj_bias = false;  // bias of attention's output projection even without add_bias_linear
   bool untie_embeddings_and_output_weights = false;
 
   double hidden_dropout = 0.0;
@@ -67,43 +67,41 @@ struct ModelConfig {
 
   // Standard deviation of the initial attention projection and fc2: std / sqrt(2 L), as Megatron's scaled init.
   double output_layer_init_std() const;
-  // Number of leading elements of each head that RoPE rotates (even); 0 where the position embedding is another.
+  // Number of leading elements of each head that RoPE rotates (even); 0 for other position embeddings.
   std::int64_t rotary_dim() const;
-  // What RoPE's frequencies are scaled by; without use_rope_scaling nothing.
+  // Scaling of RoPE's frequencies; none without use_rope_scaling.
   RopeScaling rotary_scaling() const { return use_rope_scaling ? rope_scaling : RopeScaling{}; }
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool has_attn_proj_bias() const { return add_bias_linear || add_attn_proj_bias; }
 };
 
-// Fills the fields that are 0 by the rules above. Call it again after vocab_size became known.
+// Derives the fields that are 0. Must be called again once vocab_size is known.
 void resolve(ModelConfig& config);
 
-// Throws Error (exit code 2) that names the flags and the valid values. `config` has been resolved; a vocab_size of 0
-// passes.
+// Throws Error (exit code 2) with the flags and the valid values. `config` is resolved; a vocab_size of 0 is valid.
 void validate(const ModelConfig& config);
 
-// Elements, by owner. `padding` is the part of `total` that exists only because the vocabulary is padded.
+// Number of elements by owner. `padding` is the part of `total` that padding of the vocabulary adds.
 struct ParameterCount {
   std::int64_t embedding = 0;  // word and learned position table
   std::int64_t attention = 0;  // q, k, v, projection, QK norms
   std::int64_t mlp = 0;
   std::int64_t router = 0;
-  std::int64_t experts = 0;         // all of them, shared ones too
-  std::int64_t active_experts = 0;  // those that a token passes
-  std::int64_t routed_experts = 0;  // all but shared ones
+  std::int64_t experts = 0;         // all experts, with shared ones
+  std::int64_t active_experts = 0;  // those that process one token
+  std::int64_t routed_experts = 0;  // all but the shared ones
   std::int64_t norm = 0;            // two per layer and the final one
-  std::int64_t output = 0;          // 0 where tied to the word embedding
-  std::int64_t own = 0;             // of layers of a user's own, which the config does not know
+  std::int64_t output = 0;          // 0 if tied to the word embedding
+  std::int64_t own = 0;             // of user-supplied layers, which the config does not describe
   std::int64_t padding = 0;
   std::int64_t total = 0;
   std::int64_t active() const { return total - experts + active_experts; }
 };
 ParameterCount count_parameters(const ModelConfig& config);
 
-// Floating-point operations per token of one training step, forward and backward, without recompute: 6 per parameter
-// that a token meets in a matrix product (the output layer counts, looking up an embedding and experts that were not
-// chosen do not) and 6 L S N D for causal
-// attention, which computes half of the S x S scores.
+// Floating-point operations per token of one training step, forward and backward, without recompute.
+// The sum has 6 per parameter that a token meets in a matrix product. The output layer counts; embedding lookups and
+// unchosen experts do not. Causal attention adds 6 L S N D, since it computes half of the S x S scores.
 double flops_per_token(const ModelConfig& config);
 
 }  // namespace megalith

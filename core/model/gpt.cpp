@@ -43,7 +43,7 @@ class GptBuilder {
   int current_unit() { return static_cast<int>(store().units().size()) - 1; }
 
   void add(NamedSegment segment) { model_.segments.push_back(std::move(segment)); }
-  // One that uses the units from `first_unit` to the current one.
+  // Adds a segment that uses the units from `first_unit` to the current one.
   void add(std::string name, std::unique_ptr<Segment> segment, int first_unit,
            SegmentModule module = SegmentModule::kOther, std::int64_t layer = -1) {
     add({.name = std::move(name),
@@ -68,7 +68,7 @@ class GptBuilder {
     add("embedding", std::move(embedding), current_unit(), SegmentModule::kEmbedding);
   }
 
-  // This rank's part of the word table or of the output layer's.
+  // Returns this rank's part of the word table or of the output layer's table.
   WordTable table() const {
     const std::int64_t divisor = config_.make_vocab_size_divisible_by, multiple = divisor * split_.ranks;
     const std::int64_t rows = (config_.vocab_size + multiple - 1) / multiple * divisor;
@@ -104,7 +104,7 @@ class GptBuilder {
     return std::make_unique<Linear>(store(), spec, *rows_);
   }
 
-  // With sequence parallelism a rank's norms see a part of the rows; norms of q and k always see a part of the heads.
+  // Gradients are partial under sequence parallelism (part of the rows) and for q and k norms (part of the heads).
   Norm norm(std::string name, std::int64_t size, SlotKind kind, bool partial_gradient) {
     return Norm(store(),
                 {.name = std::move(name),
@@ -144,7 +144,7 @@ class GptBuilder {
       parts.k_norm = norm(self + "k_layernorm", d, SlotKind::kCoreAttn, partial);
     }
     const CoreAttention::Spec core{.heads = config_.num_attention_heads / split_.ranks,
-                                   // Ranks beyond the groups share them.
+                                   // If there are more ranks than groups, several ranks use one group.
                                    .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split_.ranks),
                                    .head_dim = d};
     parts.core = factories_.core_attention ? factories_.core_attention(core) : std::make_unique<CausalAttention>(core);
@@ -214,7 +214,7 @@ class GptBuilder {
     return std::ranges::any_of(ranges, [layer](const RecomputeLayers::Range& range) { return range.contains(layer); });
   }
 
-  // The segments of a layer in their order, without the layer's name. One of your own goes behind one of them.
+  // Returns the segments of a layer in order, without the layer's name. A user-supplied one follows another segment.
   std::vector<NamedSegment> layer_segments(std::int64_t layer) {
     store().begin_unit(fmt::format("layer {}", layer));
     const int unit = current_unit();
@@ -240,7 +240,7 @@ class GptBuilder {
     require(
         dynamic_cast<const Layer*>(list.front().segment.get()) == nullptr,
         "a Layer comes first in a transformer layer: where a pipeline stage begins with it, it would see the sum of "
-        "hidden and residual; put it behind another segment");
+        "hidden and residual; put it after another segment");
     for (NamedSegment& one : list) {
       one.layer = layer;
       one.layer_unit = unit;

@@ -1,4 +1,4 @@
-// A decoder-only transformer as a list of segments: embedding, per layer attention and MLP, head. Between segments flow
+// Decoder-only transformer as a list of segments: embedding, attention and MLP per layer, head. Segments exchange
 // (hidden, residual); the residual add is fused into the next norm.
 #pragma once
 
@@ -22,49 +22,49 @@ struct ModelConfig;
 struct NamedSegment {
   std::string name;  // "layer 3 attention"
   std::unique_ptr<Segment> segment;
-  int first_unit = 0;  // units of the ParameterStore that it uses: [first_unit, last_unit]
+  int first_unit = 0;  // units of the ParameterStore in use: [first_unit, last_unit]
   int last_unit = 0;
-  int layer_unit = 0;  // the first one of its layer
+  int layer_unit = 0;  // the first unit of its layer
   SegmentModule module = SegmentModule::kOther;
-  std::int64_t layer = -1;  // its first one, counted through the whole model; -1: none
+  std::int64_t layer = -1;  // the first layer, counted over the full model; -1: none
 };
 
 using CoreAttentionFactory = std::function<std::unique_ptr<CoreAttention>(const CoreAttention::Spec&)>;
 
-// Where a layer of a user's own stands: behind the MLP of a layer, or behind its experts.
+// Place of a user-supplied layer: after the MLP of a layer, or after its experts.
 struct OwnSite {
   ParameterStore& store;  // in the layer's unit
   RowExchange& rows;      // outlives the model
   const ModelConfig& config;
-  std::int64_t layer = 0;  // counted through the whole model
+  std::int64_t layer = 0;  // counted over the full model
   std::string prefix;      // of logical names: "decoder.layers.3."
 
   TensorSplit split() const { return rows.split(); }
 };
-// Null: none there.
+// Maker of the user-supplied layer at a place; null: no layer there.
 using OwnSegmentFactory = std::function<std::unique_ptr<Segment>(const OwnSite&)>;
 
-// Where experts stand in place of an MLP.
+// Place of experts instead of an MLP.
 struct MoeSite {
   ParameterStore& store;  // in the layer's unit
   RowExchange& rows;
   const ModelConfig& config;
   std::int64_t layer = 0;
   std::string prefix;  // of logical names: "decoder.layers.3.mlp."
-  Norm norm;           // in front of it
+  Norm norm;           // the norm ahead of the experts
   DropoutSpec dropout;
-  bool recompute_shared = false;  // the shared expert
+  bool recompute_shared = false;  // recomputes the shared expert
 };
-// Segments of a layer, from (hidden, residual) to (hidden, residual); in between flows what they want. Units are those
-// that they begin themselves, or the layer's where both are 0.
+// Maker of a layer's segments, from (hidden, residual) to (hidden, residual); their intermediate tensors are free.
+// A segment's units are those that it begins, or the layer's unit if both indices are 0.
 using MoeFactory = std::function<std::vector<NamedSegment>(const MoeSite&)>;
 
-// Where tensor and context parallelism come in; what is left out is as on one rank.
+// Factories of parts that tensor and context parallelism replace. A missing factory means one rank.
 struct GptFactories {
   RowExchange* rows = nullptr;               // of tensor parallelism; outlives the model
-  CoreAttentionFactory core_attention = {};  // its spec has this rank's heads
+  CoreAttentionFactory core_attention = {};  // the spec has this rank's heads
   OwnSegmentFactory own = {};
-  MoeFactory moe = {};  // needed where the model has experts
+  MoeFactory moe = {};  // required if the model has experts
 };
 
 struct GptModel {
@@ -73,14 +73,14 @@ struct GptModel {
   std::unique_ptr<RowExchange> one_rank = std::make_unique<RowExchange>();  // used without GptFactories::rows
   std::vector<NamedSegment> segments;
   std::vector<int> part_segments;  // segments of each part
-  // The word table; where the output layer is tied to that of another stage its copy, which is initialised alike and
-  // whose gradients the caller adds to the table's. Null where no part needs it.
+  // Word table, or its copy if the output layer is tied to another stage's table. The copy has the same initial values.
+  // The caller adds the copy's gradients to the table's. Null if no part needs the table.
   Parameter* words = nullptr;
 };
 
-// `config` is resolved and valid; `loss_chunk_size` is the head's (core/layers/lm_head.h); `parts` are those of a
-// pipeline stage, in the model's order, empty for the whole model. Parameters are declared; the caller allocates and
-// initialises them.
+// Builds a model or a pipeline stage. `config` is resolved and valid; `loss_chunk_size` is the head's (lm_head.h).
+// `parts` are those of a pipeline stage in the model's order; empty: the full model.
+// Parameters are declared; the caller allocates and initializes them.
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute = {}, const GptFactories& factories = {},
                    std::int64_t loss_chunk_size = 0, const std::vector<GptPart>& parts = {});
 

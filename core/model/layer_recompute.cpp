@@ -6,7 +6,7 @@ namespace megalith {
 
 namespace {
 
-// Layers whose selected modules are recomputed.
+// Returns the layers with recomputed selected modules.
 std::vector<RecomputeLayers::Range> selective_layers(const RecomputeOptions& options,
                                                      const std::vector<GptPart>& parts) {
   std::vector<RecomputeLayers::Range> ranges;
@@ -52,7 +52,7 @@ StashPolicies recompute_policies(const RecomputeOptions& options, const std::vec
         policies.set(layer, kind, StashPolicy::kRecompute);
     }
   };
-  // Which the gradient of the activation makes on its way.
+  // The activation's gradient kernel recomputes this input of the experts' fc2.
   for (const GptPart& part : parts) recompute({{part.first_layer, part.num_layers}}, SlotKind::kExpertFc2);
   const std::vector<RecomputeLayers::Range> layers = selective_layers(options, parts);
   for (const std::string& module : options.recompute_modules) {

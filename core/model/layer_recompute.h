@@ -1,4 +1,4 @@
-// What --recompute-granularity and the flags with it ask of each layer. Layers are counted within each part, as
+// Recompute of each layer by --recompute-granularity and its related flags. Layers are counted within each part, as
 // Megatron counts them within a stage.
 #pragma once
 
@@ -17,7 +17,7 @@ enum class RecomputeMethod { kUniform, kBlock };
 struct RecomputeOptions {
   RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
   RecomputeMethod recompute_method = RecomputeMethod::kUniform;  // with kFull
-  // uniform: layers per chunk; block and selective: layers of each part that are recomputed; 0: 1, with selective all
+  // uniform: layers per chunk; block and selective: recomputed layers of each part; 0: 1, or all if selective
   std::int64_t recompute_num_layers = 0;
   std::vector<std::string> recompute_modules;  // with kSelective: core_attn, layernorm, mlp, mlp_act
 };
@@ -25,7 +25,7 @@ struct RecomputeOptions {
 RecomputeLayers recompute_layers(const RecomputeOptions& options, const std::vector<GptPart>& parts);
 
 StashPolicies recompute_policies(const RecomputeOptions& options, const std::vector<GptPart>& parts);
-// --recompute-modules names the module, and the layer is one of those in which it acts.
+// Returns whether --recompute-modules has `module` and recomputes it in `layer`.
 bool recomputes_module(const RecomputeOptions& options, const std::vector<GptPart>& parts, std::int64_t layer,
                        const char* module);
 

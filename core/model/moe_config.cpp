@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// As the router's ops have them (moe/ops/router.h, route_rows.h).
+// Limits of the router's ops (moe/ops/router.h, route_rows.h).
 constexpr std::int64_t kMostExperts = 1024, kMostChoices = 16, kMostGroups = 32;
 constexpr std::int64_t kMostFfn = std::int64_t{1} << 22, kMostRows = std::int64_t{1} << 26;
 constexpr std::size_t kMostLayers = 10'000;
@@ -29,7 +29,7 @@ std::optional<std::size_t> number_at(std::string_view text, std::size_t& at) {
   return value;
 }
 
-// sum = term {+ term}, term = list [* N], list = [0,1,...] or (sum): "[0]*3+([1]*2+[0])*4".
+// Grammar: sum = term {+ term}, term = list [* N], list = [0,1,...] or (sum), as in "[0]*3+([1]*2+[0])*4".
 class LayerPattern {
  public:
   explicit LayerPattern(std::string_view text) {
