@@ -43,7 +43,7 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
   std::sort(experts.begin(), experts.end());
   dense_names_ = std::ssize(names);
   for (int part = 0; part < spec_.expert_parts; ++part) {
-    for (const std::string& name : experts) names.push_back(part == spec_.expert_part ? name : "");  // another rank's
+    for (const std::string& name : experts) names.push_back(part == spec_.expert_part ? name : "");  // "": not here
   }
   std::int64_t count = 0;
   for (const std::string& name : names) {
@@ -73,7 +73,7 @@ void AdamWOptimizer::cut_pieces(MemoryPool& pool) {
   }
 }
 
-// Neighbouring parameters that share a decay rule make one range, the padding between them included.
+// Adds one range per run of neighboring parameters with one decay rule, with the padding between them.
 void AdamWOptimizer::add_ranges(const ParameterUnit& unit, const UnitState& state) {
   for (std::size_t i = 0; i < unit.parameters.size();) {
     const Parameter& first = *unit.parameters[i];

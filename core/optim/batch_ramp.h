@@ -1,4 +1,4 @@
-// The batch of each step, as a function of consumed samples.
+// Batch size of each step as a function of consumed samples.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@ namespace megalith {
 struct BatchSizes {
   std::int64_t micro_batch_size = 1;   // sequences per rank and forward pass
   std::int64_t global_batch_size = 0;  // sequences per step; 0: micro_batch_size x data-parallel size
-  // START, INCREMENT and SAMPLES of the batches before global_batch_size; empty: none
+  // START, INCREMENT and SAMPLES of the ramp to global_batch_size; empty: no ramp
   std::vector<std::int64_t> rampup_batch_size;
 };
 
-// The batch of the step after `consumed_samples` samples: --global-batch-size, and before it the stages of
-// --rampup-batch-size, by the arithmetic of Megatron-LM's RampupBatchsizeNumMicroBatchesCalculator. `sizes` are
+// Returns the batch size of the step after `consumed_samples`: --global-batch-size, or earlier a stage of
+// --rampup-batch-size. The arithmetic is that of Megatron-LM's RampupBatchsizeNumMicroBatchesCalculator. `sizes` are
 // complete.
 std::int64_t batch_after(const BatchSizes& sizes, std::int64_t consumed_samples);
-// Steps from `consumed` samples on, each with this batch, of which the last one ends where the batch is another.
+// Returns the number of steps with this batch size from `consumed` samples on; the last ends where the size changes.
 std::int64_t steps_of_stage(const BatchSizes& sizes, std::int64_t consumed, std::int64_t batch);
 
-// Whether --rampup-batch-size leads to --global-batch-size, if there is a ramp; else check_ramp() fails with exit code
-// 2 and names the flags.
+// Returns whether the ramp, if any, reaches --global-batch-size in full increments.
+// If not, check_ramp() fails with exit code 2 and reports the flags.
 bool is_ramp_sound(const BatchSizes& sizes);
 void check_ramp(const BatchSizes& sizes);
-// Likewise where a stage's batch is no multiple of `multiple`, the sequences of all replicas' microbatches.
+// Fails with exit code 2 if a stage's batch is no multiple of `multiple`: micro_batch_size x data-parallel size.
 void check_ramp_divides(const BatchSizes& sizes, std::int64_t multiple);
 
 }  // namespace megalith

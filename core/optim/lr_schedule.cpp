@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// The lengths of a schedule's phases, in its unit.
+// Lengths of a schedule's phases in steps or samples.
 struct Phases {
   double warmup, decay, wsd;
 };
@@ -29,7 +29,7 @@ Phases phases_of(const LrSchedule& schedule) {
 
 double half_cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
-// Share of lr - min_lr that is left at `done`, which is between warm-up and end of the decay.
+// Returns the fraction of lr - min_lr at `done`, which is between the warm-up and the end of the decay.
 double wsd_coefficient(const LrSchedule& schedule, const Phases& phases, double done) {
   const double start = phases.decay - phases.wsd;
   if (done <= start) return 1.0;
@@ -43,7 +43,7 @@ double wsd_coefficient(const LrSchedule& schedule, const Phases& phases, double 
   return 0.0;
 }
 
-// What validate() says of the three lengths, under the names of the flags that gave them.
+// Checks the three lengths and reports them under the names of their flags.
 void validate_phases(const LrSchedule& schedule) {
   const bool by_samples = schedule.by_samples();
   const char* const unit = by_samples ? "samples" : "iters";
