@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "core/device/copy.h"
 #include "core/ops/elementwise/copy_rows.h"
@@ -78,14 +79,18 @@ CallOfEntry calls_of(const StepRecording& recording) {
 
 class Player {
  public:
-  Player(const StepRecording& recording, const CostModel& costs)
+  // With `meetings` other stages delay this one, and spans() has the times of its actions.
+  Player(const StepRecording& recording, const CostModel& costs, Meetings* meetings = nullptr, int stage = 0)
       : recording_(recording),
         costs_(costs),
         calls_(calls_of(recording)),
         graph_of_(graph_of_each(recording.actions, recording.runs)),
         lanes_(recording.timeline.lanes().size()),
         carries_rows_(lanes_.size()),
-        caught_up_(lanes_.size()) {
+        caught_up_(lanes_.size()),
+        meetings_(meetings),
+        stage_(stage),
+        spans_(lanes_.size()) {
     times_.action_seconds.resize(recording.actions.size());
     for (const Action& action : recording.actions) {
       if (is_of_microbatch(action.kind))
@@ -98,9 +103,13 @@ class Player {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const double before = lanes_[0];
       const std::optional<std::size_t> action = action_at(recording_, i);
+      spans_.open(recording_.entries, i, before);
+      const double begin = lanes_[static_cast<std::size_t>(entries[i].lane)];
       play(entries[i], i, action);
       if (action) count(*action, lanes_[0] - before, entries[i]);
+      if (action && meetings_ != nullptr) log_span(*action, i, begin);
     }
+    spans_.open(recording_.entries, entries.size(), lanes_[0]);
     const double microbatches = static_cast<double>(recording_.microbatches);
     for (StepTimes::Chunk& chunk : times_.chunks) {
       chunk.forward /= microbatches;
@@ -120,8 +129,38 @@ class Player {
     times_.before_norm += (1 - costs_.rates().overlap) * hidden;
     return times_;
   }
+  std::vector<ActionSpan> spans() const { return spans_.spans(); }
 
  private:
+  double transfer_seconds(const PlannedCall& call) const {
+    return costs_.transfer_seconds(call.bytes, call.ranks->front(), call.ranks->back());
+  }
+
+  // When a message of this call has arrived, or another call of several stages begins; `ready`: this stage is.
+  double meet(const PlannedCall& call, double ready) {
+    if (meetings_ == nullptr || !meetings_->has(call)) return ready;
+    const std::size_t number = calls_made_[call.group]++;
+    if (call.kind == "receive") return std::max(ready, meetings_->latest(call.group, number));
+    if (call.kind == "send") ready += transfer_seconds(call);
+    meetings_->set(call.group, stage_, number, ready);
+    return call.kind == "send" ? ready : meetings_->latest(call.group, number);
+  }
+
+  void log_span(std::size_t action, std::size_t index, double begin) {
+    const auto found = calls_.find(index);
+    const PlannedCall* const call = found == calls_.end() ? nullptr : found->second;
+    const Timeline::Entry& entry = recording_.timeline.entries()[index];
+    const auto lane = static_cast<std::size_t>(entry.lane);
+    if (lane != 0 && entry.kind != Timeline::Kind::kOp) return;  // only the compute stream's waits are shown
+    const double end = lanes_[lane];
+    if (call != nullptr && call->kind == "receive") begin = std::max(begin, end - transfer_seconds(*call));
+    const bool meets = lane == 0 && call != nullptr && meetings_->has(*call);
+    const double waited = entry.kind == Timeline::Kind::kWait ? end - begin
+                          : meets                             ? end - begin - costs_.seconds(*call)
+                                                              : 0;
+    spans_.add({.action = action, .lane = lane, .start = begin, .end = end, .waited = waited, .call = call});
+  }
+
   void play(const Timeline::Entry& entry, std::size_t index, std::optional<std::size_t> action) {
     double& clock = lanes_[static_cast<std::size_t>(entry.lane)];
     switch (entry.kind) {
@@ -155,11 +194,12 @@ class Player {
       clock += costs_.seconds(entry.access, action && graph_of_[*action] >= 0);
     } else if (is_message(*call->second)) {
       if (call->second->kind == "send") times_.message_bytes = std::max(times_.message_bytes, call->second->bytes);
+      clock = meet(*call->second, clock);
     } else if (is_of_replicas(*call->second) && entry.lane != 0) {
       play_replicas(*call->second, static_cast<std::size_t>(entry.lane), action);
     } else {
       const double seconds = costs_.seconds(*call->second);
-      clock += seconds;
+      clock = meet(*call->second, clock) + seconds;
       if (!is_of_rows(*call->second)) return;
       carries_rows_[static_cast<std::size_t>(entry.lane)] = true;
       if (!action) return;
@@ -174,6 +214,7 @@ class Player {
     lanes_[lane] -= gained;
     caught_up_[lane] += gained;
     collective_seconds_ -= gained;
+    spans_.shorten(lane, lanes_[lane]);
     return gained;
   }
 
@@ -262,12 +303,33 @@ class Player {
   double rows_seconds_ = 0;                                                 // exchanges of experts' rows
   double collective_seconds_ = 0;  // these, and collectives of gradients and weights without copies
   double waited_ = 0;              // part of collective_seconds_ for which the compute stream waited
+  Meetings* meetings_;
+  int stage_;
+  std::map<std::string, std::size_t> calls_made_;  // calls that several stages share, by group
+  SpanLog spans_;
   StepTimes times_;
 };
 
 }  // namespace
 
 StepTimes times_of(const StepRecording& recording, const CostModel& costs) { return Player(recording, costs).run(); }
+
+// Each round delays a stage by what the others did in the round before, until none is delayed further.
+std::vector<std::vector<ActionSpan>> spans_of_stages(const std::vector<StepRecording>& stages, const CostModel& costs,
+                                                     int ranks_of_stage) {
+  std::size_t most_rounds = 2;
+  for (const StepRecording& stage : stages) most_rounds += stage.calls.size();
+  Meetings meetings(ranks_of_stage);
+  std::vector<std::vector<ActionSpan>> spans(stages.size());
+  for (std::size_t round = 0; round == 0 || (round < most_rounds && meetings.take_changed()); ++round) {
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      Player player(stages[stage], costs, &meetings, static_cast<int>(stage));
+      player.run();
+      spans[stage] = player.spans();
+    }
+  }
+  return spans;
+}
 
 StepWork work_of(const StepRecording& recording, std::int64_t microbatches, const CostModel* costs) {
   const CallOfEntry calls = calls_of(recording);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cost/action_spans.h"
 #include "apps/run/step_plan.h"
 #include "parallel/cost/cost_model.h"
 
@@ -57,5 +58,10 @@ struct StepTimes {
   std::size_t message_bytes = 0;        // per message to another stage; 0: no messages
 };
 StepTimes times_of(const StepRecording& recording, const CostModel& costs);
+
+// The spans of each stage, given one recording per stage: stages wait for each other's messages and in collectives of
+// several stages. Each action has at least one span, which may be empty.
+std::vector<std::vector<ActionSpan>> spans_of_stages(const std::vector<StepRecording>& stages, const CostModel& costs,
+                                                     int ranks_of_stage);
 
 }  // namespace megalith
