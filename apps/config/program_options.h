@@ -29,6 +29,7 @@ struct ForecastOptions {
   double device_memory_gib = 0;  // 0: value of the rates
   std::string html;              // file to write; empty: none
   std::string json;              // file to write; empty: none
+  std::string timeline;          // file to write; empty: none
 };
 
 struct ConvertOptions {

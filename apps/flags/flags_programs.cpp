@@ -27,7 +27,9 @@ void add_logging(FlagTable& t, LoggingOptions& o) {
               {.needs = {{"tensorboard-dir"}}, .example = "5"});
   logging.add("print-actions", "", toggle(&o.print_actions),
               "print each pipeline stage's list of actions in a training step, and exit",
-              {.apps = kTrainApp | kPlanApp, .excludes = {{.flag = "json", .remedy = "remove one of them"}}});
+              {.apps = kTrainApp | kPlanApp,
+               .excludes = {{.flag = "json", .remedy = "remove one of them"},
+                            {.flag = "timeline", .remedy = "remove one of them"}}});
   logging.add("trace", "FILE", text(&o.trace),
               "file for a trace of the ops of the steps below, by rank and stream, for Perfetto or chrome://tracing",
               {.shown = "none", .example = "trace.json"});
@@ -70,9 +72,11 @@ void add_other_programs(FlagTable& t, Options& o) {
   convert.add("ignore-config-keys", "KEY...", list(&o.convert.ignore_config_keys),
               "with --from hf: unknown keys of config.json to ignore; they must change neither weights nor arithmetic",
               {.shown = "none", .needs = {{"to", "native"}}});
-  report.add("inputs", "METRICS.jsonl...", list(&o.report.inputs), "files that train --metrics-jsonl wrote",
+  report.add("inputs", "METRICS.jsonl...", list(&o.report.inputs),
+             "files that train --metrics-jsonl wrote; for a timeline one file that train --trace wrote",
              {.shown = "required", .positional = true});
-  report.add("output", "FILE", text(&o.report.output), "HTML file to write", {.shown = "report.html"});
+  report.add("output", "FILE", text(&o.report.output),
+             "HTML file to write; FILE.svg: the timeline of a trace's last step", {.shown = "report.html"});
   forecast.add("rates", "FILE", text(&o.forecast.rates),
                "file of the machine's measured kernel and link rates, as tests/bench/rates.sh writes it; adds times to "
                "the forecast. train accepts it with --fine-grained-activation-offloading",
@@ -86,7 +90,8 @@ void add_other_programs(FlagTable& t, Options& o) {
                "forecasting one",
                {.needs = {{"rates"}, {"global-batch-size"}},
                 .excludes = {{.flag = "html", .remedy = "run plan --html with the flags of a suggestion"},
-                             {.flag = "json", .remedy = "run plan --json with the flags of a suggestion"}}});
+                             {.flag = "json", .remedy = "run plan --json with the flags of a suggestion"},
+                             {.flag = "timeline", .remedy = "run plan --timeline with the flags of a suggestion"}}});
   forecast.add("device-memory-gib", "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}),
                "with --suggest: memory of a device; 0: the value in --rates", {.needs = {{"suggest"}}});
   forecast.add("html", "FILE", text(&o.forecast.html), "HTML page to write, with a chart of the schedule",
@@ -95,6 +100,9 @@ void add_other_programs(FlagTable& t, Options& o) {
       "json", "FILE", text(&o.forecast.json),
       "JSON document to write: memory in bytes by stage and owner, graphs, work, and with --rates the step's times",
       {.shown = "none"});
+  forecast.add("timeline", "FILE", text(&o.forecast.timeline),
+               "SVG picture to write: the actions of a training step over time, by stage and stream",
+               {.shown = "none", .needs = {{"rates"}}, .example = "step.svg"});
 }
 
 void add_prepare(FlagTable& t, Options& o) {

@@ -65,14 +65,20 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
-// Options for several hosts, whose GPUs do not read each other's memory.
+}  // namespace
+
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
   const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
   options.machine.gpus_apart |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;
   return options;
 }
 
-}  // namespace
+CostModel cost_model(const Options& options, const Rates& rates, int world) {
+  return CostModel(rates,
+                   {.width = static_cast<double>(options.model.kv_channels),
+                    .length = static_cast<double>(options.model.seq_length)},
+                   world);
+}
 
 SimulationSpec durations_of(const PipelineLayout& pipeline, const std::vector<const StepTimes*>& stages,
                             const CostModel& costs, std::int64_t ranks_of_stage) {
@@ -107,12 +113,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   const std::vector<int> looked = looked_at(pipeline, spec.one_of_alike);
   const std::int64_t ranks_of_stage = mesh.world() / mesh.pp;
   std::optional<CostModel> costs;
-  if (spec.rates != nullptr) {
-    costs.emplace(*spec.rates,
-                  CostModel::Heads{.width = static_cast<double>(options.model.kv_channels),
-                                   .length = static_cast<double>(options.model.seq_length)},
-                  world);
-  }
+  if (spec.rates != nullptr) costs.emplace(cost_model(options, *spec.rates, world));
   std::vector<StageForecast> stages;
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage)
     if (looked[static_cast<std::size_t>(stage)] == stage) stages.push_back({.stage = stage});

@@ -60,6 +60,10 @@ struct ForecastSpec {
 // Forecast of `options`, which are complete (complete_options).
 Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec);
 
+// Options for several hosts, whose GPUs do not read each other's memory.
+Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates);
+CostModel cost_model(const Options& options, const Rates& rates, int world);  // `rates` outlives it
+
 // Durations of the schedule by part of the model, from each stage's times.
 SimulationSpec durations_of(const PipelineLayout& pipeline, const std::vector<const StepTimes*>& stages,
                             const CostModel& costs, std::int64_t ranks_of_stage);

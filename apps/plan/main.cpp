@@ -18,6 +18,7 @@
 #include "apps/plan/plan_json.h"
 #include "apps/plan/plan_page.h"
 #include "apps/plan/plan_tables.h"
+#include "apps/plan/plan_timeline.h"
 #include "apps/run/own_model.h"
 #include "apps/summary/planned_graphs.h"
 #include "apps/summary/printed_actions.h"
@@ -98,6 +99,8 @@ ExitCode forecast(int argc, char** argv) {
   };
   if (!options.forecast.json.empty()) write(options.forecast.json, plan_json(options, forecast), "--json");
   if (!options.forecast.html.empty()) write(options.forecast.html, plan_page(options, forecast, *rates), "--html");
+  if (!options.forecast.timeline.empty())
+    write(options.forecast.timeline, draw_timeline(plan_timeline(options, world, *rates)), "--timeline");
   return ExitCode::kOk;
 }
 

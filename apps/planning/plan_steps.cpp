@@ -84,6 +84,8 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.entries = recorded.step.action_entries();
   recording.microbatches = config.microbatches;
   recording.runs = graph_runs(recorded.rank, recording.actions);
+  recording.segments.clear();
+  for (const auto& segment : recorded.rank.model.gpt.segments) recording.segments.push_back(segment.name);
   ArenaPlanSpec layout = layout_of(config, recording.searches);
   layout.alike = held_by_graphs(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
                                 recording.runs);

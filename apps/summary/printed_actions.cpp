@@ -24,20 +24,19 @@ std::string printed_slots(const std::vector<OffloadSlot>& slots) {
   return text;
 }
 
-// Text with one line per action: names of segments, and the number of the graph that holds it (-1: none).
-std::string printed(const std::vector<Action>& actions, const GptModel& gpt, const std::vector<int>& graph_of_each) {
-  std::string text;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    text += fmt::format("{:>5}  {}", i, to_string(actions[i]));
-    if (actions[i].segment >= 0)
-      text += fmt::format(" ({})", gpt.segments[static_cast<std::size_t>(actions[i].segment)].name);
-    if (graph_of_each[i] >= 0) text += fmt::format(" graph {}", graph_of_each[i]);
-    text += '\n';
-  }
-  return text;
-}
-
 }  // namespace
+
+std::vector<std::string> action_lines(const std::vector<Action>& actions, const std::vector<std::string>& segments,
+                                      const RunPlan& runs) {
+  const std::vector<int> graphs = graph_of_each(actions, runs);
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    std::string& line = lines.emplace_back(fmt::format("{:>5}  {}", i, to_string(actions[i])));
+    if (actions[i].segment >= 0) line += fmt::format(" ({})", segments[static_cast<std::size_t>(actions[i].segment)]);
+    if (graphs[i] >= 0) line += fmt::format(" graph {}", graphs[i]);
+  }
+  return lines;
+}
 
 std::string printed_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
@@ -57,7 +56,9 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     const RunPlan runs = graph_runs(rank, actions);
     text += printed(offload_tables(plans, whose));
     if (rank.offload) text += printed_slots(rank.offload->points.slots);
-    text += printed(actions, rank.model.gpt, graph_of_each(actions, runs));
+    std::vector<std::string> segments;
+    for (const auto& segment : rank.model.gpt.segments) segments.push_back(segment.name);
+    for (const std::string& line : action_lines(actions, segments, runs)) text += line + '\n';
     if (runs.graphs == 0) continue;
     text += printed(graphs_table(record_step(options, config, first_rank, {}).plans.graphs, options, whose));
   }
