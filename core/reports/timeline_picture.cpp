@@ -139,11 +139,9 @@ class Drawing {
       body_ += text_at(x + 17, y_, "m", name);
       x += width;
     };
-    for (std::size_t kind = 0; kind < std::size(kKinds); ++kind) {
-      if (is_drawn(kind, false)) add(fmt::format("class=\"k{}\"", kind), kKinds[kind].name);
-      if (is_drawn(kind, true))
-        add(fmt::format("class=\"d{}\"", kind), fmt::format("{}, odd chunk", kKinds[kind].name));
-    }
+    for (std::size_t kind = 0; kind < std::size(kKinds); ++kind)
+      if (is_drawn(kind, false) || is_drawn(kind, true)) add(fmt::format("class=\"k{}\"", kind), kKinds[kind].name);
+    if (std::ranges::any_of(picture_.boxes, is_shaded)) add("class=\"d0\"", "odd chunk: darker");
     if (std::ranges::any_of(picture_.boxes, [](const TimelineBox& box) { return box.frame >= 0; }))
       add("class=\"f\"", "CUDA graph");
     y_ += 6;
@@ -204,15 +202,13 @@ class Drawing {
         else if (!next.label.empty() || place(next.end) - place(next.start) > kNarrow)
           break;
       }
-      const auto center = [&](const TimelineBox& from, const TimelineBox& to) {
-        return (place(from.start) + place(to.end)) / 2;
-      };
-      const std::int64_t wanted = center(first, *joined.back());
+      const std::int64_t wanted = (place(first.start) + place(joined.back()->end)) / 2;
       if (first.label.empty() || place(joined.back()->end) - place(first.start) < width) continue;
       std::optional<std::int64_t> at;
       for (const TimelineBox* box : joined) {
         if (place(box->end) - place(box->start) < width) continue;
-        if (!at || std::abs(center(*box, *box) - wanted) + 20 < std::abs(*at - wanted)) at = center(*box, *box);
+        const std::int64_t in = std::clamp(wanted, place(box->start) + width / 2, place(box->end) - width / 2);
+        if (!at || std::abs(in - wanted) < std::abs(*at - wanted)) at = in;
       }
       body_ += text_at(static_cast<double>(at.value_or(wanted)) / 10, middle, is_tall ? "n" : "n s", first.label);
     }
