@@ -252,7 +252,7 @@ TEST(Launch, ARankThatDoesNotStartEndsTheRun) {
       run(program_on(1, "train", flags) + Words{":", "-n", "1"} + program("train", flags + Words{"--config", "pipe"}),
           folder);
   EXPECT_EQ(outcome.code, 7) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr(" within 5.0 s (--comm-timeout), got a timeout; see whether "));
+  EXPECT_THAT(outcome.err, HasSubstr(" within 5.0 s (--comm-timeout), got a timeout; check that "));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   ::close(silent);
 }
