@@ -143,8 +143,8 @@ TEST(Runs, TakeTheMemoryThatPlanForecast) {
     const std::string total = number_after(plan.out, "evaluation step +[0-9.]+ MiB\n +total +");
     EXPECT_EQ(number_after(log, "peak: "), total) << log;
     if (m > 1) continue;
-    // The banner under mpirun, and numbers that Megatron's log line lacks.
-    EXPECT_EQ(number_after(run.out, "\n  memory  at most, rank [01] takes "), total) << run.out;
+    // The banner under mpirun, and what Megatron's log line does not have.
+    EXPECT_EQ(number_after(run.out, "\n  memory  at most, rank [01] needs "), total) << run.out;
     EXPECT_EQ(number_after(run.out, "megalith train [^\n]*\n  ranks   "), "2") << run.out;
     EXPECT_TRUE(
         std::regex_search(run.out, std::regex("nan iterations: 0 \\| tokens/s: [0-9.]+ \\| tokens/s/GPU: [0-9.]+ "
