@@ -21,8 +21,8 @@ std::string shown(const json& value) {
              : fmt::format("{} {}", value.is_null() || value.is_boolean() ? "a" : "an", value.type_name());
 }
 
-// Builds the document while it counts depth and values and refuses duplicate names. With `visit` it hands each member
-// of the document over and keeps its name alone.
+// Builds the document, counts depth and values, and rejects duplicate names. If `visit` is set, each member of the
+// document is passed to it, and only the member's name is kept.
 class DocumentHandler {
  public:
   DocumentHandler(const std::string& subject, std::size_t max_values, MemberVisitor visit = nullptr)
@@ -93,7 +93,7 @@ class DocumentHandler {
 };
 
 void parse(std::string_view text, const std::string& subject, DocumentHandler& handler) {
-  // The JSON library takes a NUL for the end of its input and would accept anything after it.
+  // The JSON library ends its input at a NUL byte and would accept anything after it.
   if (text.find('\0') != std::string_view::npos) refuse_content(subject, "JSON text", "a NUL byte");
   json::sax_parse(text, &handler);
 }
@@ -101,7 +101,7 @@ void parse(std::string_view text, const std::string& subject, DocumentHandler& h
 }  // namespace
 
 void refuse_content(const std::string& subject, const std::string& expected, const std::string& got) {
-  refuse_format(subject, expected, got, "mend the file or get it again");
+  refuse_format(subject, expected, got, "repair the file or get it again");
 }
 
 json parse_strict_json(std::string_view text, const std::string& subject, std::size_t max_values) {

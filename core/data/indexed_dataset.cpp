@@ -43,13 +43,13 @@ Value load(std::span<const std::byte> bytes, std::size_t at) {
 
 std::string at_byte(std::size_t byte, std::string_view what) { return fmt::format("byte {} ({})", byte, what); }
 
-// a + b * c, or false when it does not fit.
+// Adds b * c to a; returns false on overflow.
 bool add_product(std::uint64_t& a, std::uint64_t b, std::uint64_t c) {
   std::uint64_t product = 0;
   return !__builtin_mul_overflow(b, c, &product) && !__builtin_add_overflow(a, product, &a);
 }
 
-// Calls `function` with a value of the integer type of C++ that stores such tokens.
+// Calls `function` with a value of the C++ integer type of such tokens.
 template <class Function>
 auto with_stored_type(TokenType type, Function&& function) {
   switch (type) {
@@ -99,7 +99,7 @@ constexpr std::uint64_t kMaxRecordBytes = 1024;
   refuse_format(subject, expected, got, "prepare the data again, or remove the file if another program made the data");
 }
 
-// The rest of the next line of `text`, which begins with `key` and a blank.
+// Returns the rest of the next line of `text`, which must begin with `key` and a blank.
 std::string_view take_line(std::string_view& text, std::string_view key, const std::string& subject) {
   const bool ends = text.find('\n') != std::string_view::npos;
   std::string_view line = take_part(text, '\n');
@@ -179,7 +179,7 @@ void IndexedDataset::check_header() {
            fmt::format("{} bytes{}", bytes.size(), multimodal ? " (a multimodal index, which has no use here)" : ""));
   }
   if (documents == 0) refuse(path, at_byte(kNumDocumentIndicesAt, "document indices"), "at least 1", "0");
-  // Both counts are below the file's size by now, so they fit.
+  // Both counts are below the file's size at this point, so they fit.
   num_sequences_ = static_cast<std::int64_t>(sequences);
   num_document_indices_ = static_cast<std::int64_t>(documents);
   lengths_at_ = kHeaderBytes;
@@ -246,13 +246,13 @@ std::int64_t IndexedDataset::document_begin(std::int64_t document) const {
 void IndexedDataset::check_unchanged() const {
   const auto check = [](const std::string& path, const FileStamp& before) {
     const std::optional<FileStamp> now = stamp_of(path);
-    if (!now || *now == before) return;  // what was removed can still be read
+    if (!now || *now == before) return;  // a removed file can still be read
     const bool replaced = now->device != before.device || now->inode != before.inode;
     refuse_format(path, "the file that was opened",
                   replaced
                       ? "another one in its place"
                       : fmt::format("one that was written to, of {} bytes where it had {}", now->size, before.size),
-                  "what a run reads must stay as it is: prepare other data under another prefix, and go on from the "
+                  "keep a run's data unchanged: prepare other data under another prefix, and continue from the "
                   "last checkpoint with the old");
   };
   check(index_.path(), index_.stamp());
@@ -266,7 +266,7 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
   if (out.empty()) return;
   const auto begin = load<std::int64_t>(index_.bytes(), offsets_at_ + 8 * static_cast<std::size_t>(sequence));
   const auto bytes = out.size() * static_cast<std::size_t>(token_bytes(type_));
-  // Samples are read one after another by each thread, so the buffer is kept.
+  // The buffer is kept, since each thread reads many samples.
   thread_local std::vector<std::byte> buffer;
   buffer.resize(std::max(buffer.size(), bytes));
   const FaultScope scope("data.tokens");
@@ -312,10 +312,10 @@ void IndexedDatasetWriter::commit() {
   for (std::int64_t document = 0; document <= num_documents(); ++document) write_value(index_, document);
   index_.sync();
   tokens_.sync();
-  // A crash between the two renames must not leave new tokens under an old index, which might even look valid.
+  // A crash between the two renames must not leave new tokens with an old index, which might even look valid.
   {
     const FaultScope scope(kOutputScope);
-    remove_file(record_path(prefix_), observer_);  // likewise that of other tokens
+    remove_file(record_path(prefix_), observer_);  // also the record of other tokens
     remove_file(index_.path(), observer_);
   }
   tokens_.commit();

@@ -20,10 +20,10 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMaxText = 256;
-constexpr std::int64_t kMaxInteger = std::int64_t{1} << 28;  // `validate` has the bounds of each field
-constexpr std::int64_t kMaxLayers = 10'000;                  // beyond that the model is refused, whatever its layers
+constexpr std::int64_t kMaxInteger = std::int64_t{1} << 28;  // `validate` checks the bounds of each field
+constexpr std::int64_t kMaxLayers = 10'000;                  // larger models are rejected anyway
 
-// Neither weights nor arithmetic depend on these; names that begin with '_' are the library's own notes.
+// Keys that affect neither weights nor arithmetic. Names that begin with '_' are private notes of transformers.
 constexpr std::string_view kWithoutMeaning =
     " architectures transformers_version dtype torch_dtype use_cache bos_token_id eos_token_id pad_token_id attn_pdrop "
     "embd_pdrop resid_pdrop attention_dropout summary_activation summary_first_dropout summary_proj_to_labels "
@@ -32,7 +32,7 @@ constexpr std::string_view kWithoutMeaning =
     "chunk_size_feed_forward id2label label2id problem_type finetuning_task auto_map name_or_path "
     "keys_to_ignore_at_inference tokenizer_class prefix n_special predict_special_tokens output_past ";
 
-// What other tools write into the file: settings of sampling, training and serving, which no model reads.
+// Keys that other tools write: settings of sampling, training and serving, which no model reads.
 constexpr std::string_view kOfTools =
     " model_max_length unk_token_id sep_token_id mask_token_id decoder_start_token_id max_length min_length do_sample "
     "temperature top_k top_p typical_p num_beams num_beam_groups diversity_penalty repetition_penalty length_penalty "
@@ -56,7 +56,7 @@ std::string shown(const json& value) {
   return value.is_structured() ? fmt::format("an {}", value.type_name()) : value.dump();
 }
 
-// An object's members by name; null counts as absent, as transformers has it.
+// Reader of an object's members by name; null counts as absent, as in transformers.
 class Members {
  public:
   Members(const json& value, std::string subject) : value_(value), subject_(std::move(subject)) {
@@ -81,7 +81,7 @@ class Members {
   }
   double positive(const std::string& key) {
     const json& value = need(key);
-    if (!value.is_number() || !(value.get<double>() > 0))  // finite: parse_strict_json refuses others
+    if (!value.is_number() || !(value.get<double>() > 0))  // finite: parse_strict_json rejects others
       refuse_content(subject(key), "a finite number above 0", shown(value));
     return value.get<double>();
   }
@@ -105,14 +105,14 @@ class Members {
     return found != value_.end() && found->is_null();
   }
   std::string text(const std::string& key) { return json_text(need(key), kMaxText, subject(key)); }
-  // A setting of which one value alone is built.
+  // Rejects all values of a setting except `allowed`, the only supported one.
   void only(const std::string& key, const json& allowed, const std::string& why) {
     const json* value = find(key);
     if (value != nullptr && *value != allowed)
       refuse_format(subject(key), fmt::format("{}: {}", allowed.dump(), why), shown(*value), kNotBuilt);
   }
 
-  // At the top of the file `keys` are passed over.
+  // Rejects unknown keys. `keys`, for the top of the file, lists keys to ignore and receives the ignored ones.
   void refuse_unknown(HfKeys* keys = nullptr) const {
     if (keys != nullptr) check_ignored(*keys);
     std::vector<std::string> unknown;
@@ -175,7 +175,7 @@ ModelConfig read_gpt2(Members& file) {
 
 constexpr const char* kLlama3 = "llama3";
 
-// rope_parameters of transformers 5, rope_scaling of 4.
+// RoPE settings: rope_parameters of transformers 5, rope_scaling of 4.
 struct HfRope {
   std::optional<double> theta;
   std::optional<RopeScaling> scaling;
@@ -185,7 +185,7 @@ HfRope read_rope_object(const json& value, const std::string& subject, std::int6
   Members object(value, subject);
   HfRope rope;
   std::string type = "default";
-  for (const char* key : {"type", "rope_type"}) {  // the latter wins
+  for (const char* key : {"type", "rope_type"}) {  // rope_type overrides type
     if (object.find(key) == nullptr) continue;
     type = object.text(key);
     if (type != "default" && type != kLlama3)
@@ -233,8 +233,8 @@ void read_rope(Members& file, ModelConfig& model, double usual_theta) {
 
 bool is_mistral_like(HfFamily family) { return family == HfFamily::kMistral || family == HfFamily::kMixtral; }
 
-// A token of Mistral and Mixtral sees so many, itself included; where it is null, all. Where the key lacks transformers
-// takes 4096 for Mistral.
+// Rejects a sliding window that a sequence can reach. A token of Mistral and Mixtral sees `sliding_window` tokens,
+// itself included; null means all. If the key is absent, transformers uses 4096 for Mistral.
 void read_mistral_window(Members& file, std::int64_t positions, HfFamily family) {
   const bool is_there = file.find("sliding_window") != nullptr;
   if (!is_there && (family == HfFamily::kMixtral || file.is_null("sliding_window"))) return;
@@ -251,7 +251,7 @@ void read_windows(Members& file, const ModelConfig& model, HfFamily family) {
     read_mistral_window(file, model.max_position_embeddings, family);
   } else {
     file.only("use_sliding_window", false, "every layer attends to all positions before");
-    file.find("sliding_window");  // counts with use_sliding_window alone
+    file.find("sliding_window");  // used only with use_sliding_window
   }
   const json* types = file.find("layer_types");
   if (types == nullptr) return;
@@ -273,7 +273,7 @@ void read_biases(Members& file, ModelConfig& model, HfFamily family) {
   }
 }
 
-// "[0]*3+[1]*45": Qwen3-MoE's layers with experts, which are every `step`-th one that the file does not except.
+// Formats Qwen3-MoE's layers with experts as "[0]*3+[1]*45": every `step`-th layer without the file's exceptions.
 std::string layer_pattern(const std::vector<bool>& has_experts) {
   std::string text;
   for (std::size_t i = 0; i < has_experts.size();) {
@@ -302,7 +302,7 @@ std::string read_layers(Members& file, std::int64_t num_layers) {
 
 void read_experts(Members& file, ModelConfig& model, HfFamily family) {
   MoeConfig& moe = model.moe;
-  // transformers 4 and published files of Qwen3-MoE have num_experts, 5 writes num_local_experts for both families.
+  // transformers 4 and published files of Qwen3-MoE have num_experts; 5 writes num_local_experts for both families.
   moe.num_experts = file.integer(file.find("num_experts") == nullptr ? "num_local_experts" : "num_experts");
   if (const std::int64_t other = file.integer_or("num_local_experts", moe.num_experts); other != moe.num_experts)
     refuse_content(file.subject("num_local_experts"), "the value that num_experts has",
@@ -370,7 +370,7 @@ ModelConfig parse_hf_config(std::string_view text, const std::string& subject, H
   model.untie_embeddings_and_output_weights = !file.boolean_or("tie_word_embeddings", family == HfFamily::kGpt2);
   model.init_method_std = file.positive_or("initializer_range", model.init_method_std);
   model.seq_length = model.max_position_embeddings;
-  file.only("quantization_config", nullptr, "quantised weights are not read");
+  file.only("quantization_config", nullptr, "quantized weights are not read");
   file.only("is_encoder_decoder", false, "the model has a decoder alone");
   file.only("pruned_heads", json::object(), "all heads are there");
   file.refuse_unknown(keys == nullptr ? &none : keys);

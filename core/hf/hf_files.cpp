@@ -38,7 +38,7 @@ bool is_file_name(std::string_view name) {
          std::ranges::none_of(name, [](char c) { return c == '/' || c == '\x7f' || (c >= 0 && c < ' '); });
 }
 
-// Half precision, 1 + 5 + 10 bits; every value is one of fp32.
+// Converts half precision (1 + 5 + 10 bits) to fp32; every value is exact.
 float half_to_float(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1Fu, mantissa = half & 0x3FFu;
@@ -64,7 +64,7 @@ std::vector<std::byte> converted(std::span<const std::byte> bytes, Convert conve
 
 bool is_weight_dtype(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
 
-// The word table is known to be there.
+// Checks a tied output layer against the word table, which exists.
 void check_output_layer(const HfFolder& folder, HfFamily family) {
   const auto output = folder.tensors().find(std::string(kHfOutputLayer));
   if (output == folder.tensors().end()) return;
@@ -72,10 +72,10 @@ void check_output_layer(const HfFolder& folder, HfFamily family) {
   if (a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes)) return;
   refuse_format(fmt::format("{}: tensor {}", folder.path(), kHfOutputLayer),
                 "the same bytes as " + b.name + ", which config.json ties it to", "others",
-                "set tie_word_embeddings to false in config.json if the output layer is one of its own");
+                "set tie_word_embeddings to false in config.json if the output layer is separate");
 }
 
-// Where there is an index next to model.safetensors, which is read, as transformers does.
+// Compares an index with model.safetensors if both exist; like transformers, only the latter is read.
 void compare_with_index(const HfFolder& folder, const std::string& index, HfFamily family) {
   const std::map<std::string, std::string> files = parse_hf_index(read_whole_file(index, kMaxJsonBytes), index);
   std::vector<std::string> missing, others;
@@ -126,8 +126,8 @@ std::map<std::string, std::string> parse_hf_index(std::string_view text, const s
                      printable(tensor));
     const std::string name = json_text(file, kMaxFileName, subject + ": weight_map: " + printable(tensor));
     if (!is_file_name(name)) {
-      refuse_content(subject + ": weight_map: " + printable(tensor), "the name of a .safetensors file beside the index",
-                     printable(name));
+      refuse_content(subject + ": weight_map: " + printable(tensor),
+                     "the name of a .safetensors file next to the index", printable(name));
     }
     names.insert(name);
     files.emplace(tensor, name);

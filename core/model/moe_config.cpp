@@ -124,7 +124,7 @@ void check_expert_sizes(const ModelConfig& config) {
     refuse("--moe-router-topk and --num-experts",
            fmt::format("a --moe-router-topk from 1 to {}", std::min(moe.num_experts, kMostChoices)),
            fmt::format("--moe-router-topk {} and --num-experts {}", moe.router_topk, moe.num_experts),
-           "a token chooses so many different experts");
+           "change --moe-router-topk: a token's experts are distinct");
   }
   if (!config.swiglu || config.add_bias_linear) {
     refuse("--num-experts", "--swiglu and --disable-bias-linear with it, experts of other kinds are not built",

@@ -1,4 +1,4 @@
-// tokenizer.json, as the tokenizers library 0.23 and older ones write it.
+// Reader of tokenizer.json from version 0.23 and older of the tokenizers library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A value and where it is: FILE: KEY.KEY.
+// JSON value and its place: FILE: KEY.KEY.
 struct Node {
   const Json& value;
   std::string place;
@@ -38,7 +38,7 @@ void want_object(const Node& node, std::initializer_list<std::string_view> keys)
   }
 }
 
-// Null where there is none.
+// Returns a null value if the key is absent.
 Node member(const Node& node, const char* key) {
   static const Json null;
   const auto found = node.value.find(key);
@@ -91,7 +91,7 @@ void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
   }
 }
 
-// Returns use_regex.
+// Reads a ByteLevel pre-tokenizer; returns use_regex.
 bool read_byte_level(BpeVocabulary& vocabulary, const Node& node) {
   want_type(node, "ByteLevel", "ByteLevel");
   want_object(node, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
@@ -114,7 +114,7 @@ WordPattern read_split(const Node& node) {
   const std::optional<WordPattern> known = word_pattern_of_regex(text(regex));
   if (!known) {
     refuse_tokenizer_file(regex.place, fmt::format("that of {}", word_pattern_names()), shown(regex.value),
-                          "expressions are recognised, never executed");
+                          "expressions are recognized, never executed");
   }
   return *known;
 }
@@ -201,7 +201,7 @@ void read_added_token(BpeVocabulary& vocabulary, const SpelledVocabulary& spelle
   vocabulary.added.push_back(token);
 }
 
-// No two added tokens, and no other token of the vocabulary, may have an id.
+// Fails if two tokens share an id, or two added tokens share a text.
 void check_added(const BpeVocabulary& vocabulary, const SpelledVocabulary& spelled, const std::string& place) {
   std::vector<std::int32_t> ids;
   for (const auto& token : vocabulary.tokens) ids.push_back(token.second);
@@ -226,7 +226,7 @@ void check_added(const BpeVocabulary& vocabulary, const SpelledVocabulary& spell
 
 }  // namespace
 
-// "TOKEN", or {"content": "TOKEN", ...} as older libraries write it. The other keys of the file are not for us.
+// Tokens are "TOKEN", or {"content": "TOKEN", ...} from older libraries. Other keys of the file are ignored.
 SpecialTokens parse_tokenizer_config(const TokenizerFile& file) {
   const Json json = parse_tokenizer_json(file);
   const Node root{json, file.name};

@@ -25,7 +25,7 @@ TEST(HfIndex, RefusesHostileText) {
     EXPECT_ERROR(ExitCode::kFormat, message, parse_hf_index(text, "index"));
   };
   const auto file = [](const json& name) { return json{{"weight_map", {{"a", name}}}}.dump(); };
-  const std::string place = "index: weight_map: 'a': expected the name of a .safetensors file beside the index, got ";
+  const std::string place = "index: weight_map: 'a': expected the name of a .safetensors file next to the index, got ";
   expect(file("../secret.safetensors"), place + "'../secret.safetensors'");
   expect(file("/etc/x.safetensors"), place);
   expect(file(".safetensors"), place);

@@ -322,7 +322,7 @@ TEST_F(MetricsFile, ReadingTakesNumbersAsTheyAre) {
     write("m.jsonl", "{\"iteration\": 7, " + members + "}\n");
     return message_of([] { read_metrics("m.jsonl"); });
   };
-  const std::string most = "; mend the file or get it again";
+  const std::string most = "; repair the file or get it again";
   EXPECT_EQ(told("\"consumed_samples\": 18446744073709551615"),
             "exit 4: m.jsonl:1: consumed_samples: expected an integer from 0 to 281474976710656, got "
             "18446744073709551615" +

@@ -50,7 +50,7 @@ TEST_F(ChangedFiles, AnIndexThatIsOverwrittenInPlace) {
   overwrite("d.idx", 34 + 4 * 7, std::string(4, '\0'));  // the length of a sequence
   EXPECT_THAT(refused(), testing::AllOf(HasSubstr("d.idx: expected the file that was opened, got one that was written "
                                                   "to, of "),
-                                        HasSubstr("go on from the last checkpoint")));
+                                        HasSubstr("continue from the last checkpoint")));
 }
 
 // Without separate bounds, reading would run past the last document.
