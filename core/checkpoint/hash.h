@@ -1,4 +1,4 @@
-// XXH3-128 (xxHash 0.8), the hash of files and shards: it finds damage, it is no defence against an attacker.
+// XXH3-128 (xxHash 0.8): hash of files and shards. The hash finds damage, not deliberate changes.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "core/base/files/handle.h"
 
-struct XXH3_state_s;  // of xxHash
+struct XXH3_state_s;  // from xxHash
 
 namespace megalith {
 
@@ -20,7 +20,7 @@ struct Hash128 {
   friend bool operator==(const Hash128&, const Hash128&) = default;
 };
 
-std::string to_hex(const Hash128& hash);  // 32 lower-case digits, as xxhsum -H2 prints it
+std::string to_hex(const Hash128& hash);  // 32 lower-case digits, as xxhsum -H2 prints
 std::optional<Hash128> hash_from_hex(std::string_view text);
 
 void free_hash_state(XXH3_state_s* state);

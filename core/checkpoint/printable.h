@@ -1,5 +1,5 @@
-// Names from files in messages: in single quotes, cut after 100 bytes, anything but printable ASCII as \xNN, so that a
-// hostile name can neither flood nor steer a terminal.
+// Printable form of names from files: in single quotes, cut after 100 bytes, bytes outside printable ASCII as \xNN.
+// A hostile name can thus neither flood nor control a terminal.
 #pragma once
 
 #include <string>

@@ -1,7 +1,6 @@
-// The safetensors format: u64 LE length of the header, a JSON header
+// Safetensors format (Hugging Face): u64 LE length of the header, a JSON header
 //   {"__metadata__": {"key": "text"}, "NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
-// and the tensors' bytes back to back. A file may come from anywhere, so the reader believes nothing: see
-// read_safetensors_header for what it refuses.
+// and the tensors' bytes without gaps. Files are untrusted: read_safetensors_header lists what the reader rejects.
 #pragma once
 
 #include <cstddef>
@@ -28,35 +27,35 @@ inline constexpr std::size_t kMaxSafetensorsName = 1024;  // bytes
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;                // as stored, one of the known names
+  std::string dtype;                // stored name, one of the format's dtypes
   std::vector<std::int64_t> shape;  // up to 8 dims
-  std::uint64_t begin = 0;          // bytes, from the start of the data
+  std::uint64_t begin = 0;          // bytes from the start of the data
   std::uint64_t end = 0;            // exclusive
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;  // by position in the file
+  std::vector<SafetensorsEntry> entries;  // in file order
   std::map<std::string, std::string> metadata;
   std::uint64_t data_start = 0;  // offset of the data in the file
 };
 
 std::string_view safetensors_name(DType dtype);                      // "F32", "BF16", "F64", "I32", "I64", "U8"
-std::optional<DType> dtype_from_safetensors(std::string_view name);  // none: of the format, or of none, but not ours
+std::optional<DType> dtype_from_safetensors(std::string_view name);  // none: a dtype without a DType, or unknown
 
-// Refuses with kFormat: a header longer than 100,000,000 bytes or than the file, that does not start with '{' or is not
-// strict JSON (strict_json.h), a name longer than 1 KiB, more than 1 M tensors or 8 dims, an unknown key or dtype, a
-// size whose product overflows or differs from its offsets, offsets that do not start at 0, leave gaps, overlap, or do
-// not end at the end of the file.
+// Reads and checks a header. The header must be strict JSON (strict_json.h), start with '{' and have at most
+// 100,000,000 bytes. Other violations are names above 1 KiB, more than 1 M tensors or 8 dims, and unknown keys or
+// dtypes. Sizes must not overflow or contradict offsets. Offsets must start at 0, end at the end of the file, and have
+// no gaps or overlaps. Error kFormat.
 SafetensorsHeader read_safetensors_header(const File& file);
-// The same from memory: `header` is the JSON, `data_bytes` what follows it.
+// Parses a header from memory: `header` is the JSON, `data_bytes` the size of the data after it.
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path);
 
-// Reads bytes [begin, end) of a file in blocks and hands each to `visit(offset from begin, block)`: bounded memory, and
-// an error of the disk is an Error, where a mapped file would raise SIGBUS.
+// Reads bytes [begin, end) of a file in blocks and calls `visit(offset from begin, block)`. Memory is bounded.
+// An error of the disk is an Error, while a mapped file would raise SIGBUS.
 void read_blocks(const File& file, std::uint64_t begin, std::uint64_t end,
                  const std::function<void(std::uint64_t, std::span<const std::byte>)>& visit);
 
-// Writes a file front to back: all entries are declared first, their bytes follow in that order.
+// Writer of a file from front to back: entries are declared first, and their bytes follow in that order.
 class SafetensorsWriter {
  public:
   struct Entry {
@@ -67,15 +66,15 @@ class SafetensorsWriter {
   struct Written {
     std::uint64_t file_bytes = 0;
     Hash128 file_hash;
-    std::vector<std::uint64_t> entry_begin;  // from the start of the data; and the end of the last
+    std::vector<std::uint64_t> entry_begin;  // from the start of the data; the last one is the end
     std::vector<Hash128> entry_hash;
   };
 
   SafetensorsWriter(File& file, std::vector<Entry> entries, const std::map<std::string, std::string>& metadata);
 
-  // The next bytes, of any number of entries or of a part of one. Hashed from this very memory.
+  // Writes the next bytes, which may span entries or be a part of one. Hashes the same memory.
   void write(std::span<const std::byte> bytes);
-  // After the last byte; fails (kInternal) when bytes are missing. Does not sync.
+  // Ends the file; fails (kInternal) if bytes are missing. Does not sync.
   Written finish();
 
  private:
@@ -90,7 +89,7 @@ class SafetensorsWriter {
   Hasher entry_hasher_;
 };
 
-// The number of bytes that such a file has, for the space preflight.
+// Returns the size of a file in bytes, for the check of free space.
 std::uint64_t safetensors_file_bytes(std::span<const SafetensorsWriter::Entry> entries,
                                      const std::map<std::string, std::string>& metadata);
 

@@ -19,13 +19,13 @@ using nlohmann::json;
 
 constexpr std::size_t kReadBlock = std::size_t{1} << 20;  // stays in the L2 cache between reading, hashing and copying
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
-constexpr std::size_t kMaxMemberValues = std::size_t{1} << 20;  // far beyond a tensor's, and what metadata may have
+constexpr std::size_t kMaxMemberValues = std::size_t{1} << 20;  // far beyond a tensor; also bounds metadata
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   refuse_format(path + ": not a valid safetensors file: " + why, {}, {}, "it is damaged or not complete: get it again");
 }
 
-// Bits per element of every dtype that the format defines; 0 for an unknown name.
+// Returns the bits per element of a dtype of the format; 0 for an unknown name.
 unsigned bits_of(std::string_view dtype) {
   static constexpr std::pair<std::string_view, unsigned> kKnown[] = {
       {"BOOL", 8},    {"U8", 8},      {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},

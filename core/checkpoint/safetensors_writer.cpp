@@ -9,10 +9,10 @@
 namespace megalith {
 namespace {
 
-// Small enough to stay in the L2 cache while it is hashed twice and written.
+// Block size that stays in the L2 cache between hashing twice and writing.
 constexpr std::size_t kWriteBlock = std::size_t{1} << 20;
 
-// Where each entry begins in the data, and at last where the last one ends.
+// Returns the start of each entry in the data, and the end of the last.
 std::vector<std::uint64_t> offsets_of(std::span<const SafetensorsWriter::Entry> entries) {
   std::vector<std::uint64_t> offsets = {0};
   for (const auto& entry : entries) {
@@ -49,7 +49,7 @@ SafetensorsWriter::SafetensorsWriter(File& file, std::vector<Entry> entries,
   const std::string header = header_text(entries_, metadata);
   written_.entry_begin = offsets_of(entries_);
   require(header.size() <= kMaxSafetensorsHeader, "too many tensors for one safetensors file");
-  // What is written must be readable by ourselves.
+  // The reader must accept what this writer writes.
   parse_safetensors_header(header, written_.entry_begin.back(), file.path());
   const std::uint64_t length = header.size();
   std::string start(sizeof(length), '\0');

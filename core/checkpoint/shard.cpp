@@ -43,7 +43,7 @@ std::vector<std::int64_t> Slice::extents() const {
 }
 
 std::int64_t Slice::numel() const {
-  // From the left, so that an extent of 0 comes before a product that would overflow (see slice_problem).
+  // The product runs from the left: an extent of 0 comes ahead of a product that would overflow (see slice_problem).
   return std::inner_product(stop.begin(), stop.end(), start.begin(), std::int64_t{1}, std::multiplies(), std::minus());
 }
 
@@ -52,7 +52,7 @@ std::string to_string(const Slice& slice) {
   const auto at = [](const std::vector<std::int64_t>& bounds, std::size_t d) {
     return d < bounds.size() ? fmt::format("{}", bounds[d]) : "";
   };
-  // A slice that is wrong may have more of the one than of the other.
+  // An invalid slice may have unequal numbers of starts and stops.
   for (std::size_t d = 0; d < std::max(slice.start.size(), slice.stop.size()); ++d) {
     text += fmt::format("{}{}:{}", d == 0 ? "" : ",", at(slice.start, d), at(slice.stop, d));
   }
@@ -108,7 +108,7 @@ std::string slice_problem(const Shape& shape, const Slice& slice) {
 std::vector<Slice> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end) {
   std::vector<Slice> boxes;
   while (begin < end) {
-    // The largest box that begins here: whole in the dims inside of `d`, of one index in those outside.
+    // The largest box that begins here: full extent in dims after `d`, one index in dims ahead of `d`.
     int d = shape.rank() - 1;
     std::int64_t inner = 1;
     for (; d > 0 && begin % (inner * shape[d]) == 0 && end - begin >= inner * shape[d]; --d) inner *= shape[d];
@@ -146,7 +146,7 @@ Slice common_part(Slice a, const Slice& b) {
   return a;
 }
 
-// Where the elements of a slice lie in its own memory.
+// Layout of a slice's elements in the slice's memory.
 class Layout {
  public:
   Layout(const Shape& shape, const Slice& slice) {
@@ -170,7 +170,7 @@ class Layout {
   std::int64_t first_ = 0;
 };
 
-// Of a box that both have, whose dims before `d` have one index.
+// Adds the runs of a box that lies in both slices; dims ahead of `d` have one index.
 void add_runs(Slice box, std::size_t d, const Layout& a, const Layout& b, std::vector<CommonRun>& runs) {
   if (a.is_one_run(box) && b.is_one_run(box)) {
     runs.push_back({.a_offset = a.offset(box.start), .b_offset = b.offset(box.start), .count = box.numel()});
@@ -200,14 +200,14 @@ namespace {
 
 struct Box {
   Slice slice;
-  const Slice* of;  // the whole, for messages
+  const Slice* of;  // the full slice, for messages
 };
 
 std::string told(const Slice& a, const Slice& b) {
   return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
 }
 
-// The dim in which the boxes start at the most places: sorted by it, most of them lie apart.
+// Returns the dim with the most distinct starts. Boxes sorted by that dim rarely overlap in it.
 std::size_t most_cut(const std::vector<Box>& boxes) {
   std::size_t best = 0, most = 0;
   for (std::size_t d = 0; d < boxes[0].slice.start.size(); ++d) {
@@ -220,7 +220,7 @@ std::size_t most_cut(const std::vector<Box>& boxes) {
 
 constexpr const char* kInterleaved = "its slices interleave too much to be compared";
 
-// Why two of them overlap, or "".
+// Returns a message for two overlapping boxes, or "".
 std::string overlap_problem(std::vector<Box> boxes, std::size_t comparisons) {
   if (boxes.size() < 2) return {};
   const std::size_t d = most_cut(boxes);
@@ -242,7 +242,7 @@ std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
   std::int64_t covered = 0;
   for (const Slice& slice : slices) {
     if (slice.numel() == 0) continue;
-    // Each is at most the whole, so the sum cannot wrap before it exceeds the whole.
+    // Each slice has at most all elements, so the sum exceeds numel() earlier than it can wrap.
     covered += slice.numel();
     if (covered > shape.numel()) return fmt::format("slice {} holds elements of another one", to_string(slice));
     if (slice.flat) {
@@ -258,7 +258,7 @@ std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
     if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return told(*ranges[i - 1], *ranges[i]);
   }
   if (boxes.empty()) return {};
-  constexpr std::size_t kMaxRanges = 1 << 16;  // beside boxes, of which each becomes several
+  constexpr std::size_t kMaxRanges = 1 << 16;  // limit of ranges next to boxes, since each range becomes several boxes
   if (ranges.size() > kMaxRanges) return kInterleaved;
   for (const Slice* range : ranges) {
     for (Slice& box : boxes_of(shape, *range)) boxes.push_back({std::move(box), range});

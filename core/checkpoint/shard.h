@@ -1,7 +1,7 @@
-// Named shards: what a checkpoint is made of. A tensor of the model has one logical name and one global shape whatever
-// the layout of the run; a shard is the part of it that one rank holds. A name starts with the kind of the tensor:
-//   param/NAME       the weight in the dtype the model computes with
-//   main_param/NAME  the fp32 copy that the optimizer updates, where the weight is not fp32 itself
+// Named shards, the content of a checkpoint. A tensor of the model has one logical name and one global shape in every
+// layout of a run; a shard is one rank's part of it. A name starts with the kind of the tensor:
+//   param/NAME       the weight in the dtype that the model computes with
+//   main_param/NAME  the optimizer's fp32 copy, if the weight is not fp32
 //   exp_avg/NAME, exp_avg_sq/NAME   Adam's first and second moment, fp32 | bf16
 #pragma once
 
@@ -23,16 +23,16 @@ inline constexpr std::string_view kMainParamKind = "main_param";
 inline constexpr std::string_view kExpAvgKind = "exp_avg";
 inline constexpr std::string_view kExpAvgSqKind = "exp_avg_sq";
 
-// "exp_avg" and "layers.0.mlp.fc1.weight" make "exp_avg/layers.0.mlp.fc1.weight".
+// Joins "exp_avg" and "layers.0.mlp.fc1.weight" to "exp_avg/layers.0.mlp.fc1.weight".
 std::string shard_name(std::string_view kind, std::string_view parameter);
-// The part of a name before the first '/', or "" when there is none.
+// Returns the part of a name ahead of the first '/'; "" without a '/'.
 std::string_view kind_of(std::string_view name);
 
-// A part of a tensor: either a box (start and stop per dim) or, for flat parameter buffers that cut tensors anywhere, a
-// range of elements of the row-major flattened tensor.
+// Part of a tensor: a box (start and stop per dim), or a range of elements of the row-major flattened tensor.
+// Flat parameter buffers cut tensors at any element, so they need ranges.
 struct Slice {
   bool flat = false;
-  std::vector<std::int64_t> start;  // a box: one per dim; flat: one element
+  std::vector<std::int64_t> start;  // box: one per dim; flat: one element
   std::vector<std::int64_t> stop;   // exclusive
 
   static Slice whole(const Shape& shape);
@@ -44,7 +44,7 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-// "[0:4,2:3]" for a box, "flat[0:100]" for a range.
+// Formats a box as "[0:4,2:3]" and a range as "flat[0:100]".
 std::string to_string(const Slice& slice);
 
 struct TensorSpec {
@@ -57,23 +57,23 @@ struct Shard {
   std::string name;  // with its kind
   DType dtype = DType::kFp32;
   Shape shape;                      // global
-  Slice slice;                      // what `data` holds of it
+  Slice slice;                      // part of the tensor in `data`
   std::span<const std::byte> data;  // host memory, row-major, slice.numel() * size_of(dtype) bytes
 };
 
-// The text of to_string back; nothing for any other text.
+// Parses the text of to_string; none for any other text.
 std::optional<Slice> slice_from_string(std::string_view text);
 
-// Bytes of a shape by checked multiplication; nothing when they overflow 63 bits.
+// Returns the bytes of a shape; none if they overflow 63 bits.
 std::optional<std::int64_t> checked_bytes(const Shape& shape, DType dtype);
 
-// Why `slice` is not a slice of `shape`, or "".
+// Returns why `slice` is not a slice of `shape`, or "".
 std::string slice_problem(const Shape& shape, const Slice& slice);
 
-// The boxes that elements [begin, end) of the flattened tensor consist of, in ascending order; at most 2 per dim.
+// Returns the boxes that cover elements [begin, end) of the flattened tensor, in ascending order; at most 2 per dim.
 std::vector<Slice> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t end);
 
-// The elements that two valid slices of one shape have in common, as runs contiguous in both, in ascending order.
+// Run of elements that two valid slices of one shape share, contiguous in both. common_runs lists them ascending.
 struct CommonRun {
   std::int64_t a_offset;  // first element, counted from the start of slice a
   std::int64_t b_offset;  // the same element, counted from the start of slice b
@@ -81,15 +81,15 @@ struct CommonRun {
 };
 std::vector<CommonRun> common_runs(const Shape& shape, const Slice& a, const Slice& b);
 
-// Why valid `slices` do not cover each element of `shape` exactly once, or "". For files from anywhere: it takes at
-// most kMaxComparisons comparisons a slice, whatever their sizes; what would take more is refused. Neither ranges, nor
-// boxes cut along one dim, nor grids of up to 2^16 boxes come near it.
+// Returns why valid `slices` do not cover each element of `shape` exactly once, or "". The work is bounded for
+// untrusted files: slices that need more than kMaxComparisons comparisons each are rejected. Ranges, boxes cut along
+// one dim, and grids of up to 2^16 boxes need far fewer.
 inline constexpr std::size_t kMaxComparisons = 256;
 std::string cover_problem(const Shape& shape, std::span<const Slice> slices);
 
-// Which of `world` ranks writes each of these shards, for shards that every one of these ranks holds. Balanced by bytes
-// (largest first, to the least loaded rank, ties to the lowest), and a function of the list alone, so that all ranks
-// that pass the same list get the same answer.
+// Assigns a writer among `world` ranks to each shard, for shards that all of these ranks hold. The assignment balances
+// bytes: largest first, to the least loaded rank, ties to the lowest rank. The result depends only on the list, so
+// ranks with equal lists get equal results.
 std::vector<int> assign_writers(std::span<const Shard> shards, int world);
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// JSON from files that may come from anywhere: bounded size, depth and number of values, no duplicate names, no unknown
-// keys, numbers range-checked. Every refusal is one Error (kFormat) that names the file and the key.
+// Strict JSON for untrusted files: bounded size, depth and number of values, no duplicate names, no unknown keys,
+// numbers checked against their range. Each violation is an Error (kFormat) with the file and the key.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +15,24 @@ namespace megalith {
 
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxJsonDepth = 32;
-// Of any kind, objects and arrays included. An index of 1 M tensors, or a manifest of 300,000 tensors, stays below it.
+// Limit of values of any kind. Indices of 1 M tensors and manifests of 300,000 tensors stay below the limit.
 inline constexpr std::size_t kMaxJsonValues = std::size_t{1} << 22;
 
-// What every check here ends in; its remedy is to mend the file or get it again.
+// Throws the Error (kFormat) of every check here; its remedy is to repair the file or get it again.
 [[noreturn]] void refuse_content(const std::string& subject, const std::string& expected, const std::string& got);
 
 nlohmann::json parse_strict_json(std::string_view text, const std::string& subject,
                                  std::size_t max_values = kMaxJsonValues);
 
-// The same for one large object of any size, of which no more than a member is held at a time, of at most `max_values`.
+// Parses one large object of any size; memory holds one member at a time, of at most `max_values` values.
 using MemberVisitor = std::function<void(const std::string& name, const nlohmann::json& value)>;
 void for_each_member(std::string_view text, const std::string& subject, std::size_t max_values,
                      const MemberVisitor& visit);
 
-// Takes an object's members one by one; `finish` refuses those that nobody asked for.
+// Reader of an object's members; `finish` rejects members that were not read.
 class JsonObject {
  public:
-  // `value` must outlive this. Fails when it is not an object; `subject` is the file, with the key path so far.
+  // `value` must outlive this object. Fails if `value` is no object; `subject` is the file and the key path so far.
   JsonObject(const nlohmann::json& value, std::string subject);
 
   bool has(const std::string& key) const;
@@ -50,7 +50,7 @@ class JsonObject {
   std::set<std::string> taken_;
 };
 
-// The same checks for a bare value, such as an array's element.
+// Checks of a single value, such as an array's element.
 std::int64_t json_integer(const nlohmann::json& value, std::int64_t low, std::int64_t high, const std::string& subject);
 std::string json_text(const nlohmann::json& value, std::size_t max_bytes, const std::string& subject);
 std::map<std::string, std::string> json_texts(const nlohmann::json& value, std::size_t max_bytes,

@@ -49,7 +49,7 @@ TrainState train_state_from_json(std::string_view text, const std::string& subje
   state.step = object.integer("step", 0, kMaxStep);
   state.consumed_samples = object.integer("consumed_samples", 0, kMaxSamples);
   state.consumed_validation_samples = object.integer("consumed_validation_samples", 0, kMaxSamples);
-  if (object.has("data_order_samples"))  // checkpoints of earlier versions lack it
+  if (object.has("data_order_samples"))  // absent in checkpoints of earlier versions
     state.data_order_samples = object.integer("data_order_samples", 0, kMaxSamples);
   state.skipped_steps = object.integer("skipped_steps", 0, kMaxStep);
   state.adam_count = object.integer("adam_count", 0, kMaxStep);
