@@ -25,7 +25,7 @@ BlendIndex build_blend_index(std::span<const double> weights, std::int64_t size)
   std::vector<std::int64_t> drawn(weights.size(), 0);
   for (std::size_t k = 0; k < index.dataset.size(); ++k) {
     const double share_of = std::max(static_cast<double>(k), 1.0);
-    // Product and difference are rounded apart, as Megatron's are: this folder is compiled without contraction to FMA.
+    // Product and difference are rounded separately, as in Megatron: this folder is compiled without FMA contraction.
     const auto lag = [&](std::size_t d) { return weights[d] * share_of - static_cast<double>(drawn[d]); };
     std::size_t choice = 0;
     double largest = lag(0);
@@ -79,8 +79,8 @@ void BlendedDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) cons
 
 namespace {
 
-// A bijection of 64-bit words in which every input bit reaches every output bit (splitmix64's finaliser, Steele et al.
-// 2014, doi:10.1145/2660193.2660195).
+// Mixes 64-bit words bijectively; every input bit reaches every output bit. The function is the finalizer of splitmix64
+// (Steele et al. 2014, doi:10.1145/2660193.2660195).
 std::uint64_t mixed(std::uint64_t word) {
   word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
   word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
@@ -99,7 +99,7 @@ MockDataset::MockDataset(const MockDatasetConfig& config) : config_(config) {
   double sum = 0.0;
   for (std::size_t r = vocab; r-- > 0;) sum += 1.0 / static_cast<double>(r + 1);  // smallest first
 
-  // Probabilities times vocab, so that a full column weighs 1; each column below is filled up from one above.
+  // Probabilities times vocab, so that a full column weighs 1; a column above 1 fills each column below 1.
   std::vector<double> weight(vocab);
   for (std::size_t r = 0; r < vocab; ++r) {
     weight[r] = static_cast<double>(vocab) / (static_cast<double>(r + 1) * sum);
@@ -124,7 +124,7 @@ MockDataset::MockDataset(const MockDatasetConfig& config) : config_(config) {
     }
   }
   for (const std::size_t r : large) set(r, 1.0, r);
-  for (const std::size_t r : small) set(r, 1.0, r);  // 1 but for rounding
+  for (const std::size_t r : small) set(r, 1.0, r);  // 1 except for rounding
 }
 
 void MockDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
@@ -149,10 +149,10 @@ constexpr std::array<const char*, 3> kSplitNames = {"training", "validation", "t
 
 struct Blend {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  // normalised; empty when none were given
+  std::vector<double> weights;  // normalized; empty if none are given
 };
 
-// Pairs when the number of entries is even and each first one is a number, else prefixes alone.
+// Parses pairs WEIGHT PREFIX if the number of entries is even and each first entry is a number, else prefixes.
 Blend parse_data_path(const std::vector<std::string>& entries) {
   if (entries.empty())
     refuse_usage("--data-path", {.expected = "at least one prefix", .got = "none", .remedy = "or give --mock-data"});
@@ -195,12 +195,12 @@ std::int64_t tokens_in(const IndexedDataset& data, const SequenceRange& range) {
 
 struct PartsOfData {
   std::array<SplitPart, 3> parts;
-  std::string note;  // where they are not whole sequences
+  std::string note;  // message if the parts are not full sequences
 };
 
-// Whole sequences, as --split shares them out. Where none of them falls to validation, though it has a share, it takes
-// the tail of training's tokens: its share, and at least a sample. This follows from the data, --split and --seq-length
-// alone, so all ranks and resumed runs leave out the same. Where they are not two samples, validation has nothing.
+// Splits full sequences by --split. If validation has a share but no sequence, it receives that share of training's
+// last tokens, at least one sample; it stays empty if training has fewer tokens than two samples. The result depends
+// only on the data, --split and --seq-length, so all ranks and resumed runs agree.
 PartsOfData parts_of(const IndexedDataset& data, const DataConfig& config) {
   const std::array<SequenceRange, 3> ranges = split_sequences(config.split, data.num_sequences());
   PartsOfData of{.parts = {SplitPart{.range = ranges[0]}, {.range = ranges[1]}, {.range = ranges[2]}}, .note = {}};
@@ -211,7 +211,7 @@ PartsOfData parts_of(const IndexedDataset& data, const DataConfig& config) {
   if (tokens < 2 * sample) return of;
   const double wanted = shares[1] / (shares[0] + shares[1]) * static_cast<double>(tokens);
   const std::int64_t tail = std::clamp<std::int64_t>(std::llrint(wanted), sample, tokens - sample);
-  std::int64_t first = all.end, left = tail;  // whole sequences of the tail, and tokens of the one before them
+  std::int64_t first = all.end, left = tail;  // full sequences of the tail, and its tokens ahead of them
   while (left > 0 && data.sequence_length(first - 1) <= left) left -= data.sequence_length(--first);
   of.parts[0] = {.range = {.begin = all.begin, .end = first}, .dropped = left};
   of.parts[1] = {.range = {.begin = left > 0 ? first - 1 : first, .end = all.end},
@@ -259,7 +259,7 @@ Dataset build_weighted(const IndexedData& data, const Blend& blend, const DataCo
     parts.push_back(build_part(data[i], config, split, samples_of_part(num_samples, blend.weights[i])));
     size += static_cast<std::int64_t>(std::ceil(static_cast<double>(num_samples) * blend.weights[i]));
   }
-  // Megatron normalises the weights a second time here, which can change their last bit.
+  // Megatron normalizes the weights a second time here, which can change their last bit.
   return Dataset(BlendedDataset(std::move(parts), normalized(blend.weights), size, blend.weights));
 }
 

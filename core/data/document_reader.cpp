@@ -16,14 +16,14 @@ namespace megalith {
 namespace {
 
 constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
-constexpr std::size_t kMaxDocumentBytes = std::size_t{2} << 30;  // as many tokens are more than a sequence may have
+constexpr std::size_t kMaxDocumentBytes = std::size_t{2} << 30;  // 2^31 byte tokens exceed a sequence
 constexpr int kMaxDepth = 32;
 constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(kWhiteSpace) == std::string_view::npos; }
 
-// Reads one member of the outermost object as the parser goes by, so that no tree is built. The names of the functions
-// are nlohmann's.
+// SAX handler that reads one member of the outermost object, so that no tree is built. The names of the functions are
+// those of nlohmann::json.
 class TextMember {
  public:
   explicit TextMember(const std::string& key) : key_(key) {}
@@ -59,7 +59,7 @@ class TextMember {
   }
 
  private:
-  // A value that is neither the outermost object nor a string: right anywhere but as the document.
+  // Handles a value that is neither the outermost object nor a string; invalid only as the document or the text.
   bool other(std::string_view what) {
     if (depth_ == 0 || at_key_) problem = depth_ == 0 ? std::string(what) : fmt::format("{} under '{}'", what, key_);
     return problem.empty();
@@ -117,7 +117,7 @@ void visit_json_lines(LineReader& lines, const DocumentOptions& options,
   }
 }
 
-// What people keep text in, and prepare does not read.
+// File format that may hold text but that prepare does not read.
 struct Container {
   std::string_view name;
   std::string_view ending;  // of file names
@@ -141,9 +141,9 @@ constexpr Container kContainers[] = {
     {"an Arrow table", ".arrow", "ARROW1", kTable},
 };
 
-constexpr std::size_t kMagicBytes = 16;  // at least as many as any has
+constexpr std::size_t kMagicBytes = 16;  // at least as many as the longest magic
 
-// By its name, and by its first bytes, of which an empty file has none.
+// Rejects a container by its name or its first bytes. An empty file has no first bytes.
 void check_is_text(const std::string& path, std::string_view beginning) {
   for (const Container& container : kContainers) {
     const std::string_view begin = beginning.substr(0, container.magic.size());
@@ -214,7 +214,7 @@ void BadLines::add(const Error& error) {
 void check_document_file(const std::string& path) {
   const FaultScope scope("prepare.input");
   const std::optional<PathInfo> info = look_at(path);
-  const bool is_stream = info && info->type == EntryType::kOther;  // it can be read once
+  const bool is_stream = info && info->type == EntryType::kOther;  // can be read only once
   if (!holds_json_lines(path)) {
     open_text(path);
   } else if (is_stream) {

@@ -1,4 +1,4 @@
-// Documents out of the files that a user wants to train on.
+// Reader of the documents in a user's files.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 namespace megalith {
 
 struct DocumentOptions {
-  std::string json_key = "text";                  // where the text of a JSON line is
-  std::vector<std::string> document_start;        // text: a line that begins with one of them starts a document
-  std::optional<std::string> document_separator;  // text: a line that equals it ends a document and is left out
+  std::string json_key = "text";                  // key of the text in a JSON line
+  std::vector<std::string> document_start;        // text: a line that begins with one of these starts a document
+  std::optional<std::string> document_separator;  // text: a line equal to it ends a document and is dropped
 };
 
-// JSON lines that are no documents and are skipped, of all files that are read with it.
+// Count of skipped invalid JSON lines, over all files that share this object.
 class BadLines {
  public:
   explicit BadLines(std::int64_t most = 0) : most_(most) {}
 
-  void add(const Error& error);  // throws it where `most` lines were skipped before
+  void add(const Error& error);  // throws `error` once `most` lines were skipped
   std::int64_t skipped() const { return skipped_; }
-  const std::string& first() const { return first_; }  // the error of the first of them
+  const std::string& first() const { return first_; }  // error of the first skipped line
 
  private:
   std::int64_t most_;
@@ -33,19 +33,18 @@ class BadLines {
   std::string first_;
 };
 
-// Error kFormat for a file that is packed or holds tables, by its first bytes or its name; kFileIo as below. Of a pipe
-// nothing is read.
+// Error kFormat for a compressed file or a table, by its first bytes or its name; kFileIo as below. Reads nothing from
+// a pipe.
 void check_document_file(const std::string& path);
 
-// By its name: JSON lines, each a document.
+// Returns whether the name is that of JSON lines, one document per line.
 bool holds_json_lines(const std::string& path);
 
-// Calls `visit` with each document of a file, in order. A name that ends in .jsonl or .json is read as JSON lines: each
-// line an object with a string under json_key; empty lines and empty strings are skipped; it may be a pipe. Any other
-// is a regular file of text: one document, or several as the options say, of at most 2 GiB; documents of white space
-// alone are skipped. Errors: kFileIo for a file that cannot be read; kFormat with FILE:LINE for a line that is no such
-// object, is longer than 64 MiB or nested deeper than 32, and for what check_document_file refuses. A JSON line whose
-// text `visit` refuses by kFormat is such a line too, and `bad`, if given, takes both.
+// Calls `visit` with each document of a file, in order. Names in .jsonl or .json are JSON lines, from a file or a pipe:
+// each line is an object with a string under json_key. Empty lines and empty strings are skipped. Other files are
+// regular text files: one document, or several by the options, of at most 2 GiB each. Blank documents are skipped.
+// Errors: kFileIo for unreadable files; kFormat for files that check_document_file rejects. Invalid lines, lines above
+// 64 MiB or 32 levels, and texts that `visit` rejects by kFormat are kFormat with FILE:LINE, counted by `bad` if given.
 void for_each_document(const std::string& path, const DocumentOptions& options,
                        const std::function<void(std::string_view)>& visit, BadLines* bad = nullptr);
 

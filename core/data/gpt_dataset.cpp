@@ -33,7 +33,7 @@ struct EpochRequest {
 EpochPlan plan_epochs(std::int64_t requested, const EpochRequest& request) {
   const auto [tokens_per_epoch, seq_length, flags] = request;
   EpochPlan plan;
-  std::int64_t tokens = 0;  // needed: requested x L + 1, the last label being one token more
+  std::int64_t tokens = 0;  // requested x L + 1, since the last label is one more token
   if (__builtin_mul_overflow(requested, seq_length, &tokens) || __builtin_add_overflow(tokens, 1, &tokens)) {
     fail_too_many(flags, requested);
   }
@@ -114,8 +114,8 @@ bool GptDataset::keeps_order_of(std::int64_t num_samples) const {
 void GptDataset::build_sample_index(std::int64_t num_samples) {
   sample_index_.resize(static_cast<std::size_t>(num_samples));
   std::size_t position = 0;
-  std::int64_t document_at = 0;  // tokens of the stream before document_index_[position]
-  // Sample 0 starts at (0, 0) even where that document is empty; later ones at a token that exists.
+  std::int64_t document_at = 0;  // tokens of the stream ahead of document_index_[position]
+  // Sample 0 starts at (0, 0) even in an empty document; later samples start at an existing token.
   for (std::int64_t i = 1; i < num_samples; ++i) {
     const std::int64_t start = i * seq_length_;
     std::int64_t length = length_of(document_index_[position]);
@@ -135,10 +135,10 @@ void GptDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
   try {
     read_sample(k, tokens);
   } catch (const Error&) {
-    data_->check_unchanged();  // what is wrong follows from it
+    data_->check_unchanged();  // a changed file explains the error
     throw;
   }
-  data_->check_unchanged();  // after they were read
+  data_->check_unchanged();  // after the read
 }
 
 void GptDataset::read_sample(std::int64_t k, std::span<std::int32_t> tokens) const {

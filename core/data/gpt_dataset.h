@@ -1,9 +1,9 @@
 // Training samples of seq_length + 1 tokens, cut from the documents of an indexed dataset in Megatron-LM's order.
 //
-// An epoch is every sequence of the range once. The sequences of all epochs are shuffled together into one stream
-// (document index), of which sample i is the tokens [i L, i L + L]: neighbours share one token, for inputs and labels
-// are one apart. The samples are then shuffled (shuffle index). When less than 80 % of the last epoch is needed, it is
-// shuffled apart in both, so that no sequence is seen much more often than another.
+// An epoch is every sequence of the range once. The sequences of all epochs are shuffled into one stream (document
+// index). Sample i is the tokens [i L, i L + L]; neighbors share one token, since labels are inputs shifted by one.
+// Samples are then shuffled (shuffle index). If less than 80 % of the last epoch is needed, both shuffles treat it
+// separately. No sequence is then used much more often than another.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +16,41 @@
 
 namespace megalith {
 
-// What the order of samples follows from: two numbers of samples with equal plans have one order.
+// Parameters of the sample order: two numbers of samples with equal plans have one order.
 struct EpochPlan {
   std::int64_t num_epochs = 1;
   std::int64_t num_samples = 0;          // in all epochs
-  std::int64_t samples_before_last = 0;  // those that the last epoch has no part in
+  std::int64_t samples_before_last = 0;  // samples without tokens of the last epoch
   bool separate_last_epoch = false;
   friend bool operator==(const EpochPlan&, const EpochPlan&) = default;
 };
 
 struct GptDatasetConfig {
   SplitPart part;                // of the indexed dataset
-  std::int64_t num_samples = 0;  // at least so many; 0: one epoch
+  std::int64_t num_samples = 0;  // minimum; 0: one epoch
   std::int64_t seq_length = 0;   // L >= 1
   std::int64_t vocab_size = 0;   // token ids must be below it
   std::uint32_t seed = 0;
-  const char* length_flags = "--train-iters or --train-samples";  // which set num_samples
+  const char* length_flags = "--train-iters or --train-samples";  // flags that set num_samples
 };
 
-// The indices live in memory: 4 bytes per sequence and epoch, 12 bytes per sample.
+// Samples of one part of a dataset. Indices use 4 bytes per sequence and epoch, and 12 bytes per sample.
 class GptDataset {
  public:
-  // Error kUsage when the range holds no token or the index would have more than 2^32 - 1 entries.
+  // Error kUsage if the range has no tokens or the index exceeds 2^32 - 1 entries.
   GptDataset(std::shared_ptr<const IndexedDataset> data, const GptDatasetConfig& config);
 
   std::int64_t size() const { return static_cast<std::int64_t>(shuffle_index_.size()); }
   std::int64_t num_epochs() const { return plan_.num_epochs; }
-  // Is the order of samples the one that `num_samples` has?
+  // Returns whether the samples have the order of `num_samples` samples.
   bool keeps_order_of(std::int64_t num_samples) const;
 
-  // Sample k in [0, size()) into seq_length + 1 tokens. May run on many threads at once. A token id that the model
-  // does not have is an Error kFormat, and so are files that have changed since they were opened: a sample that is
-  // given was read from what they were.
+  // Reads sample k in [0, size()) into seq_length + 1 tokens. Thread-safe. Error kFormat for a token id outside the
+  // vocabulary, or if a file has changed since it was opened. A returned sample is from the unchanged files.
   void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
   void check_unchanged() const { data_->check_unchanged(); }
 
-  // Where an unshuffled sample starts: place in the document index, and token in that document.
+  // Start of an unshuffled sample: index in the document index, and token in that document.
   struct SampleStart {
     std::uint32_t position;
     std::int32_t offset;
@@ -61,7 +60,7 @@ class GptDataset {
   std::span<const std::uint32_t> shuffle_index() const { return shuffle_index_; }
 
  private:
-  std::int64_t length_of(std::int64_t sequence) const;  // its tokens that are in the part
+  std::int64_t length_of(std::int64_t sequence) const;  // tokens of the sequence in the part
   void read_sample(std::int64_t k, std::span<std::int32_t> tokens) const;
   void build_sample_index(std::int64_t num_samples);
 

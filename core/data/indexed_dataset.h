@@ -1,7 +1,7 @@
-// Megatron's indexed dataset: tokens of many sequences in PREFIX.bin, their lengths and places in PREFIX.idx. Both are
+// Megatron's indexed dataset: tokens of many sequences in PREFIX.bin, lengths and offsets in PREFIX.idx. Both files are
 // little-endian; the layout of the index is
 //   magic "MMIDIDX\0\0" [9], u64 version = 1, u8 token type, u64 S sequences, u64 D document indices,
-//   i32 length [S], i64 byte offset in .bin [S], i64 first sequence of each document [D], whose last is S.
+//   i32 length [S], i64 byte offset in .bin [S], i64 first sequence of each document [D]; the last is S.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@
 
 namespace megalith {
 
-// How a token is stored; the numbers are those of the file.
+// Stored type of a token; the values are those of the file.
 enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kF64 = 6, kF32 = 7, kU16 = 8 };
 
 std::string to_string(TokenType type);                    // "u16"
 std::int64_t token_bytes(TokenType type);                 // 2 for kU16
 TokenType token_type_for_vocab(std::int64_t vocab_size);  // Megatron's choice: kU16 below 65500, else kI32
 
-// Reads a dataset. Opening checks every number of the index against the others and the files' sizes, so that no later
-// read leaves the mapping; a violation is an Error kFormat that names file, byte, expected and got. A file that cannot
-// be read is an Error kFileIo. Reads may run on many threads at once.
+// Reader of a dataset. Opening checks every number of the index against the others and the file sizes.
+// Later reads thus stay in the mapping. A violation is an Error kFormat with file, byte, expected and actual value.
+// An unreadable file is an Error kFileIo. Reads are thread-safe.
 class IndexedDataset {
  public:
   static IndexedDataset open(const std::string& prefix);
@@ -38,13 +38,13 @@ class IndexedDataset {
   std::int64_t num_documents() const { return num_document_indices_ - 1; }
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int32_t sequence_length(std::int64_t sequence) const;  // in tokens
-  std::int64_t document_begin(std::int64_t document) const;   // its first sequence; num_documents() is a valid argument
+  std::int64_t document_begin(std::int64_t document) const;   // first sequence; num_documents() is a valid argument
 
-  // Error kFormat for a file that was written to, or another in its place, since it was opened: it may hold other
-  // tokens, or the run that is started again would read others. Two calls of the system.
+  // Error kFormat if a file was written to or replaced since it was opened. A changed file may hold other tokens, and a
+  // restarted run would read them. Costs two system calls.
   void check_unchanged() const;
 
-  // Tokens [offset, offset + out.size()) of a sequence. A stored value beyond int32 is an Error kFormat.
+  // Reads tokens [offset, offset + out.size()) of a sequence. A stored value beyond int32 is an Error kFormat.
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
 
  private:
@@ -66,15 +66,15 @@ class IndexedDataset {
   std::size_t documents_at_ = 0;
 };
 
-// Writes a dataset in which each sequence is a document. Its files appear when commit() returns, not before; an older
-// dataset of the same prefix stays until then.
+// Writer of a dataset with one sequence per document. The files appear when commit() returns; until then an older
+// dataset of the same prefix stays.
 class IndexedDatasetWriter {
  public:
-  // `tokenizer`: its identity, recorded beside the tokens (DatasetTokenizer); empty: not known.
+  // `tokenizer` is its identity for PREFIX.tokenizer (DatasetTokenizer); empty: unknown.
   IndexedDatasetWriter(const std::string& prefix, TokenType type, std::string tokenizer = {},
                        const FileObserver* observer = nullptr);
 
-  // At most 2^31 - 1 tokens, each within the range of the token type.
+  // Adds at most 2^31 - 1 tokens, each within the range of the token type.
   void add_document(std::span<const std::int32_t> tokens);
   void commit();
 
@@ -93,21 +93,21 @@ class IndexedDatasetWriter {
   std::int64_t num_tokens_ = 0;
 };
 
-// PREFIX.tokenizer: which tokenizer made the tokens, three lines beside PREFIX.bin and PREFIX.idx:
-//   tokenizer IDENTITY        as Tokenizer::identity() has it
+// Content of PREFIX.tokenizer: the tokenizer of PREFIX.bin and PREFIX.idx in three lines:
+//   tokenizer IDENTITY        from Tokenizer::identity()
 //   documents N
-//   tokens N                  these two say whether the file is still of the dataset beside it
-// A dataset of another program has none.
+//   tokens N                  both numbers identify the dataset that the record belongs to
+// Datasets of other programs have no such file.
 struct DatasetTokenizer {
   std::string identity;
   std::int64_t documents = 0;
   std::int64_t tokens = 0;
 };
 
-// Strict: these lines and nothing else. Error kFormat; `subject` names the file.
+// Parses exactly these lines. Error kFormat for any other text; `subject` is the file.
 DatasetTokenizer parse_dataset_tokenizer(std::string_view text, const std::string& subject);
 
-// The tokenizer's identity where it is recorded. Error kFormat for a record that is damaged or of another dataset.
+// Returns the recorded tokenizer's identity, if any. Error kFormat for a damaged record or one of another dataset.
 std::optional<std::string> recorded_tokenizer(const IndexedDataset& dataset);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// numpy.random.RandomState(seed).shuffle, bit for bit: Megatron's sample order hangs on it.
+// Bit-equal implementation of numpy.random.RandomState(seed).shuffle, which Megatron's sample order depends on.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@ class NumpyRandomState {
  public:
   explicit NumpyRandomState(std::uint32_t seed) : generator_(seed) {}
 
-  // Fisher-Yates from the end. An index is drawn by masking a word to the bits of the bound and drawing again while
-  // it is above the bound. numpy takes 64-bit words for bounds beyond 32 bits; such arrays are refused here.
+  // Fisher-Yates shuffle from the end. Each index is a word masked to the bits of the bound, drawn again while above
+  // it. numpy uses 64-bit words for bounds beyond 32 bits; such arrays are rejected here.
   template <class Value>
   void shuffle(std::span<Value> values) {
     require(values.size() <= 0xffffffffu, "NumpyRandomState: more than 2^32 - 1 values");

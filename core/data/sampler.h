@@ -1,6 +1,6 @@
-// Which samples a rank reads: the global index advances by micro_batch_size x data_parallel_size per microbatch, and
-// data-parallel rank r takes the r-th micro_batch_size of them. The order depends on consumed_samples alone, so a run
-// resumes with any number of ranks.
+// Samples of a rank: the global index advances by micro_batch_size x data_parallel_size per microbatch. Data-parallel
+// rank r reads the r-th micro_batch_size samples of them. The order depends only on consumed_samples, so a run resumes
+// with any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct SampleRange {
 };
 
 struct MicrobatchPlace {
-  std::int64_t consumed_samples = 0;  // by all ranks in all steps before this one
+  std::int64_t consumed_samples = 0;  // by all ranks in all earlier steps
   std::int64_t microbatch = 0;        // of this step, from 0
   std::int64_t micro_batch_size = 1;
   std::int64_t data_parallel_size = 1;

@@ -39,7 +39,7 @@ std::vector<double> parse_weights(const std::string& split) {
   return weights;
 }
 
-// Pairwise summation as numpy does it: up to 128 values in eight interleaved sums, above that in halves.
+// Sums pairwise like numpy: up to 128 values in eight interleaved sums, more in halves.
 double numpy_sum(std::span<const double> values) {
   const std::size_t n = values.size();
   if (n > 128) {
@@ -78,7 +78,7 @@ std::array<SequenceRange, 3> split_sequences(const std::string& split, std::int6
   double before = 0.0;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const double after = before + fractions[i];
-    // llrint rounds ties to even, as Python's round does.
+    // llrint rounds ties to even, like Python's round.
     ranges[i] = {.begin = std::llrint(before * static_cast<double>(num_sequences)),
                  .end = std::llrint(after * static_cast<double>(num_sequences))};
     before = after;

@@ -1,4 +1,4 @@
-// Which sequences of a dataset belong to training, validation and test (Megatron's --split).
+// Split of a dataset's sequences into training, validation and test (Megatron's --split).
 #pragma once
 
 #include <array>
@@ -14,8 +14,7 @@ struct SequenceRange {
   friend bool operator==(const SequenceRange&, const SequenceRange&) = default;
 };
 
-// The part of the tokens that a split has: a range of sequences, without the first tokens of its first sequence and the
-// last ones of its last.
+// Tokens of a split: a range of sequences without the first `skipped` tokens and the last `dropped` tokens.
 struct SplitPart {
   SequenceRange range;
   std::int64_t skipped = 0;
@@ -23,15 +22,15 @@ struct SplitPart {
   friend bool operator==(const SplitPart&, const SplitPart&) = default;
 };
 
-// `split` is up to three weights, as "969,30,1"; missing ones are 0. Ranges follow each other and cover all
-// sequences; their borders are the cumulative fractions times `num_sequences`, rounded with ties to even. A text that
-// is no such list is an Error kUsage.
+// Splits by up to three weights, such as "969,30,1"; missing weights are 0. Ranges are consecutive and cover all
+// sequences. Their borders are the cumulative fractions times `num_sequences`, rounded with ties to even. An invalid
+// text is an Error kUsage.
 std::array<SequenceRange, 3> split_sequences(const std::string& split, std::int64_t num_sequences);
 
-// The shares of the three splits, which sum to 1.
+// Returns the shares of the three splits, which sum to 1.
 std::array<double, 3> split_shares(const std::string& split);
 
-// weights / numpy.sum(weights), with numpy's order of additions, on which the last bit depends.
+// Returns weights / numpy.sum(weights), with numpy's order of additions, which determines the last bit.
 std::vector<double> normalized(std::vector<double> weights);
 
 }  // namespace megalith
