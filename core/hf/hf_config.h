@@ -1,5 +1,5 @@
-// config.json of Hugging Face transformers for the families that a ModelConfig can be: GPT-2, Llama, Mistral, Qwen2,
-// Qwen3, and with experts Mixtral and Qwen3-MoE. Written so that transformers 4 and 5 read it; read from either.
+// config.json of Hugging Face transformers for GPT-2, Llama, Mistral, Qwen2, Qwen3, Mixtral and Qwen3-MoE. Files of
+// transformers 4 and 5 can be read, and both versions can read written files.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,28 @@ inline constexpr std::string_view kHfFamilyNames[] = {"gpt2",  "llama",   "mistr
                                                       "qwen3", "mixtral", "qwen3_moe"};
 std::string_view name_of(HfFamily family);  // model_type of config.json: "gpt2", ...
 
-// The family whose arithmetic a resolved model's is; Mistral's is Llama's, and model.hf_model_type says which of the
-// two. Error (kUsage) that names the flags which none of them has.
+// Returns the family with the arithmetic of a resolved model. Mistral's arithmetic is Llama's; model.hf_model_type
+// selects one. Error (kUsage) with the flags that no family supports.
 HfFamily hf_family(const ModelConfig& model);
 
-// Keys at the top of a config.json that this program does not know.
+// Unknown keys at the top of a config.json.
 struct HfKeys {
   std::vector<std::string> ignored = {};      // --ignore-config-keys
-  std::vector<std::string> passed_over = {};  // found: these, keys of other tools, and keys that are null
+  std::vector<std::string> passed_over = {};  // found and ignored: the keys above, keys of other tools, and null keys
 };
 
-// The model that a config.json describes, resolved and valid, with seq_length and max_position_embeddings at its number
-// of positions; parameters fp32, since the tensors say their own dtype. Error (kFormat) for another architecture, for
-// anything that a ModelConfig cannot say (RoPE scaled in another way than Llama 3.1's, sliding windows that a sequence
-// can reach, noise in a router, quantisation), and for unknown keys, which may mean such things, unless `keys` says or
-// then lists otherwise; keys of transformers that change neither weights nor arithmetic are not looked at. Error
-// (kUsage) for a key to ignore that is read or is not there. `subject` names the file.
+// Parses a config.json to a resolved, valid model. seq_length and max_position_embeddings are its number of positions;
+// parameters are fp32, since tensors carry their dtypes. Error (kFormat) for other architectures and for features that
+// a ModelConfig cannot represent: RoPE scaling other than Llama 3.1's, reachable sliding windows, router noise,
+// quantization. Unknown keys are errors too, unless `keys` ignores them. Keys of transformers without effect on weights
+// or arithmetic are skipped. Error (kUsage) for an ignored key that is read or absent. `subject` is the file.
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject, HfKeys* keys = nullptr);
 
-// The ids that begin and end documents, if they are known.
+// Token ids that begin and end documents, if known.
 struct HfTokenIds {
   std::optional<std::int64_t> bos = {}, eos = {};
 };
-// The other way, for weights of model.params_dtype.
+// Formats a model as config.json for weights of model.params_dtype.
 std::string hf_config_text(const ModelConfig& model, const HfTokenIds& ids);
 
 }  // namespace megalith

@@ -114,13 +114,13 @@ std::string hf_config_text(const ModelConfig& model, const HfTokenIds& ids) {
 
 namespace {
 
-// What a model has that a family lacks, by its flags.
+// List of a model's features that a family does not support, by flag.
 class Others {
  public:
   void add(bool is_other, const std::string& what) {
     if (is_other) list_ += (list_.empty() ? "" : ", ") + what;
   }
-  // Where there is any.
+  // Fails if the list is not empty.
   void refuse_for(const std::string& family, bool is_mistral) const {
     if (list_.empty()) return;
     if (is_mistral) {
@@ -149,7 +149,7 @@ HfFamily gpt2(const ModelConfig& model) {
   return HfFamily::kGpt2;
 }
 
-// How experts are chosen and weighed; what only training has is not looked at.
+// Adds unsupported settings of the router; settings that affect only training are ignored.
 void add_routers(const ModelConfig& model, Others& others) {
   const MoeConfig& moe = model.moe;
   others.add(moe.router_score_function != MoeScoreFunction::kSoftmax, "--moe-router-score-function sigmoid");

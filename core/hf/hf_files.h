@@ -1,6 +1,5 @@
-// The weights of a folder of Hugging Face transformers: model.safetensors, or its parts and
-// model.safetensors.index.json. Everything read here may come from anywhere: errors are kFormat and name file and
-// tensor. Pickled files (pytorch_model.bin) are never read.
+// Weights of a folder of Hugging Face transformers: model.safetensors, or its parts and model.safetensors.index.json.
+// Files are untrusted: errors are kFormat with file and tensor. Pickled files (pytorch_model.bin) are never read.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +17,8 @@
 
 namespace megalith {
 
-// model.safetensors.index.json: the file of each tensor. At most 1 M tensors in 10,000 files, all of them
-// NAME.safetensors beside the index; what "metadata" says beside its total_size is passed over.
+// Parses model.safetensors.index.json: the file of each tensor. At most 1 M tensors in 10,000 files, all
+// NAME.safetensors next to the index. "metadata" other than total_size is ignored.
 std::map<std::string, std::string> parse_hf_index(std::string_view text, const std::string& subject);
 std::string hf_index_text(const std::map<std::string, std::string>& files, std::uint64_t total_size);
 
@@ -27,10 +26,10 @@ struct HfStored {
   std::string name;   // as stored
   std::string dtype;  // as stored
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;  // of the mapped file
+  std::span<const std::byte> bytes;  // in the mapped file
 };
 
-// Tensors by the name that hf_tensors gives them, mapped into memory.
+// Tensors of a folder, mapped into memory, by their names from hf_tensors.
 class HfFolder {
  public:
   HfFolder(const std::string& path, HfFamily family);
@@ -45,31 +44,31 @@ class HfFolder {
   std::map<std::string, HfStored> tensors_;
 };
 
-// The tensors of the model, fused as the folder has them. Fails with the names of all that are missing, unknown, of
-// another shape or of a dtype other than F32, BF16 and F16; buffers, and an output layer that equals the word table it
-// is tied to, may be there.
+// Returns the tensors of the model, fused as in the folder. Fails with the names of missing, unknown and mis-shaped
+// tensors, and of dtypes other than F32, BF16 and F16. Buffers may exist, and so may an output layer that equals its
+// tied word table.
 std::vector<HfTensor> match_hf_tensors(const HfFolder& folder, const ModelConfig& model);
 
-// What holds every value: bf16 where all tensors are BF16, else fp32.
+// Returns a dtype that holds every value: bf16 if all tensors are BF16, else fp32.
 DType hf_params_dtype(const HfFolder& folder, std::span<const HfTensor> tensors);
 
-// The elements of a tensor as fp32 or bf16 (F32 is rounded to nearest even); empty where they are stored so.
+// Converts a tensor's elements to fp32 or bf16 (F32 is rounded to nearest even); empty if already stored in `dtype`.
 std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype);
 
-// The files of a tokenizer that lie in a folder of transformers, by name. Error kFormat for one beyond `max_bytes`.
+// Returns the tokenizer's files in a folder of transformers, by name. Error kFormat for a file above `max_bytes`.
 std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes);
 
-// Fails (kUsage) unless `path` is missing or an empty folder.
+// Error kUsage unless `path` is missing or an empty folder.
 void require_new_folder(const std::string& path);
 
 struct HfOutput {
-  std::string path;                          // the folder appears when it is complete
+  std::string path;                          // the folder appears once it is complete
   std::string config;                        // text of config.json
-  std::map<std::string, std::string> texts;  // of other files, by name: the tokenizer's
+  std::map<std::string, std::string> texts;  // other files by name: those of the tokenizer
   std::vector<HfTensor> tensors;
   DType dtype = DType::kFp32;
-  std::uint64_t max_shard_size = 0;  // bytes of tensors in one file, unless a single one has more
-  std::function<void(const HfTensor&, std::span<std::byte>)> fill;  // the bytes of a tensor as it is stored
+  std::uint64_t max_shard_size = 0;  // bytes of tensors per file; a larger tensor has a separate file
+  std::function<void(const HfTensor&, std::span<std::byte>)> fill;  // writes the bytes of a tensor as stored
 };
 void write_hf_folder(const HfOutput& output);
 

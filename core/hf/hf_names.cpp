@@ -12,7 +12,7 @@ namespace megalith {
 
 namespace {
 
-// A linear layer of ours, and of theirs where it is stored apart; neither with .weight.
+// Linear layer under Megalith's name and, if stored separately, the name in transformers; both without .weight.
 struct Linear {
   std::string theirs;
   std::string ours;
@@ -64,7 +64,7 @@ class TensorList {
     apart(ffn, bias, {{theirs + (is_gpt2_ ? "c_proj" : "down_proj"), ours + "linear_fc2", hidden}});
   }
 
-  // Mixtral's files have other names than its modules.
+  // Names in Mixtral's files differ from those of its modules.
   void experts(const std::string& layer, const std::string& ours) {
     const std::int64_t hidden = model_.hidden_size, ffn = model_.moe.ffn_hidden_size, count = model_.moe.num_experts;
     const bool has_old_names = family_ == HfFamily::kMixtral && !fusion_.experts;
@@ -123,7 +123,7 @@ class TensorList {
     return rows;
   }
 
-  // What theirs holds of the parts, one below the other.
+  // Adds a tensor of transformers that consists of the parts, concatenated along the rows.
   void add(std::string theirs, std::vector<HfPart> parts, bool transposed = false) {
     std::int64_t rows = 0;
     for (HfPart& part : parts) {
@@ -168,7 +168,7 @@ class TensorList {
   std::vector<HfTensor> tensors_;
 };
 
-// Calls visit(ours, theirs, bytes) with the places of each run of bytes that a part of ours and theirs have in common.
+// Calls visit(ours, theirs, bytes) with both byte offsets of each run that a part shares with its tensor.
 template <class Visit>
 void for_each_run(const HfTensor& tensor, const HfPart& part, std::size_t item, Visit visit) {
   const auto rows = static_cast<std::size_t>(part.rows), columns = static_cast<std::size_t>(tensor.columns());
@@ -181,7 +181,7 @@ void for_each_run(const HfTensor& tensor, const HfPart& part, std::size_t item, 
   }
 }
 
-// Without a call for a single element.
+// Copies without a library call for a single element.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes == 2) {
     std::memcpy(to, from, 2);

@@ -14,7 +14,7 @@ namespace {
 
 const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
-// Where a folder appears: the folder it lies in and its name there.
+// Final place of a folder: the parent folder and the name in it.
 struct Place {
   std::string parent;
   std::string name;
@@ -24,7 +24,7 @@ Place place_of(const std::string& path) {
   std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
   if (normal.filename().empty()) normal = normal.parent_path();  // "models/"
   if (normal.filename() == "." || normal.filename() == "..") {
-    normal = std::filesystem::absolute(normal).lexically_normal().parent_path();  // without the '/' at its end
+    normal = std::filesystem::absolute(normal).lexically_normal().parent_path();  // without a trailing '/'
   }
   const std::string parent = normal.parent_path().string();
   return {.parent = parent.empty() ? "." : parent, .name = normal.filename().string()};
@@ -106,7 +106,7 @@ void check_space(const Directory& root, const HfOutput& output) {
         .show_place = false});
 }
 
-// What killed programs left of folders of this name; nobody holds their locks.
+// Removes unlocked temporary folders of killed programs for this name.
 void remove_leftovers(const Directory& root, const std::string& prefix) {
   for (const DirectoryEntry& entry : root.list()) {
     if (entry.type != EntryType::kDirectory || !entry.name.starts_with(prefix)) continue;
@@ -147,13 +147,13 @@ void write_hf_folder(const HfOutput& output) {
   } while (!root.make_directory(temporary));
   try {
     const Directory folder = root.open_directory(temporary);
-    folder.try_lock();  // while it is written
+    folder.try_lock();  // until the folder is written
     write_files(folder, output);
     root.rename(temporary, place.name);
   } catch (...) {
     try {
       root.remove_tree(temporary);
-    } catch (const Error&) {  // what is wrong was found before
+    } catch (const Error&) {  // the first error is rethrown
     }
     throw;
   }
