@@ -23,7 +23,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<std::pair<std::string, std::int32
   build_links();
 }
 
-// A state is a range of the sorted tokens: those that begin with what was read.
+// Builds states: each is a range of the sorted tokens, those that begin with the bytes read so far.
 void AddedTokenFinder::build_states(const std::vector<std::string>& backwards) {
   struct Range {
     std::uint32_t begin;
@@ -32,7 +32,7 @@ void AddedTokenFinder::build_states(const std::vector<std::string>& backwards) {
   std::vector<Range> ranges = {{0, static_cast<std::uint32_t>(backwards.size())}};
   byte_.push_back(0);
   std::size_t read = 0;       // bytes
-  std::size_t next_read = 1;  // the first state with one more
+  std::size_t next_read = 1;  // the first state with one more byte read
   for (std::size_t state = 0; state < ranges.size(); ++state) {
     if (state == next_read) {
       ++read;
@@ -58,7 +58,7 @@ void AddedTokenFinder::build_states(const std::vector<std::string>& backwards) {
 void AddedTokenFinder::build_links() {
   shorter_.assign(match_.size(), 0);
   for (std::uint32_t state = first_child_[0]; state < first_child_[1]; ++state) after_none_[byte_[state]] = state;
-  for (std::uint32_t state = 1; state < match_.size(); ++state) {  // shorter ones have their links already
+  for (std::uint32_t state = 1; state < match_.size(); ++state) {  // shorter states already have links
     if (match_[state] == kNone) match_[state] = match_[shorter_[state]];
     for (std::uint32_t next = first_child_[state]; next < first_child_[state + 1]; ++next) {
       shorter_[next] = step(shorter_[state], byte_[next]);

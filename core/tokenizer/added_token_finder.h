@@ -1,9 +1,9 @@
-// Finds the added tokens of a tokenizer in a text: at each place the longest one, and the next from its end on, as
-// Hugging Face's tokenizers library does.
+// Search for a tokenizer's added tokens in a text: at each position the longest token, and the next from its end on, as
+// in Hugging Face's tokenizers library.
 //
-// By the automaton of Aho and Corasick (1975) over the tokens spelled backwards, which runs over the text from its end:
-// at each place its state knows the longest token that begins there. So time is linear in the text, whatever the tokens
-// are, where a search from the front looks at the text behind a short token again and again for a longer one.
+// The search is the automaton of Aho and Corasick (1975) over reversed tokens, run over the text from its end. The
+// state at each position identifies the longest token that begins there, so time is linear in the text. A forward
+// search would rescan the text after each short token for a longer one.
 #pragma once
 
 #include <array>
@@ -19,14 +19,14 @@ namespace megalith {
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;  // finds nothing
-  // Text, not empty, and id; of equal texts the last one counts. Takes 21 bytes a byte of theirs while it is built, and
-  // keeps 13.
+  // Accepts pairs of non-empty text and id; the last of equal texts counts. Building uses 21 bytes per byte of the
+  // texts; the result keeps 13.
   explicit AddedTokenFinder(std::vector<std::pair<std::string, std::int32_t>> tokens);
 
   bool empty() const { return tokens_.empty(); }
 
-  // Cuts a text at its added tokens: part(std::string_view) for what is between them, never empty, and token(id), in
-  // order.
+  // Cuts a text at its added tokens: calls part(std::string_view) for each non-empty piece between them and token(id),
+  // in order.
   template <class Part, class Token>
   void cut(std::string_view text, Part&& part, Token&& token) const {
     std::vector<Found> found;
@@ -34,7 +34,7 @@ class AddedTokenFinder {
     for (std::size_t begin = 0; begin < text.size() && !empty(); begin += kBlock) {
       find(text, begin, found);
       for (auto at = found.rbegin(); at != found.rend(); ++at) {
-        if (at->at < done) continue;  // within the token before
+        if (at->at < done) continue;  // within the previous token
         if (at->at > done) part(text.substr(done, at->at - done));
         token(tokens_[at->token].id);
         done = at->at + tokens_[at->token].bytes;
@@ -45,7 +45,7 @@ class AddedTokenFinder {
   }
 
  private:
-  static constexpr std::size_t kBlock = std::size_t{1} << 16;  // bytes of text that are searched at a time
+  static constexpr std::size_t kBlock = std::size_t{1} << 16;  // bytes of text searched at a time
   static constexpr std::uint32_t kNone = 0xffffffff;
 
   struct Entry {
@@ -61,18 +61,18 @@ class AddedTokenFinder {
   void build_links();
   std::uint32_t child(std::uint32_t state, unsigned char byte) const;  // 0: none
   std::uint32_t step(std::uint32_t state, unsigned char byte) const;
-  // Appends the longest token of each place of the block that begins at `begin`, from its last place to its first.
+  // Appends the longest token at each position of the block at `begin`, from the last position to the first.
   void find(std::string_view text, std::size_t begin, std::vector<Found>& found) const;
 
   std::vector<Entry> tokens_;
   std::size_t longest_ = 0;
-  // States in breadth-first order, 0 for nothing read: those after state s by one more byte are first_child_[s] to
-  // first_child_[s + 1].
+  // States in breadth-first order; state 0 has read nothing. The states after s with one more byte are first_child_[s]
+  // to first_child_[s + 1].
   std::array<std::uint32_t, 256> after_none_{};
   std::vector<std::uint32_t> first_child_;
-  std::vector<unsigned char> byte_;     // the last one read
-  std::vector<std::uint32_t> shorter_;  // the state of the longest proper end of what was read
-  std::vector<std::uint32_t> match_;    // the longest token that what was read ends in
+  std::vector<unsigned char> byte_;     // the last byte read
+  std::vector<std::uint32_t> shorter_;  // state of the longest proper suffix of the bytes read
+  std::vector<std::uint32_t> match_;    // the longest token that is a suffix of the bytes read
 };
 
 }  // namespace megalith

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kNoPair = std::numeric_limits<std::uint64_t>::max();
 constexpr std::int32_t kNoRank = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kShortWord = 64;  // bytes up to which looking through all pairs beats a heap
+constexpr std::size_t kShortWord = 64;  // bytes up to which a scan of all pairs is faster than a heap
 constexpr std::size_t kMaxLongWord = std::numeric_limits<std::uint32_t>::max();
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -24,11 +24,11 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
 }
 
 constexpr std::uint64_t mix(std::uint64_t key) {
-  key *= 0x9e3779b97f4a7c15u;  // 2^64 over the golden ratio, as Knuth's multiplicative hashing
+  key *= 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, as in Knuth's multiplicative hashing
   return key ^ key >> 32;
 }
 
-// Everything that ids depend on.
+// Returns a hash of everything that ids depend on.
 std::string identity_of(const BpeVocabulary& vocabulary, std::int64_t vocab_size) {
   std::string all = fmt::format("{} {:d} {:d} {:d} {} ", to_string(vocabulary.pattern), vocabulary.nfc,
                                 vocabulary.prefix_space, vocabulary.whole_words, vocabulary.eod);
@@ -100,7 +100,7 @@ void BpeModel::build_texts(const BpeVocabulary& vocabulary) {
   std::ranges::stable_sort(by_id, {}, &std::pair<std::int32_t, std::string_view>::first);
   std::int32_t last = -1;
   for (const auto& [id, bytes] : by_id) {
-    if (id == last) continue;  // an added token that the vocabulary has too
+    if (id == last) continue;  // an added token that is also in the vocabulary
     text_begin_.resize(static_cast<std::size_t>(id) + 1, static_cast<std::uint32_t>(texts_.size()));
     texts_ += bytes;
     last = id;
@@ -119,7 +119,7 @@ void BpeModel::build_pairs(const std::vector<BpeVocabulary::Merge>& merges) {
   pairs_.assign(places, {.key = kNoPair, .rank = kNoRank, .merged = -1});
   pairs_shift_ = static_cast<unsigned>(64 - std::countr_zero(places));
   for (const BpeVocabulary::Merge& merge : merges) {
-    // Others are of tokens that stand for no bytes, which no word comes to.
+    // Other merges involve opaque tokens, which no word contains.
     if (bytes_of(merge.left) + bytes_of(merge.right) != bytes_of(merge.merged)) continue;
     const std::uint64_t key = pair_key(merge.left, merge.right);
     std::size_t place = mix(key) >> pairs_shift_;
@@ -194,7 +194,7 @@ void BpeModel::encode_word(std::string_view word, std::vector<std::int32_t>& ids
 
 void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids) const {
   std::array<std::int32_t, kShortWord> symbols;
-  std::array<const Pair*, kShortWord> pairs;  // [i]: of symbols i and i + 1
+  std::array<const Pair*, kShortWord> pairs;  // [i]: pair of symbols i and i + 1
   std::size_t count = word.size();
   for (std::size_t i = 0; i < count; ++i) symbols[i] = byte_ids_[static_cast<unsigned char>(word[i])];
   for (std::size_t i = 0; i + 1 < count; ++i) pairs[i] = find_pair(symbols[i], symbols[i + 1]);
@@ -217,11 +217,11 @@ void BpeModel::merge_short(std::string_view word, std::vector<std::int32_t>& ids
   ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// Takes 4 bytes and a bit per byte of the word for its symbols, and 9 for the heap.
+// Merge state of a long word: 4 bytes and a bit per byte of the word for symbols, and 9 bytes for the heap.
 struct BpeModel::LongWord {
   const BpeModel& model;
-  std::vector<std::int32_t> symbols;  // each at its first and at its last byte, where its neighbours find it
-  std::vector<bool> begins;           // does a symbol begin here?
+  std::vector<std::int32_t> symbols;  // stored at the first and last byte, where neighbors read it
+  std::vector<bool> begins;           // whether a symbol begins here
   std::vector<std::uint64_t> heap;    // pairs as rank << 32 | place, the least on top
 
   LongWord(const BpeModel& bpe, std::string_view word) : model(bpe), symbols(word.size()), begins(word.size(), true) {
@@ -239,12 +239,12 @@ struct BpeModel::LongWord {
   static std::uint64_t key_of(const Pair& pair, std::size_t at) {
     return std::uint64_t{static_cast<std::uint32_t>(pair.rank)} << 32 | at;
   }
-  // Of the symbol that begins here and the next one.
+  // Returns the pair of the symbol at `at` and the next symbol.
   const Pair* pair_at(std::size_t at) const {
     const std::size_t next = after(at);
     return next < symbols.size() ? model.find_pair(symbols[at], symbols[next]) : nullptr;
   }
-  // The pair that a key was made for; null if one of its symbols has been merged with another since.
+  // Returns the pair that a key was made for; null if one of its symbols has been merged since.
   const Pair* pair_of(std::uint64_t key) const {
     const auto at = static_cast<std::uint32_t>(key);
     const Pair* pair = begins[at] ? pair_at(at) : nullptr;
@@ -256,7 +256,7 @@ struct BpeModel::LongWord {
     heap.push_back(key_of(*pair, at));
     std::ranges::push_heap(heap, std::greater<>());
     if (heap.size() <= most()) return;
-    // Of each symbol one key is not void, so this is done a few times at most.
+    // Each symbol has at most one valid key, so the heap is purged only a few times.
     std::erase_if(heap, [&](std::uint64_t key) { return pair_of(key) == nullptr; });
     std::ranges::make_heap(heap, std::greater<>());
   }

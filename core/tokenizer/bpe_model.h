@@ -1,6 +1,6 @@
-// Byte-level byte pair encoding; Sennrich et al. 2016, arXiv:1508.07909, over bytes as GPT-2 has it: a word begins as
-// its bytes, and of all neighbours that are a merge, those of the lowest rank, the leftmost first, become one token,
-// until none is left. Gives the ids of the Hugging Face tokenizers and tiktoken libraries.
+// Byte-level byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909; over bytes as in GPT-2). A word begins as its
+// bytes. The neighboring pair with the lowest rank, leftmost first, is merged to one token until no pair is a merge.
+// Ids equal those of the Hugging Face tokenizers and tiktoken libraries.
 #pragma once
 
 #include <array>
@@ -18,42 +18,42 @@
 
 namespace megalith {
 
-constexpr std::int32_t kMaxTokenId = (1 << 22) - 1;  // ids of a tokenizer's file
+constexpr std::int32_t kMaxTokenId = (1 << 22) - 1;  // limit of ids in a tokenizer's file
 constexpr std::size_t kMaxTokenBytes = 1024;         // of one token
 constexpr std::size_t kMaxAddedBytes = 8 << 20;      // of all added tokens
 constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
 constexpr std::size_t kMaxTokenizerFileBytes = 64 << 20;
 
-// A token that is found in the text as it stands, before the text is cut into words.
+// Token that is matched in the text before the text is cut into words.
 struct AddedToken {
   std::string text;
   std::int32_t id = -1;
-  bool normalized = false;  // found after normalisation, in what the others have left
+  bool normalized = false;  // matched after normalization, in the text between other added tokens
 };
 
-// What a tokenizer's files say, checked by their readers.
+// Content of a tokenizer's files, checked by their readers.
 struct BpeVocabulary {
   struct Merge {
     std::int32_t left;
     std::int32_t right;
     std::int32_t merged;
-    std::int32_t rank;  // the lowest is first; tiktoken's are those of the merged token, so several have one
+    std::int32_t rank;  // lowest first; tiktoken's rank is that of the merged token, so several merges share it
   };
   std::string source;  // the file, for messages
   WordPattern pattern = WordPattern::kGpt2;
-  bool nfc = false;                          // text is brought to Unicode's normal form C first
-  bool prefix_space = false;                 // a text that does not begin with a space gets one
-  bool whole_words = false;                  // a word that is a token is this token, whatever the merges give
-  std::array<std::int32_t, 256> byte_ids{};  // of the one-byte tokens
-  std::vector<std::pair<std::string, std::int32_t>> tokens;  // bytes and id; ids may have holes
-  std::vector<std::int32_t> opaque;                          // ids in `tokens` that stand for no bytes of a word
-  std::vector<Merge> merges;                                 // of equal pairs the last one counts
+  bool nfc = false;                                          // text is first normalized to Unicode's form C
+  bool prefix_space = false;                                 // a space is added to text that does not begin with one
+  bool whole_words = false;                                  // a word that is a token becomes it, regardless of merges
+  std::array<std::int32_t, 256> byte_ids{};                  // of the one-byte tokens
+  std::vector<std::pair<std::string, std::int32_t>> tokens;  // bytes and id; ids may have gaps
+  std::vector<std::int32_t> opaque;                          // ids in `tokens` without bytes of a word
+  std::vector<Merge> merges;                                 // the last of equal pairs counts
   std::vector<AddedToken> added;
   std::int32_t eod = -1;
   std::optional<std::int32_t> bos = {};
 };
 
-// Ids of short words seen lately, so that common words are merged once.
+// Cache of the ids of recent short words, so that common words are merged once.
 class WordCache {
  public:
   static constexpr std::size_t kMaxBytes = 23;
@@ -66,15 +66,15 @@ class WordCache {
   };
 
   static Key key_of(std::string_view word);  // at most kMaxBytes
-  Entry& entry_for(const Key& key);          // where the key belongs; holds it, another or none
+  Entry& entry_for(const Key& key);          // slot of the key; holds the key, another or none
 
  private:
-  std::vector<Entry> entries_;  // empty until used
+  std::vector<Entry> entries_;  // empty until first use
 };
 
 class BpeModel {
  public:
-  // The vocabulary's readers have checked it: ids in range, all merges known.
+  // `vocabulary` is checked by its reader: ids are in range and all merges are known.
   explicit BpeModel(BpeVocabulary vocabulary);
 
   std::int64_t vocab_size() const { return vocab_size_; }
@@ -87,7 +87,7 @@ class BpeModel {
 
  private:
   struct Pair {
-    std::uint64_t key;  // left << 32 | right; all ones: an empty place
+    std::uint64_t key;  // left << 32 | right; all ones: an empty slot
     std::int32_t rank;
     std::int32_t merged;
   };

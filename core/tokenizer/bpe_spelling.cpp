@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxDepth = 32;
 constexpr std::int64_t kMaxValues = std::int64_t{1} << 22;  // large real files have a million
 
-// Bytes that are printable in Latin-1 spell themselves; the others are U+0100 and on, in order. -1: no byte's.
+// Bytes that are printable in Latin-1 spell themselves; the others are U+0100 and up, in order. -1: not a byte.
 constexpr std::array<std::int16_t, 0x144> kByteOf = [] {
   std::array<std::int16_t, 0x144> byte_of;
   byte_of.fill(-1);
@@ -29,7 +29,7 @@ constexpr std::array<std::int16_t, 0x144> kByteOf = [] {
   return byte_of;
 }();
 
-// The bytes that `spelled` stands for; none if a character of it stands for no byte.
+// Returns the bytes that `spelled` encodes; none if a character encodes no byte.
 std::optional<std::string> bytes_of_spelling(std::string_view spelled) {
   std::string bytes;
   for (std::size_t at = 0; at < spelled.size();) {
@@ -42,8 +42,8 @@ std::optional<std::string> bytes_of_spelling(std::string_view spelled) {
 }
 
 struct Extent {
-  int depth = 0;            // deepest nesting of brackets outside of strings; for JSON it is that of the values
-  std::int64_t values = 1;  // commas and brackets: at least as many as JSON has values
+  int depth = 0;            // deepest nesting of brackets outside strings; for JSON, of its values
+  std::int64_t values = 1;  // commas and brackets: an upper bound of JSON's values
 };
 
 Extent extent_of(std::string_view text) {
@@ -147,7 +147,7 @@ void SpelledVocabulary::add_token(const std::string& place, const std::string& s
     refuse_tokenizer_file(fmt::format("{}: token {}", place, quoted_bytes(spelled)), expected, got);
   };
   if (!id.is_number_integer()) refuse("an integer id", id.type_name());
-  const auto number = id.get<std::int64_t>();  // 2^63 and more come out negative
+  const auto number = id.get<std::int64_t>();  // 2^63 and more become negative
   if (number < 0 || number > kMaxTokenId) refuse(fmt::format("an id from 0 to {}", kMaxTokenId), "one out of range");
   if (spelled.empty() || spelled.size() > 2 * kMaxTokenBytes) {
     refuse(fmt::format("1 to {} bytes", kMaxTokenBytes), std::to_string(spelled.size()));

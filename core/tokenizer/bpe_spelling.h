@@ -1,4 +1,4 @@
-// What the readers of tokenizers' files share. GPT-2's and Hugging Face's spell each byte of a token as a printable
+// Shared code of the readers of tokenizer files. GPT-2 and Hugging Face spell each byte of a token as a printable
 // character.
 #pragma once
 
@@ -16,22 +16,22 @@ namespace megalith {
 [[noreturn]] void refuse_tokenizer_file(const std::string& place, const std::string& expected, const std::string& got,
                                         const std::string& remedy = {});
 
-// Each of the 256 bytes has to be a token.
+// Fails unless each of the 256 bytes is a token.
 void check_byte_ids(const BpeVocabulary& vocabulary, const std::string& place, const std::string& remedy = {});
 
-// At most 40 bytes of a file's text, printable, in quotes.
+// Quotes at most 40 bytes of a file's text in printable form.
 std::string quoted_bytes(std::string_view text);
 
-// What a line looks like, and nothing of what it says: the flag may name a file that is nobody's vocabulary.
+// Describes a line without its content, since a wrong flag may name a private file.
 std::string described_line(std::string_view line);
 
-// The file's JSON; refused if it is deeper than 32, of more than 2^22 values, or none.
+// Parses the file's JSON; rejects invalid JSON, more than 32 levels and more than 2^22 values.
 nlohmann::json parse_tokenizer_json(const TokenizerFile& file);
 
-// Fills in tokens, opaque ids, byte ids and merges of a vocabulary in that spelling.
+// Builder of tokens, opaque ids, byte ids and merges of a vocabulary in that spelling.
 class SpelledVocabulary {
  public:
-  // `vocab`: object of spelled token and id.
+  // `vocab` is an object of spelled tokens and ids.
   SpelledVocabulary(BpeVocabulary& vocabulary, const std::string& place, const nlohmann::json& vocab);
   void add_merge(const std::string& place, std::string_view left, std::string_view right);
   std::optional<std::int32_t> id_of(std::string_view spelled) const;

@@ -12,7 +12,7 @@ namespace megalith {
 
 namespace {
 
-// At least one byte of RFC 4648, with padding; none for anything else.
+// Decodes padded base64 (RFC 4648) to at least one byte; none for any other text.
 std::optional<std::string> decode_base64(std::string_view text) {
   if (text.empty() || text.size() % 4 != 0) return std::nullopt;
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -40,7 +40,7 @@ std::optional<std::int32_t> parse_id(std::string_view text) {
 
 using Ranks = std::unordered_map<std::string_view, std::int32_t>;  // views into vocabulary.tokens
 
-// tiktoken merges two neighbours when their bytes together are a token, whichever they are.
+// Adds all merges: tiktoken merges two neighbors if their joined bytes are a token.
 void add_all_merges(BpeVocabulary& vocabulary, const Ranks& ranks) {
   for (const auto& [bytes, id] : vocabulary.tokens) {
     const std::string_view token = bytes;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kSyllables = 0xac00;
 constexpr std::uint32_t kLeads = 0x1100;
 constexpr std::uint32_t kVowels = 0x1161;
-constexpr std::uint32_t kTails = 0x11a7;  // one before the first
+constexpr std::uint32_t kTails = 0x11a7;  // one below the first
 constexpr std::uint32_t kLeadCount = 19;
 constexpr std::uint32_t kVowelCount = 21;
 constexpr std::uint32_t kTailCount = 28;
@@ -52,7 +52,7 @@ NfcNormalizer::NfcNormalizer() : stable_(kCodePoints + 256, true) {
 }
 
 void NfcNormalizer::append(std::string& out, std::string_view text) const {
-  std::size_t begin = 0;  // of what is not yet in `out`
+  std::size_t begin = 0;  // start of the text that is not yet in `out`
   std::size_t last = 0;   // the last stable character
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint code = decode_utf8(text, at);
@@ -89,7 +89,7 @@ void NfcNormalizer::append_span(std::string& out, std::string_view span) const {
   }
   std::size_t kept = 0;
   std::size_t starter = chars.size();  // none
-  int between = -1;                    // class of the last one kept after the starter; -1: none
+  int between = -1;                    // class of the last character kept after the starter; -1: none
   for (const Char c : chars) {
     if (starter < chars.size() && between < c.combining_class) {
       if (const std::uint32_t value = composed(chars[starter].value, c.value); value != 0) {

@@ -1,4 +1,4 @@
-// Unicode's normal form C (Unicode Standard Annex 15), for tokenizers that ask for it.
+// Unicode's normal form C (Unicode Standard Annex 15) for tokenizers that require it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ class NfcNormalizer {
  public:
   NfcNormalizer();
 
-  // Appends `text` in normal form C of Unicode 9.0, as the Hugging Face tokenizers library has it. Bytes that are not
-  // UTF-8 stay as they are.
+  // Appends `text` in normal form C of Unicode 9.0, as in the Hugging Face tokenizers library. Bytes that are not UTF-8
+  // are unchanged.
   void append(std::string& out, std::string_view text) const;
 
  private:
@@ -26,10 +26,10 @@ class NfcNormalizer {
   void decompose(std::uint32_t value, std::vector<Char>& chars) const;
   std::uint32_t composed(std::uint32_t first, std::uint32_t second) const;  // 0: they do not compose
 
-  std::vector<bool> stable_;                                   // stays, and what is before it does not matter
+  std::vector<bool> stable_;                                   // unchanged, regardless of preceding characters
   std::unordered_map<std::uint32_t, int> classes_;             // of combining characters
   std::unordered_map<std::uint32_t, std::uint64_t> pairs_;     // composed -> first << 32 | second, which may be 0
-  std::unordered_map<std::uint64_t, std::uint32_t> composed_;  // the other way, but for those that never compose
+  std::unordered_map<std::uint64_t, std::uint32_t> composed_;  // inverse of pairs_, without pairs that never compose
 };
 
 }  // namespace megalith

@@ -33,9 +33,9 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// As --tokenizer-type names it; fails for one that is unknown.
+// Returns the type for --tokenizer-type; fails for an unknown type.
 std::string known_type(const TokenizerOptions& options) {
-  if (options.type == "NullTokenizer") return "null";  // as Megatron calls it
+  if (options.type == "NullTokenizer") return "null";  // Megatron's name
   const std::span<const std::string_view> types = tokenizer_types();
   if (std::ranges::find(types, options.type) == types.end()) {
     refuse_usage("--tokenizer-type", {.expected = fmt::format("one of {}", fmt::join(types, ", ")),
@@ -51,7 +51,7 @@ std::string known_type(const TokenizerOptions& options) {
                                    .remedy = "--help says what it is"});
 }
 
-// Each type takes the flags it needs and no other. Which files there must be is known once they are read.
+// Fails if a required flag is missing or an unsupported flag is given. Reading reports missing files.
 void check_flags(const TokenizerOptions& options, const std::string& type) {
   const bool is_tiktoken = type == "TikTokenizer";
   const std::span<const TokenizerFileField> files = tokenizer_files(type);
@@ -118,7 +118,7 @@ std::string Tokenizer::identity() const {
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
   if (bpe_) return bpe_->encode(text, ids, cache_);
   if (!is_bytes_) return encode_ids(text, ids);
-  ids.reserve(ids.size() + text.size() + 1);  // with room for an EOD
+  ids.reserve(ids.size() + text.size() + 1);  // with capacity for an EOD
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
 }
 

@@ -69,7 +69,7 @@ inline std::size_t WordScanner::run(std::string_view text, std::size_t at, unsig
   return at;
 }
 
-// End of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or `at`. Without regard to case, the long s (U+017F) is an s.
+// Returns the end of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or `at`. If case is ignored, the long s (U+017F) is an s.
 std::size_t WordScanner::contraction(std::string_view text, std::size_t at) const {
   if (at >= text.size() || text[at] != '\'') return at;
   const bool any_case = rules_.contraction != Contraction::kLowerCase;
@@ -86,7 +86,7 @@ std::size_t WordScanner::contraction(std::string_view text, std::size_t at) cons
   return at;
 }
 
-// [^\r\n\p{L}\p{N}]?\p{L}+
+// Matches [^\r\n\p{L}\p{N}]?\p{L}+
 std::size_t WordScanner::letters(std::string_view text, std::size_t at) const {
   const Char c = peek(text, at);
   const std::size_t start = is_in(c.type, kPrefix) ? at + c.bytes : at;
@@ -94,8 +94,8 @@ std::size_t WordScanner::letters(std::string_view text, std::size_t at) const {
   return end == start ? at : end;
 }
 
-// With P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and L = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: P?U*L+|P?U+L*.
-// Where no small letter follows U*, L+ has to take back from it: the last one that is in L.
+// Matches P?U*L+|P?U+L*; P = [^\r\n\p{L}\p{N}], U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], L = [\p{Ll}\p{Lm}\p{Lo}\p{M}].
+// If no small letter follows U*, U* gives its last character that is in L back to L+.
 std::size_t WordScanner::cased_letters(std::string_view text, std::size_t at) const {
   const Char first = peek(text, at);
   const bool prefix = is_in(first.type, kPrefix);
@@ -109,16 +109,16 @@ std::size_t WordScanner::cased_letters(std::string_view text, std::size_t at) co
     }
     if (c.type == CharClass::kLower) return run(text, end, kSmalls);
     if (taken_back > at) return taken_back;
-    if (start > at && first.type == CharClass::kMark) continue;  // the mark is in U and L itself
+    if (start > at && first.type == CharClass::kMark) continue;  // the mark itself is in U and L
     return end > start ? end : at;
   }
   return at;
 }
 
-// \s++$ | \s*[\r\n]+ | \s+(?!\S) | \s+, as far as the rules have them.
+// Matches \s++$ | \s*[\r\n]+ | \s+(?!\S) | \s+, as far as the rules allow.
 std::size_t WordScanner::spaces(std::string_view text, std::size_t at) const {
   std::size_t end = at;
-  std::size_t last = at;      // where the last one starts
+  std::size_t last = at;      // start of the last space
   std::size_t newlines = at;  // end of the last newline
   for (Char c = peek(text, end); is_in(c.type, kSpaces); c = peek(text, end)) {
     last = end;
@@ -166,7 +166,7 @@ std::size_t WordScanner::next(std::string_view text, std::size_t at) const {
   return spaces(text, at);
 }
 
-// The names and the spellings of the patterns that are scanned above.
+// Names and spellings of the patterns; the code above defines their meaning.
 namespace {
 
 using Named = std::pair<std::string_view, WordPattern>;
@@ -177,7 +177,7 @@ constexpr Named kNames[] = {
     {"v2", WordPattern::kTikTokenV2},
 };
 
-// Without tiktoken's cl100k: its {1,3}+ is possessive there, but means another thing to Hugging Face's library.
+// tiktoken's cl100k is absent: its {1,3}+ is possessive in tiktoken but differs in Hugging Face's library.
 constexpr Named kSpellings[] = {
     {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", WordPattern::kGpt2},
     {R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", WordPattern::kGpt2},

@@ -87,7 +87,7 @@ TEST(Launch, ALimitOfFileSizesLeavesNoHalfFile) {
   EXPECT_THAT(outcome.errors(), ElementsAre(HasSubstr("out.bin: File too large (EFBIG)"))) << outcome.err;
   std::set<std::string> left;
   for (const auto& entry : fs::directory_iterator(folder.path("."))) left.insert(entry.path().filename().string());
-  EXPECT_THAT(left, ElementsAre("stderr", "stdout", "text.txt"));
+  EXPECT_THAT(left, ElementsAre("exit_codes", "stderr", "stdout", "text.txt"));
 }
 
 TEST(Launch, AClosedPipeSavesAndEnds) {
