@@ -11,13 +11,13 @@
 
 namespace megalith {
 
-// "1 step", "2 steps". `many` is the plural if it is not `one` with an s.
+// Formats "1 step", "2 steps". `many` is the plural if it is not `one` with an s.
 std::string counted(std::integral auto number, std::string_view one, std::string_view many = {}) {
   if (number == 1) return fmt::format("1 {}", one);
   return many.empty() ? fmt::format("{} {}s", number, one) : fmt::format("{} {}", number, many);
 }
 
-// "a, b and 3 more": at most 12 names.
+// Lists at most 12 names: "a, b and 3 more".
 inline std::string first_names(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 12;
   std::string text;

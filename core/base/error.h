@@ -24,7 +24,7 @@ enum class ExitCode : int {
   kStoppedOnRequest = 75,
 };
 
-// Text of --help: "Exit codes:" and one line for each code.
+// Returns text for --help: "Exit codes:" and one line for each code.
 std::string exit_codes_text();
 
 class Error : public std::runtime_error {

@@ -17,8 +17,8 @@ struct NormalBlock {
 
 namespace detail {
 
-// Natural logarithm of a normal x in (0, 1]; error below 2 ulp of fp64. x = 2^e m, m in [sqrt(1/2), sqrt(2)),
-// ln m = 2 atanh(s) with s = (m - 1) / (m + 1), |s| < 0.1716.
+// Returns the natural logarithm of a normal x in (0, 1]; error below 2 ulp of fp64.
+// x = 2^e m, m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh(s) with s = (m - 1) / (m + 1), |s| < 0.1716.
 MEGALITH_HOST_DEVICE inline double natural_log(double x) {
   const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, x) - 0x3FE6A09E667F3BCDu;
   const auto exponent = static_cast<double>(static_cast<std::int64_t>(bits) >> 52);
@@ -35,7 +35,7 @@ struct Point {
   double sine;
 };
 
-// Point at the angle 2 pi turn, 0 <= turn < 1: Taylor series within an eighth of a turn of the nearest quarter.
+// Returns the point at angle 2 pi turn, 0 <= turn < 1: Taylor series within an eighth of a turn of the nearest quarter.
 MEGALITH_HOST_DEVICE inline Point on_circle(double turn) {
   const double quarter = std::floor(std::fma(turn, 4.0, 0.5));
   const double angle = std::fma(quarter, -0.25, turn) * (2 * std::numbers::pi);  // |angle| <= pi / 4; the fma is exact
@@ -57,8 +57,8 @@ MEGALITH_HOST_DEVICE inline Point on_circle(double turn) {
 
 }  // namespace detail
 
-// Box & Muller 1958: words 0, 1 and words 2, 3 give two numbers each. The radius uses 32 bits, so the largest magnitude
-// is 6.77.
+// Computes normal numbers (Box & Muller 1958): words 0, 1 and words 2, 3 give two numbers each. The radius uses 32
+// bits, so the largest magnitude is 6.77.
 MEGALITH_HOST_DEVICE inline NormalBlock normal_block(const std::uint32_t (&words)[4]) {
   NormalBlock result;
   for (int pair = 0; pair < 4; pair += 2) {

@@ -48,12 +48,12 @@ constexpr PhiloxKey derive_key(std::uint64_t seed, const PhiloxCounter& use) {
   return {bits[0], bits[1]};
 }
 
-// Uniform number in [0, 1) with 53 bits from two words.
+// Returns a uniform number in [0, 1) with 53 bits from two words.
 constexpr double uniform(std::uint32_t low, std::uint32_t high) {
   return static_cast<double>((std::uint64_t{high} << 21) ^ (low >> 11)) * 0x1p-53;
 }
 
-// Hash of a parameter's logical name: FNV-1a of 64 bits.
+// Returns the hash of a parameter's logical name: FNV-1a of 64 bits.
 constexpr std::uint64_t hash_name(std::string_view name) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;

@@ -1,3 +1,4 @@
+// Seconds since a time of the steady clock.
 #pragma once
 
 #include <chrono>

@@ -89,7 +89,7 @@ class Dataset {
   void sample(std::int64_t k, std::span<std::int32_t> tokens) const {
     std::visit([&](const auto& kind) { kind.sample(k, tokens); }, kind_);
   }
-  // Error kFormat if a file has changed since it was opened; sample() checks the files that it reads.
+  // Fails with kFormat if a file has changed since it was opened; sample() checks the files that it reads.
   void check_unchanged() const {
     std::visit([](const auto& kind) { kind.check_unchanged(); }, kind_);
   }

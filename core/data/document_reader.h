@@ -33,8 +33,8 @@ class BadLines {
   std::string first_;
 };
 
-// Error kFormat for a compressed file or a table, by its first bytes or its name; kFileIo as below. Reads nothing from
-// a pipe.
+// Fails with kFormat for a compressed file or a table, by its first bytes or its name; kFileIo as below. Reads nothing
+// from a pipe.
 void check_document_file(const std::string& path);
 
 // Returns whether the name is that of JSON lines, one document per line.

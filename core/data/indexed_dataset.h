@@ -40,8 +40,8 @@ class IndexedDataset {
   std::int32_t sequence_length(std::int64_t sequence) const;  // in tokens
   std::int64_t document_begin(std::int64_t document) const;   // first sequence; num_documents() is a valid argument
 
-  // Error kFormat if a file was written to or replaced since it was opened. A changed file may hold other tokens, and a
-  // restarted run would read them. Costs two system calls.
+  // Fails with kFormat if a file was written to or replaced since it was opened. A changed file may hold other tokens,
+  // and a restarted run would read them. Costs two system calls.
   void check_unchanged() const;
 
   // Reads tokens [offset, offset + out.size()) of a sequence. A stored value beyond int32 is an Error kFormat.

@@ -58,7 +58,7 @@ std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype);
 // Returns the tokenizer's files in a folder of transformers, by name. Error kFormat for a file above `max_bytes`.
 std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes);
 
-// Error kUsage unless `path` is missing or an empty folder.
+// Fails with kUsage unless `path` is missing or an empty folder.
 void require_new_folder(const std::string& path);
 
 struct HfOutput {

@@ -25,7 +25,7 @@ struct RowsOfExperts {
   const std::int32_t* offsets = nullptr;  // device, [experts + 1]: first row of each expert; null: equal row counts
 };
 
-// Byte range of device memory. For a strided view, the range encloses the view.
+// Byte range of device memory. The range of a strided view encloses the view.
 struct AccessRange {
   const void* begin = nullptr;
   std::size_t bytes = 0;

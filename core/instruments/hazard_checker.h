@@ -42,7 +42,7 @@ class HazardChecker {
   void join(int lane, int other);            // orders `lane` after all work on `other` (synchronize, replay)
   void host(const Access& access) { op(kHost, access); }
 
-  // First 100 hazards, one per pair of ops and lanes; `count` counts all.
+  // Returns the first 100 hazards, one per pair of ops and lanes; `count` counts all.
   const std::vector<Hazard>& hazards() const { return hazards_; }
   std::int64_t count() const { return count_; }
 

@@ -21,7 +21,7 @@ class Timeline {
     Access access{""};        // kOp
   };
 
-  // Lane 0 is the first stream: the compute stream.
+  // Adds a stream. Lane 0 is the first stream: the compute stream.
   int add_lane(std::string_view name) {
     lanes_.emplace_back(name);
     return static_cast<int>(lanes_.size()) - 1;

@@ -65,17 +65,17 @@ struct ModelConfig {
   DType params_dtype = DType::kFp32;               // kFp32 or kBf16, of parameters and activations
   HfModelType hf_model_type = HfModelType::kAuto;  // of the config.json that convert writes
 
-  // Standard deviation of the initial attention projection and fc2: std / sqrt(2 L), as Megatron's scaled init.
+  // Returns the initial standard deviation of attention projection and fc2: std / sqrt(2 L), Megatron's scaled init.
   double output_layer_init_std() const;
-  // Number of leading elements of each head that RoPE rotates (even); 0 for other position embeddings.
+  // Returns the number of leading elements of each head that RoPE rotates (even); 0 for other position embeddings.
   std::int64_t rotary_dim() const;
-  // Scaling of RoPE's frequencies; none without use_rope_scaling.
+  // Returns the scaling of RoPE's frequencies; none without use_rope_scaling.
   RopeScaling rotary_scaling() const { return use_rope_scaling ? rope_scaling : RopeScaling{}; }
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool has_attn_proj_bias() const { return add_bias_linear || add_attn_proj_bias; }
 };
 
-// Derives the fields that are 0. Must be called again once vocab_size is known.
+// Derives the fields that are 0. Call resolve again once vocab_size is known.
 void resolve(ModelConfig& config);
 
 // Throws Error (exit code 2) with the flags and the valid values. `config` is resolved; a vocab_size of 0 is valid.
@@ -99,9 +99,9 @@ struct ParameterCount {
 };
 ParameterCount count_parameters(const ModelConfig& config);
 
-// Floating-point operations per token of one training step, forward and backward, without recompute.
-// The sum has 6 per parameter that a token meets in a matrix product. The output layer counts; embedding lookups and
-// unchosen experts do not. Causal attention adds 6 L S N D, since it computes half of the S x S scores.
+// Returns the floating-point operations per token of a training step, forward and backward, without recompute.
+// Each parameter in a matrix product of a token adds 6. The output layer counts; embedding lookups and unchosen experts
+// do not. Causal attention adds 6 L S N D, since it computes half of the S x S scores.
 double flops_per_token(const ModelConfig& config);
 
 }  // namespace megalith

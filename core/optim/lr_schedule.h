@@ -35,7 +35,7 @@ struct RunProgress {
   friend bool operator==(const RunProgress&, const RunProgress&) = default;
 };
 
-// Returns the learning rate of the step after `done`. With a warm-up the first step has lr_warmup_init, as in Megatron.
+// Returns the learning rate of the step after `done`. The first step of a warm-up has lr_warmup_init, as in Megatron.
 double learning_rate(const LrSchedule& schedule, const RunProgress& done);
 
 // Throws Error (exit code 2) with the flags and the valid values.

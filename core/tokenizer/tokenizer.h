@@ -59,7 +59,7 @@ struct TokenizerOptions {
   std::string eod_token;  // of the three BPE types; empty: see find_eod
 };
 
-// Names: byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer.
+// Returns byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer.
 std::span<const std::string_view> tokenizer_types();
 
 // Content of a tokenizer's files, by their names in checkpoints: vocab.json and merges.txt; kTokenizerJson and, if its

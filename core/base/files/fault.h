@@ -38,7 +38,7 @@ struct FaultRequest {
 // Error kUsage for an unknown site or kind, N outside 1 to 10^12, or a kind that cannot happen at the site.
 FaultRequest parse_fault(std::string_view text);
 
-// Arms the whole process and replaces earlier faults. No other thread may be in a file operation during the call.
+// Arms faults in the process and replaces earlier ones. No other thread may be in a file operation during the call.
 // `reached`, if given, receives the name of every site that is passed. `reached` must outlive the arming.
 void arm_faults(std::vector<FaultRequest> requests, std::set<std::string>* reached = nullptr);
 void disarm_faults();
@@ -63,7 +63,7 @@ FaultKind fault_here(std::string_view operation);
 
 // Strikes at the point `site`, regardless of the scope. Supports only kill and abort-alloc.
 void fault_point(std::string_view site);
-// Variant for allocators that return null: true if this allocation must fail. Does not allocate.
+// Returns true if this allocation must fail, for allocators that return null. Does not allocate.
 bool fault_allocation(std::string_view site) noexcept;
 
 }  // namespace megalith

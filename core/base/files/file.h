@@ -125,7 +125,7 @@ struct DirectoryEntry {
 
 class Directory {
  public:
-  // `path` comes from the user: links in it are followed.
+  // Opens a path of the user; links in `path` are followed.
   static Directory open(const std::string& path, const FileObserver* observer = nullptr);
   // Creates the directory and its parents durably.
   static Directory create(const std::string& path, const FileObserver* observer = nullptr);

@@ -50,13 +50,13 @@ auto faulty(std::string_view operation, Call&& call) -> decltype(call()) {
   });
 }
 
-// fsync and flock of a file or directory.
+// Calls fsync or flock on a file or directory.
 void sync_descriptor(int fd, const std::string& what);
 LockState lock_descriptor(int fd, const std::string& what);
 
 inline FileId id_in(const struct stat& info) { return {.device = info.st_dev, .inode = info.st_ino}; }
 
-// Results of fstat and stat; none if the path does not exist.
+// Returns the result of fstat or stat; none if the path does not exist.
 struct stat status_of(int fd, const std::string& what);
 std::optional<struct stat> status_of_path(const std::string& path);
 

@@ -23,7 +23,7 @@ class LineReader {
     bool is_too_long;       // `text` holds the first line_bytes bytes
   };
 
-  // Error kFileIo for an unreadable file, such as a folder or a pipe without a writer.
+  // Opens a file. Error kFileIo if it is unreadable, such as a folder or a pipe without a writer.
   // Error kFormat for a file longer than file_bytes, here or once that many bytes were read.
   LineReader(const std::string& path, const Limits& limits);
 

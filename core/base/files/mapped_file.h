@@ -17,7 +17,7 @@ void end_on_lost_mappings();
 
 class MappedFile {
  public:
-  // `path` must be a readable regular file, else Error kFileIo with the system's reason.
+  // Maps a readable regular file. Any other `path` is an Error kFileIo with the system's reason.
   static MappedFile open(const std::string& path);
 
   const std::string& path() const { return path_; }

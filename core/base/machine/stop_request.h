@@ -20,7 +20,7 @@ struct StopRequest {
 // SIGPROF belongs to profilers.
 inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2,   SIGPIPE,
                                        SIGHUP, SIGXCPU, SIGALRM, SIGVTALRM, SIGPWR};
-// Signals that Open MPI's mpirun forwards to its ranks. They are held from the start of the program.
+// Signals that Open MPI's mpirun forwards to its ranks. The program handles them from its start.
 inline constexpr int kHandedOnSignals[] = {SIGUSR1, SIGUSR2, SIGALRM};
 
 // Makes `signal` set `request`, which must outlive the program's use of signals. Two kinds:
@@ -39,7 +39,7 @@ void stop_on_signal(int signal, StopRequest& request, bool tells = false);
 class StopFile {
  public:
   explicit StopFile(std::string path) : path_(std::move(path)) {}  // empty: no stop file
-  // Error kUsage if the name exists at the start: an existing file was not meant for this run.
+  // Fails with kUsage if the name exists at the start: an existing file was not meant for this run.
   void require_free();
   bool exists();
   // Removes the file at the end of the run, so that the next run can start. A missing file is no error.

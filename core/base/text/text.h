@@ -22,7 +22,7 @@ std::string in_columns(std::string line, std::string_view text, std::size_t inde
 
 // Escapes `text` to one line that is safe for a terminal: \n for a line feed, \xNN for bytes of other characters.
 // Other characters are C0, DEL, C1, Unicode line separators, bidirectional controls and invalid UTF-8.
-// All other text is unchanged, so a second call has no effect.
+// The remaining text is unchanged, so a second call has no effect.
 std::string in_one_line(std::string_view text);
 
 // Escapes as much as fits into `out`, without allocation. Returns the bytes written.

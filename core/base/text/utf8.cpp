@@ -10,7 +10,7 @@ constexpr std::uint32_t byte_at(std::string_view text, std::size_t at) {
 
 constexpr bool is_continuation(std::uint32_t byte) { return (byte & 0xc0) == 0x80; }
 
-// Length of the sequence that `lead` begins; 1 for bytes that begin none.
+// Returns the length of the sequence that `lead` begins; 1 for bytes that begin none.
 constexpr std::uint32_t sequence_bytes(std::uint32_t lead) {
   if (lead >= 0xc2 && lead < 0xe0) return 2;
   if (lead >= 0xe0 && lead < 0xf0) return 3;
