@@ -1,5 +1,5 @@
-// Copies between host and device memory, ordered on a stream. The host memory must stay untouched until the stream, or
-// an event after the copy, was waited for. On CUDA only memory of a HostArena keeps the host from waiting for the copy.
+// Copies between host and device memory, ordered on a stream. The host memory must stay untouched until the host has
+// waited for the stream, or for an event after the copy. On CUDA, only memory of a HostArena copies asynchronously.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace megalith {
 
-inline constexpr std::string_view kCopyFromHost = "copy_from_host", kCopyToHost = "copy_to_host";  // as ops
+inline constexpr std::string_view kCopyFromHost = "copy_from_host", kCopyToHost = "copy_to_host";  // op names
 
 void copy_from_host(Stream& stream, void* device, const void* host, std::size_t bytes);
 void copy_to_host(Stream& stream, void* host, const void* device, std::size_t bytes);

@@ -1,5 +1,5 @@
-// CUDA's half of Graph: the capture of a stream and of those that join it, the executable graph, its launch. Graph
-// keeps the books that are the same on every backend. Needs no CUDA header.
+// CUDA's part of Graph: capture of a stream and of streams that join it, the executable graph, its launch. Graph does
+// the accounting that is equal on all backends. Needs no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -21,30 +21,30 @@ class CudaGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Thread-local mode: what this thread does meanwhile and CUDA forbids (allocating, blocking) fails and ends the
-  // capture; other threads of the process, i.e. other ranks, are not disturbed.
+  // Begins a capture in thread-local mode: a call of this thread that CUDA forbids (allocate, block) fails and ends the
+  // capture. Other threads of the process, i.e. other ranks, are not disturbed.
   void begin(CudaStream& origin);
-  // Events inside the graph are the graph's own, so that the caller's Event keeps its latest record outside.
+  // Records a graph-internal event, so that the caller's Event keeps its latest record outside.
   void record(CudaStream& stream, std::uint64_t id);
   void wait(CudaStream& stream, std::uint64_t id);
-  // Changes with everything that is captured on the stream; 0 before the first node.
+  // Returns a value that changes with each captured node of the stream; 0 ahead of the first node.
   static std::uint64_t tail(CudaStream& stream);
-  // The op captured last ends with the stream's tail; how many nodes it has.
+  // Ends the op captured last at the stream's tail. Returns its number of nodes.
   std::size_t end_op(CudaStream& stream);
-  // Also makes the executable graph and uploads it. `follows`: of each op that ended, those that it follows, instead of
-  // the op before; none for a graph that stays as it was captured, as one does that is not a single chain of nodes.
+  // Ends the capture, instantiates and uploads the graph. `follows` lists, for each op, the ops that it depends on
+  // instead of the preceding op. If `follows` is empty or the graph is not one chain, the captured order stays.
   void end(CudaStream& origin, const Dependencies& follows);
   void abort(CudaStream& origin) noexcept;  // drops what was captured
   void launch(CudaStream& stream);          // does nothing for a graph without nodes
 
   std::size_t num_nodes() const { return num_nodes_; }        // kernels, copies, fills and external events
-  std::size_t device_bytes() const { return device_bytes_; }  // less was free behind end() than before
+  std::size_t device_bytes() const { return device_bytes_; }  // decrease of free memory during end()
 
  private:
-  [[maybe_unused]] CUgraphExec_st* executable_ = nullptr;  // without CUDA
+  [[maybe_unused]] CUgraphExec_st* executable_ = nullptr;  // unused without CUDA
   std::size_t num_nodes_ = 0;
   std::size_t device_bytes_ = 0;
-  // While capturing:
+  // Valid while capturing:
   std::map<std::uint64_t, CudaEvent> events_;
   std::vector<CUgraphNode_st*> ends_;  // the last node of each op; null if it ends with several
   std::size_t nodes_of_ops_ = 0;

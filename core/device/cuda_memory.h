@@ -1,17 +1,17 @@
-// Memory of the process's GPU, and host memory it can copy from and to by itself. Needs no CUDA header.
+// Memory of the process's GPU, and host memory that the GPU accesses directly. Needs no CUDA header.
 #pragma once
 
 #include <cstddef>
 
 namespace megalith {
 
-// Null when the GPU has not that much left; every other failure is an error. 256-byte aligned.
+// Allocates `bytes`, 256-byte aligned. Returns null if the GPU has less memory left; any other failure is an error.
 void* cuda_allocate(std::size_t bytes);
 void cuda_free(void* address) noexcept;
-// Pinned, the same address on host and device; null when the host refuses.
+// Allocates pinned memory with the same address on host and device. Returns null if the host lacks memory.
 void* cuda_allocate_host(std::size_t bytes);
 void cuda_free_host(void* address) noexcept;
-// What is free and in all on the GPU now, for the report of what libraries and contexts hold beside the pools.
+// Free and total bytes of the GPU now, to report what libraries and contexts hold in addition to the pools.
 struct CudaMemory {
   std::size_t free = 0;
   std::size_t total = 0;

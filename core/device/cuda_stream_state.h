@@ -1,4 +1,4 @@
-// What a CUDA stream carries for others than itself: the graph that captures it, and the backends of ops.
+// State that a CUDA stream carries for the graph that captures it, and for the backends of ops.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace megalith {
 
-// What an op of the CUDA backend tells the graph that captures it, beyond what it announced.
+// Facts that a CUDA op reports to the capturing graph, in addition to its announcement.
 struct CaptureNotes {
   bool wanted = false;  // a graph captures the stream
-  // Announced workspaces, of which the op touches only the first so many bytes.
+  // Announced workspaces of which the op touches only the first N bytes.
   std::map<const void*, std::size_t> touched;
-  // The op waits for other ranks, which have to enqueue what they wait for in one order: the graph stays a chain.
+  // The op waits for other ranks, so that its enqueue order must be the same on all ranks: the graph stays a chain.
   bool meets_ranks = false;
 
   // An op may use one workspace several times.
@@ -31,7 +31,7 @@ class TensorMaps;  // moe/ops/grouped_gemm
 
 struct CudaStreamState {
   CaptureNotes capture;
-  // Kept from call to call, made at first use, gone before the stream's library handles.
+  // Kept from call to call, created at first use, destroyed ahead of the stream's library handles.
   std::shared_ptr<GemmAlgorithms> gemm_algorithms;
   std::shared_ptr<AttentionPlans> attention_plans;
   std::shared_ptr<const cuda::TensorMaps> tensor_maps;

@@ -1,4 +1,4 @@
-// The backends. `plan` computes nothing and owns no memory: it records what the real code path would do.
+// The backends. `plan` computes nothing and owns no memory: it records what the other backends would do.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ constexpr std::string_view name_of(DeviceType type) {
   return "unknown";
 }
 
-// Whether the CUDA backend is linked (core/device/cuda) or what stands in for it (core/device/no_cuda). Only tests ask.
+// Returns whether the CUDA backend (core/device/cuda) is linked, not its stub (core/device/no_cuda). For tests only.
 bool cuda_built();
-// Exit code 2 when this build lacks the backend.
+// Fails with exit code 2 if this build lacks the backend.
 void require_built(DeviceType type);
-[[noreturn]] void refuse_cuda();  // as a build without CUDA does
-// CUDA where this build has it and a GPU can be used, else the CPU.
+[[noreturn]] void refuse_cuda();  // fails as a build without CUDA does
+// Returns CUDA if this build has it and a GPU is usable, otherwise the CPU.
 DeviceType default_device();
 
 }  // namespace megalith

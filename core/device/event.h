@@ -1,5 +1,5 @@
-// A point in a stream's order. Recording again moves the point; a wait refers to the latest record made before the
-// wait, also when the event is recorded again, on whichever stream, before that wait is reached.
+// A point in a stream's order. Recording again moves the point. A wait refers to the latest record ahead of the wait,
+// even if the event is recorded again, on any stream, until that wait is reached.
 #pragma once
 
 #include <algorithm>
@@ -15,25 +15,25 @@
 
 namespace megalith {
 
-// The records, of any stream, that a point in a stream's order comes after: a vector clock (Fidge 1988, Mattern 1989).
-// A stream keeps one of its end, an event one of its latest record, so that a wait that orders nothing is known.
+// Records of all streams that precede a point in a stream's order: a vector clock (Fidge 1988, Mattern 1989). A stream
+// keeps the clock of its end, an event that of its latest record, so that redundant waits are found.
 class StreamClock {
  public:
-  StreamClock() = default;  // of a record that nobody knows
+  StreamClock() = default;  // clock of an unknown record
   explicit StreamClock(std::uint64_t stream) : records_{{.stream = stream}} {}
 
   bool known() const { return !records_.empty(); }
   void forget() { records_.clear(); }
-  // The stream that this is the clock of records once more.
+  // Counts one more record of the stream that owns this clock.
   void advance() { ++records_.front().number; }
-  // Whether this point comes after the record that `record` is the clock of.
+  // Returns whether this point comes after the record whose clock is `record`.
   bool covers(const StreamClock& record) const {
     if (!record.known()) return false;
     const Record& own = record.records_.front();
     const auto found = std::ranges::find(records_, own.stream, &Record::stream);
     return found != records_.end() && found->number >= own.number;
   }
-  // From here on this point comes after that record too.
+  // Makes this point come after that record too.
   void merge(const StreamClock& record) {
     for (const Record& other : record.records_) {
       const auto found = std::ranges::find(records_, other.stream, &Record::stream);
@@ -48,22 +48,22 @@ class StreamClock {
  private:
   struct Record {
     std::uint64_t stream;     // unique in the process
-    std::int64_t number = 0;  // of its records
+    std::int64_t number = 0;  // number among the stream's records
   };
-  std::vector<Record> records_;  // a few, the stream's own first
+  std::vector<Record> records_;  // few; the owning stream's first
 };
 
 class CudaEvent;
 class Graph;
 
-// One record of an event on a CPU stream; it fires once. Owned by the event while it is its latest record, and by the
-// tasks that fire it and wait for it, so that the event may be recorded again or destroyed while they are pending.
+// One record of an event on a CPU stream; fires once. Owned by the event while it is the latest record, and by the
+// tasks that fire it or wait for it. The event may thus be recorded again or destroyed meanwhile.
 struct CpuEventPoint {
   std::mutex mutex;
   std::condition_variable changed;
   bool fired = false;
   std::chrono::steady_clock::time_point fired_at;
-  std::exception_ptr error;  // why the recording stream failed before the point, if it did
+  std::exception_ptr error;  // the recording stream's error ahead of the point, if any
 
   void fire(std::exception_ptr cause);
   void wait();  // rethrows `error`
@@ -71,7 +71,7 @@ struct CpuEventPoint {
 
 class Event {
  public:
-  // Timed: seconds_between can be asked, which costs the GPU a little at each record.
+  // `timed` allows seconds_between, and makes each record slightly slower on a GPU.
   explicit Event(std::string name, bool timed = false);
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -80,9 +80,9 @@ class Event {
   bool recorded() const { return recorded_; }  // at least once outside of a capture, or by a replay
 
   // Blocks the host until the latest record is reached; rethrows the error of the recording stream. Use
-  // Stream::synchronize_host, which also tells the instruments.
+  // Stream::synchronize_host, which also notifies the instruments.
   void wait_on_host() const;
-  // Between the latest records of two timed events of one backend, both reached; 0 on the plan backend.
+  // Returns the seconds between the latest records of two timed events of one backend, both reached; 0 on plan.
   friend double seconds_between(const Event& earlier, const Event& later);
 
  private:
@@ -90,20 +90,20 @@ class Event {
   friend class Graph;
 
   static std::uint64_t next_id();
-  // Each capture owns a token that holds its graph and dies with the capture.
+  // Returns the graph that captured the latest record. Each capture owns a token that holds its graph and dies with it.
   Graph* capturing() const;
-  // Fails if the latest record is inside a graph, where nobody outside can wait for it.
+  // Fails if the latest record is inside a graph: a wait outside is impossible.
   void require_record_outside_graphs(std::string_view who) const;
 
   std::string name_;
   bool timed_;
-  std::uint64_t id_;  // unique in the process: names this event to the instruments
+  std::uint64_t id_;  // unique in the process; identifies the event to the instruments
   bool recorded_ = false;
   bool in_graph_ = false;                // the latest record was captured
-  std::weak_ptr<Graph*> capture_token_;  // of that capture
-  StreamClock clock_;                    // of the latest record; unknown where a capture or a replay made it
-  std::shared_ptr<CpuEventPoint> cpu_;   // the latest record outside of graphs, null before the first
-  std::shared_ptr<CudaEvent> cuda_;      // the same on CUDA, where one object serves all records
+  std::weak_ptr<Graph*> capture_token_;  // token of that capture
+  StreamClock clock_;                    // clock of the latest record; unknown if a capture or a replay made it
+  std::shared_ptr<CpuEventPoint> cpu_;   // latest record outside of graphs, null if none
+  std::shared_ptr<CudaEvent> cuda_;      // the CUDA event; one object serves all records
 };
 
 double seconds_between(const Event& earlier, const Event& later);

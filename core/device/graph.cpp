@@ -80,11 +80,11 @@ void Graph::take(int lane, std::function<void()> task) {
   nodes_[op].task = std::move(task);
 }
 
-// An op with nothing to write (zero rows) may have enqueued nothing.
+// An op without output (zero rows) may have enqueued nothing.
 void Graph::close_op(Lane& lane) {
   const std::size_t op = std::exchange(lane.open_op, kNone);
-  bool enqueued = false;  // the CPU's take() has closed the ops that were
-  // An op may launch several kernels. That it launched any, and that nothing else did, shows in the stream's tail.
+  bool enqueued = false;  // take() has closed the CPU's ops that enqueued
+  // An op may launch several kernels. The stream's tail shows that it launched any, and that nothing else did.
   if (cuda_ != nullptr) {
     const std::uint64_t tail = CudaGraph::tail(cuda_of(lane));
     enqueued = std::exchange(lane.cuda_tail, tail) != tail;
@@ -270,8 +270,8 @@ void Graph::check_replay(const Stream& stream) const {
           "replay on a stream of another device than the captured one");
 }
 
-// The captured order is a topological order of the graph, so that one worker can run it; the hazard checker sees the
-// branches as lanes of their own and finds what only a concurrent replay would show.
+// The captured order is a topological order of the graph, so that one worker can run it. The hazard checker treats
+// branches as separate lanes and finds hazards that only a concurrent replay would show.
 void Graph::replay(Stream& stream) {
   check_replay(stream);
   ++replays_;
@@ -295,7 +295,7 @@ void Graph::replay(Stream& stream) {
   if (cuda_ != nullptr) cuda_->launch(*stream.cuda());
 }
 
-// On the CPU each op is traced as it is replayed.
+// On the CPU, each op is traced during the replay.
 void Graph::describe_replay(Stream& stream) const {
   Trace::Replay replay;
   for (const Node& node : nodes_) {

@@ -1,4 +1,4 @@
-// The part of Graph that lets a GPU run the ops of one captured stream side by side.
+// The part of Graph that runs the ops of one captured stream concurrently on a GPU.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -14,13 +14,13 @@ namespace megalith {
 
 namespace {
 
-constexpr int kLanes = 2;  // more gained nothing
+constexpr int kLanes = 2;  // more lanes were not faster
 constexpr double kBetweenLanes = 1e-6;
 
 }  // namespace
 
-// A captured chain of ops becomes lanes of ops that run side by side where what they announced allows it: the same
-// bits, since each op computes alone and sums into one place stay in their order.
+// Turns a captured chain of ops into lanes that run concurrently where the announcements allow. The bits stay equal:
+// each op computes alone, and sums into one location keep their order.
 void Graph::spread() {
   if (lanes_.size() != 1 || cuda_of(lanes_[0]).state().capture.meets_ranks) return;
   if (cuda_of(lanes_[0]).starts_early()) return;
@@ -40,7 +40,7 @@ void Graph::spread() {
   spread_ = plan_lanes(follows, seconds, kLanes, kBetweenLanes);
 }
 
-// To the checker each lane of ops is a branch, and each op an event that those wait for that follow it.
+// For the hazard checker, each lane of ops is a branch, and each op an event for which its dependents wait.
 void Graph::note_spread_replay(HazardChecker& hazards, const Stream& stream) {
   const std::vector<int>& lane_of = spread_.lane;
   std::vector<int> branches;

@@ -41,7 +41,7 @@ class Planner {
 
  private:
   struct Choice {
-    std::size_t at;  // in ready_
+    std::size_t at;  // index in ready_
     std::size_t lane;
     double begin;
   };
@@ -82,12 +82,12 @@ class Planner {
     }
   }
 
-  // On each lane an op comes behind all that it follows there: the latest one stands for them, and of the other lanes
-  // those that neither the op before nor another one followed already.
+  // Removes implied dependencies. Per lane, an op keeps the latest op that it follows there. Of other lanes, it drops
+  // those that the preceding op or another dependency already follows.
   void reduce() {
     const std::size_t lanes = free_.size();
     std::vector<std::size_t> place(seconds_.size());
-    std::vector<std::vector<std::int64_t>> known(seconds_.size());  // of each lane, the latest op before
+    std::vector<std::vector<std::int64_t>> known(seconds_.size());  // per lane, the latest op known to be done
     for (std::size_t i = 0; i < plan_.order.size(); ++i) {
       const std::size_t op = plan_.order[i];
       place[op] = i;
@@ -107,7 +107,7 @@ class Planner {
   const Dependencies& follows_;
   const std::vector<double>& seconds_;
   const double between_;
-  std::vector<double> way_;  // from an op's begin to the end of all
+  std::vector<double> way_;  // from an op's begin to the end of all ops
   std::vector<double> end_;
   std::vector<std::size_t> open_;
   Dependencies followers_;

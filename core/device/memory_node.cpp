@@ -7,7 +7,7 @@ namespace megalith {
 
 namespace {
 
-// get_mempolicy(2): the node of the page at an address.
+// Returns the NUMA node of the page at an address (get_mempolicy(2)).
 int node_at(const std::byte* address) {
   constexpr unsigned long kNode = 1, kOfAddress = 2;
   int node = -1;

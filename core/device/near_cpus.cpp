@@ -14,7 +14,7 @@ namespace megalith {
 
 namespace {
 
-// Of a PCI device; "" where the system does not tell.
+// Returns the text of a PCI device's file in sysfs; "" if there is none.
 std::string text_of(const std::string& bus_id, const char* file, const std::string& system) {
   std::string name = bus_id;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -58,7 +58,7 @@ int node_of_pci(const std::string& bus_id, const std::string& system) {
 RunNear::RunNear(const cpu_set_t& near) {
   if (sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
   cpu_set_t both{};
-  CPU_AND(&both, &near, &before_);  // what the process was bound to stays
+  CPU_AND(&both, &near, &before_);  // keeps the process's binding
   moved_ = CPU_COUNT(&both) > 0 && sched_setaffinity(0, sizeof(both), &both) == 0;
 }
 

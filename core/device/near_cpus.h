@@ -1,4 +1,4 @@
-// Which CPUs are near a device, and threads that run on them.
+// CPUs near a device, and threads that run on them.
 #pragma once
 
 #include <sched.h>
@@ -8,18 +8,18 @@
 
 namespace megalith {
 
-// "0-23,48-71" as sysfs writes sets of CPUs; what is none is left out.
+// Parses a CPU list of sysfs, such as "0-23,48-71"; skips malformed parts.
 cpu_set_t parse_cpu_list(std::string_view text);
 
-// Those of the NUMA node of a PCI device, such as "0000:1B:00.0", as the files below `system` tell; none where it is
-// not known.
+// Returns the CPUs of the NUMA node of a PCI device, such as "0000:1B:00.0", from the files under `system`; empty if
+// unknown.
 cpu_set_t cpus_near_pci(const std::string& bus_id, const std::string& system = "/sys");
 
-// The device's NUMA node itself; -1 where it is not known.
+// Returns the device's NUMA node; -1 if unknown.
 int node_of_pci(const std::string& bus_id, const std::string& system = "/sys");
 
-// While it lives, this thread runs on those CPUs of `near` that it was allowed to run on before, so that pages that it
-// gets are of their node. Where there are none, or the system does not let it, nothing changes.
+// Binds this thread to its allowed CPUs within `near`, so that new pages are of their node. Undone by the destructor.
+// Without such CPUs, or if the system rejects the binding, nothing changes.
 class RunNear {
  public:
   explicit RunNear(const cpu_set_t& near);

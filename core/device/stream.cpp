@@ -241,7 +241,7 @@ void CpuStream::work() {
     } catch (...) {
       error = std::current_exception();
     }
-    item.task = nullptr;  // destroys what the task holds before the stream counts as idle
+    item.task = nullptr;  // destroys the task's captures ahead of the idle state
     lock.lock();
     busy_ = false;
     if (error && !error_) error_ = std::move(error);

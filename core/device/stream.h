@@ -27,26 +27,26 @@ class Stream;
 class Timeline;
 class Trace;
 
-// Numbers the event waits of a rank in program order. The hazard checker is not told of the one with ordinal
-// `suppressed`, to prove that it finds each one that is missing. It is waited for all the same: ops that read tables of
-// what other memory they read would reach memory of nobody. A wait between the branches of a graph is left out: its
-// capture fails, or the checker finds it at the replay, whose ops a CPU stream runs in the order of the capture.
+// Numbers the event waits of a rank in program order. A test hides the wait with ordinal `suppressed` from the hazard
+// checker, to prove that the checker finds each missing wait. The wait still happens: ops that read addresses from
+// memory would otherwise access invalid memory. Waits between branches of a graph do not count: their capture fails, or
+// the checker finds them at the replay, where a CPU stream runs the ops in capture order.
 struct WaitCounter {
   std::int64_t count = 0;
   std::int64_t suppressed = -1;
   bool tells_next() { return count++ != suppressed; }
 };
 
-// Is told of each op right before it is enqueued, except while a stream captures.
+// Called with each op right ahead of its enqueue, except while a stream captures.
 struct OpObserver {
   bool active = false;
   std::function<void(Stream&, const Access&)> before;
 };
 
-// What watches the streams of one rank. All optional and owned by the caller; they must outlive the streams.
+// Observers of the streams of one rank. All are optional and owned by the caller; they must outlive the streams.
 struct Instruments {
   HazardChecker* hazards = nullptr;
-  Timeline* timeline = nullptr;  // needed by plan streams
+  Timeline* timeline = nullptr;  // required by plan streams
   WaitCounter* waits = nullptr;
   CaptureGuard* captures = nullptr;
   OpObserver* observer = nullptr;
@@ -54,14 +54,14 @@ struct Instruments {
 };
 
 // A worker thread with a FIFO: as asynchronous as a CUDA stream, so that ThreadSanitizer finds a missing event. After a
-// task's exception later tasks are skipped, events still fire (and carry the error to those who wait for them), and the
-// next synchronize() rethrows and clears it.
+// task's exception later tasks are skipped, and events still fire and carry the error to their waiters. The next
+// synchronize() rethrows and clears the error.
 class CpuStream {
  public:
   using Task = std::function<void()>;
 
   CpuStream();
-  ~CpuStream();  // finishes the queue; an error nobody fetched is logged
+  ~CpuStream();  // finishes the queue; logs an error that was not rethrown
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
@@ -72,7 +72,7 @@ class CpuStream {
   friend class Stream;
   friend class Graph;
 
-  void push(Task task, bool always);  // `always`: also on a stream that failed
+  void push(Task task, bool always);  // `always`: also on a failed stream
   void fire(std::shared_ptr<CpuEventPoint> point);
   void await(std::shared_ptr<CpuEventPoint> point);
   void synchronize();
@@ -89,7 +89,7 @@ class CpuStream {
   bool busy_ = false;
   bool stop_ = false;
   std::exception_ptr error_;           // written and read by the worker under mutex_
-  std::function<void(Task)> capture_;  // set while capturing: takes the task instead of the queue
+  std::function<void(Task)> capture_;  // set while capturing: receives the task instead of the queue
   std::thread worker_;
 };
 
@@ -107,13 +107,13 @@ class Stream {
   const std::string& name() const { return name_; }
   const Instruments& instruments() const { return instruments_; }
 
-  // True when an instrument or a capture needs to know what the next op reads and writes.
+  // Returns whether an instrument or a capture needs the next op's reads and writes.
   bool wants_access() const;
-  // Announces the next op; launch() and communicators call it right before they enqueue, and end_op() right after.
+  // Announces the next op. launch() and communicators call announce right ahead of the enqueue, end_op() after it.
   void announce(const Access& access);
   void end_op();
-  // Host work that goes with an op, as counting: done now or, while capturing, at each replay, before what it enqueues.
-  // It gets the stream that runs the op, and makes no difference to the device's memory.
+  // Runs host work of an op, such as counting: now or, while capturing, at each replay, ahead of the op. The work gets
+  // the stream that runs the op, and does not change device memory.
   template <class Note>
   void on_each_run(Note&& note) {
     if (capture_ != nullptr) {
@@ -124,23 +124,23 @@ class Stream {
   }
 
   void record(Event& event);
-  // Does nothing where is_after(event) is true. Waiting for an event that is recorded in a capture joins that capture;
-  // after the capture it is an error until the event is recorded again.
+  // Does nothing if is_after(event). Waiting for an event that is recorded in a capture joins that capture. After the
+  // capture the wait is an error until the event is recorded again.
   void wait(Event& event);
-  // Whether what is enqueued next comes after the event's latest record without a wait: the event was never recorded,
-  // or this stream recorded it, or has waited for that record or for one that comes after it. Waits inside a graph, and
-  // records that a replay makes, do not count: these are always waited for. Not while this stream captures.
+  // Returns whether the next op comes after the event's latest record without a wait. True if the event was never
+  // recorded, or this stream recorded it or waited for that record or a later one. Waits inside a graph and records of
+  // a replay do not count. Not for use while this stream captures.
   bool is_after(const Event& event) const { return !event.recorded_ || clock_.covers(event.clock_); }
-  // An event that fires inside a replay and is waited for outside of it (or the reverse): legal only while capturing.
+  // Records an event inside a replay for a wait outside of it (or the reverse); legal only while capturing.
   void record_external(Event& event);
   void wait_external(Event& event);
 
-  // Blocks the host until all that was enqueued is done; rethrows the first exception of a task and clears it. Like the
-  // two below it is an error while this stream captures, or any of the rank's (Instruments::captures).
+  // Blocks the host until all enqueued work is done; rethrows and clears the first exception of a task. Like the two
+  // below, an error while any stream of the rank (Instruments::captures) captures.
   void synchronize();
   // Blocks the host until the event's latest record.
   void synchronize_host(Event& event);
-  // The host itself reads or writes device-visible memory (pinned staging): tells the hazard checker.
+  // Announces to the hazard checker that the host reads or writes device-visible memory (pinned staging).
   void announce_host(const Access& access);
 
   bool capturing() const { return capture_ != nullptr; }
@@ -154,7 +154,7 @@ class Stream {
 
   bool traced() const;
   bool tells_next_wait() { return instruments_.waits == nullptr || instruments_.waits->tells_next(); }
-  void add_note(std::function<void(Stream&)> note);  // to the graph
+  void add_note(std::function<void(Stream&)> note);  // adds to the graph
   void enqueue_record(Event& event);                 // not on a plan, not capturing
   void enqueue_wait(Event& event);
   static void mark_recorded(Event& event);  // outside of a graph, or by a replay
@@ -162,10 +162,10 @@ class Stream {
 
   std::string name_;
   Instruments instruments_;
-  int lane_;                  // this stream's number at the instruments
-  Graph* capture_ = nullptr;  // the capture this stream takes part in
-  int capture_lane_ = -1;     // and its number there
-  StreamClock clock_;         // of what is enqueued next, outside of captures
+  int lane_;                  // number of this stream at the instruments
+  Graph* capture_ = nullptr;  // capture that this stream is part of
+  int capture_lane_ = -1;     // number of this stream in that capture
+  StreamClock clock_;         // clock of the next enqueue, outside of captures
   std::variant<PlanStream, CpuStream, CudaStream> backend_;
 };
 

@@ -52,7 +52,7 @@ void Trace::stop() {
 
 Trace::Entry* Trace::add(Stream& stream, std::string name) {
   const std::size_t lane = lane_of(stream);
-  // Under capture its events would fire at each replay; the range that encloses the replay shows it.
+  // Under capture the op's events would fire at each replay. The range around the replay shows the op.
   Entry* const entry = stream.capturing()
                            ? nullptr
                            : &entries_.emplace_back(Span{.name = std::move(name), .lane = static_cast<int>(lane)});
@@ -112,7 +112,7 @@ TraceRange::~TraceRange() {
   try {
     trace_->end(stream_);
   } catch (const std::exception& error) {
-    log_warning(fmt::format("--trace: {}", error.what()));  // the stream failed: whoever synchronises it says more
+    log_warning(fmt::format("--trace: {}", error.what()));  // the next synchronize() reports the error
   }
 }
 

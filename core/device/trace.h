@@ -1,8 +1,7 @@
-// Times of what the streams of one rank did, for a picture in Perfetto or chrome://tracing. Each op is timed by two
-// events on its stream; what contains ops (a step, a segment's verb) is a range, timed likewise and on the host, where
-// it lasts as long as its ops took to enqueue. The replay of a graph is a range that tells its ops; on the CPU these
-// are timed as well. Costs two event records an op while it is active, 6 us of a GPU and 20 to 40 while four GPUs of a
-// host copy to or from its memory; nothing otherwise.
+// Timings of the streams of one rank, for Perfetto or chrome://tracing. Two events on the stream time each op. A range
+// (a step, a segment's verb) contains ops and is timed on the stream, and on the host for the time of its enqueues. A
+// graph's replay is a range that lists its ops; on the CPU its ops are timed too. Tracing costs two event records per
+// op: 6 us on a GPU, 20 to 40 us while four GPUs of a host copy to or from its memory. Inactive, it is free.
 #pragma once
 
 #include <chrono>
@@ -22,15 +21,15 @@ class Stream;
 
 class Trace {
  public:
-  // From here on ops and ranges are timed. `stream` ties the streams' clock to the host's; it must be idle.
+  // Starts timing of ops and ranges. `stream`, which must be idle, ties the streams' clock to the host's.
   void start(Stream& stream);
-  // Ends it. All streams that were traced are idle.
+  // Stops timing. All traced streams must be idle.
   void stop();
   bool active() const { return clock_ != nullptr; }
 
   void begin_op(Stream& stream, const Access& access);
   void begin_range(Stream& stream, std::string name);
-  void end(Stream& stream);  // what began last on that stream; nothing if nothing did
+  void end(Stream& stream);  // ends the span begun last on that stream, if any
 
   // What one replay of a graph runs.
   struct Replay {
@@ -38,7 +37,7 @@ class Trace {
     double flops = 0;
     std::int64_t bytes = 0;
   };
-  void describe(Stream& stream, Replay replay);  // the range that began last on that stream
+  void describe(Stream& stream, Replay replay);  // describes the range begun last on that stream
 
   static constexpr int kHostLane = 0;
   struct Span {
@@ -46,12 +45,12 @@ class Trace {
     int lane = kHostLane;
     double begin_us = 0;  // since start_us()
     double duration_us = 0;
-    double flops = 0;        // of an op, as is; of a graph's replay on a GPU all of its ops'
-    std::int64_t bytes = 0;  // what it says it reads and writes
-    std::string ops;         // of a graph's replay
+    double flops = 0;        // per op unscaled; for a graph's replay on a GPU the sum of its ops
+    std::int64_t bytes = 0;  // announced reads and writes
+    std::string ops;         // names of a replay's ops
   };
-  double start_us() const { return start_us_; }              // of the first start(), since 1970
-  const std::vector<Span>& spans() const { return spans_; }  // what was timed until the last stop()
+  double start_us() const { return start_us_; }              // time of the first start(), since 1970
+  const std::vector<Span>& spans() const { return spans_; }  // spans up to the last stop()
   std::vector<std::string> lane_names() const;               // "host", then the streams
 
  private:
@@ -66,7 +65,7 @@ class Trace {
     std::chrono::steady_clock::time_point enqueue_done;
   };
   struct Lane {
-    std::string name;               // of the stream
+    std::string name;               // the stream's name
     std::vector<Entry*> open = {};  // null: began under capture
   };
 
@@ -79,10 +78,10 @@ class Trace {
   std::optional<std::chrono::steady_clock::time_point> first_start_;
   std::deque<Entry> entries_;
   std::vector<Lane> lanes_{{.name = "host"}};
-  std::vector<Span> spans_;  // of the windows that are over
+  std::vector<Span> spans_;  // spans of finished windows
 };
 
-// A range on `stream` while this object lives, where the stream is traced.
+// Traces a range on `stream` during this object's lifetime, if the stream is traced.
 class TraceRange {
  public:
   // `name()` is called only if the stream is traced.

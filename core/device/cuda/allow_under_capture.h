@@ -1,4 +1,4 @@
-// For what streams and ops keep from call to call.
+// Allocation, during a capture, of state that streams and ops keep from call to call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-// Lets this thread allocate although one of its streams captures: what is made here is no part of the graph.
+// Lets this thread allocate while one of its streams captures. The allocations are not part of the graph.
 class AllowUnderCapture {
  public:
   AllowUnderCapture() { MEGALITH_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }

@@ -1,5 +1,5 @@
 // Bulk copies between global and shared memory by Hopper's tensor memory accelerator (TMA), and the mbarriers that they
-// complete; names as in the PTX ISA 8.x. The functions compile for older targets too, where no kernel may reach them.
+// complete. Names follow the PTX ISA 8.x. The functions compile for older targets, where no kernel may reach them.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace megalith::cuda {
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// An mbarrier in shared memory completes a phase once `count` arrivals and all expected bytes (expect_tx) have come.
-// `mbarrier_wait` returns once the phase of this parity is complete.
+// Initializes an mbarrier in shared memory. The barrier completes a phase after `count` arrivals and all expected bytes
+// (expect_tx). `mbarrier_wait` returns once the phase of this parity is complete.
 __device__ inline void mbarrier_init(unsigned barrier, unsigned count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -35,15 +35,15 @@ __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
 // Orders ordinary writes to shared memory before later accesses by TMA and wgmma (the async proxy).
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Loads `bytes` from global memory, also another GPU's, to shared memory; the mbarrier counts them. Addresses and
+// Loads `bytes` from global memory, also of another GPU, to shared memory; the mbarrier counts the bytes. Addresses and
 // sizes are multiples of 16 bytes.
 __device__ inline void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// Stores from shared to global memory. A thread commits its stores in groups; a wait leaves at most the `kPending`
-// newest groups unfinished. The `_read` form waits only until shared memory has been read and may be overwritten.
+// Stores from shared to global memory. A thread commits its stores in groups. A wait leaves at most the `kPending`
+// newest groups unfinished. The `_read` form waits only until shared memory may be overwritten.
 __device__ inline void bulk_store(void* to, unsigned from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");

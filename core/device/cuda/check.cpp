@@ -9,7 +9,7 @@
 namespace megalith {
 
 void fail_cuda(cudaError_t status, const char* call, std::source_location place) {
-  static_cast<void>(cudaGetLastError());  // so that the next call does not report this one again
+  static_cast<void>(cudaGetLastError());  // clears the error, so that the next call does not report it again
   const bool memory = status == cudaErrorMemoryAllocation;
   fail({.code = memory ? ExitCode::kOutOfMemory : ExitCode::kInternal,
         .subject = call,
@@ -21,7 +21,7 @@ void fail_cuda(cudaError_t status, const char* call, std::source_location place)
 }
 
 void log_cuda(cudaError_t status, const char* call) noexcept {
-  // A driver that is unloading at process exit has freed everything itself.
+  // At process exit, an unloading driver has already freed everything.
   if (status == cudaSuccess || status == cudaErrorCudartUnloading) return;
   static_cast<void>(cudaGetLastError());
   try {

@@ -1,5 +1,5 @@
-// Turns the CUDA runtime's status into an Error that carries the driver's own name and text: exit code 6 when device
-// memory ran out, 9 for everything else.
+// Turns a status of the CUDA runtime into an Error with the driver's name and text. The exit code is 6 if device memory
+// ran out, otherwise 9.
 //   MEGALITH_CUDA_CHECK(cudaMemsetAsync(to, 0, bytes, stream.handle()));
 //   kernel<<<blocks, threads, 0, stream.handle()>>>(...);
 //   MEGALITH_CUDA_CHECK(cudaGetLastError());
@@ -20,7 +20,7 @@ inline void check_cuda(cudaError_t status, const char* call,
     fail_cuda(status, call, place);
 }
 
-// For destructors, which never throw.
+// Logs a failed status instead of throwing; for destructors.
 void log_cuda(cudaError_t status, const char* call) noexcept;
 
 }  // namespace megalith

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kOldestCapability = 80;
 
-// Streams are made by many threads, and CUDA's current device is a thread's own: the choice has to live here.
+// Index of the process's GPU. CUDA's current device is thread-local, and many threads create streams.
 constinit std::atomic<int> selected_device = -1;
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -107,7 +107,7 @@ std::string cuda_bus_id() {
 }
 
 CudaFault* cuda_fault() {
-  // Mapped pinned memory has one address on host and device. It lives as long as the process.
+  // Mapped pinned memory has one address on host and device. The allocation lives as long as the process.
   static CudaFault* const fault = [] {
     use_cuda_device();
     void* address = nullptr;

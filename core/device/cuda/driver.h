@@ -1,4 +1,4 @@
-// Functions of the driver, libcuda, which programs do not link to: they also start where there is no driver.
+// Functions of the driver, libcuda. Programs do not link to libcuda, so that they also start without a driver.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// `name` as of CUDA 12, e.g. cuStreamWriteValue64; Function is a pointer of its type.
+// Returns the driver's function `name` as of CUDA 12, e.g. cuStreamWriteValue64. Function is a pointer of its type.
 template <class Function>
 Function driver_function(const char* name) {
   void* function = nullptr;

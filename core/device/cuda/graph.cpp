@@ -11,7 +11,7 @@
 namespace megalith {
 
 CudaGraph::~CudaGraph() {
-  // A launch in flight keeps what it needs.
+  // CUDA keeps what a launch in flight needs.
   if (executable_ != nullptr) log_cuda(cudaGraphExecDestroy(executable_), "cudaGraphExecDestroy");
 }
 
@@ -52,9 +52,9 @@ struct Link {
   cudaGraphNode_t to;
   cudaGraphEdgeData edge;
 };
-using Links = std::unordered_map<cudaGraphNode_t, Link>;  // by the node before
+using Links = std::unordered_map<cudaGraphNode_t, Link>;  // keyed by the node ahead of the link
 
-// Empty if the graph is not one chain.
+// Returns the links of the graph; empty if the graph is not one chain.
 Links chain_of(cudaGraph_t graph) {
   std::size_t nodes = 0, count = 0;
   MEGALITH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
@@ -71,7 +71,7 @@ Links chain_of(cudaGraph_t graph) {
   return next;
 }
 
-// Lets the first node of each op follow the last ones of the ops that it is to follow, and no longer the op before.
+// Makes the first node of each op depend on the last nodes of the ops in `follows`, instead of on the preceding op.
 void relink(cudaGraph_t graph, const std::vector<cudaGraphNode_t>& ends, const Dependencies& follows) {
   const Links next = chain_of(graph);
   for (std::size_t op = 0; op < ends.size(); ++op) {
@@ -123,11 +123,11 @@ void CudaGraph::end(CudaStream& origin, const Dependencies& follows) {
   check_cuda(status, "cudaGraphInstantiate");
   if (executable_ != nullptr) MEGALITH_CUDA_CHECK(cudaGraphUpload(executable_, origin.handle()));
   const std::size_t after = cuda_memory().free;
-  device_bytes_ = before > after ? before - after : 0;  // another process may have freed
+  device_bytes_ = before > after ? before - after : 0;  // another process may have freed memory
 }
 
 void CudaGraph::abort(CudaStream& origin) noexcept {
-  // Fails for a capture that is broken or whose forks are not joined, and ends it all the same.
+  // Ends the capture even if it is broken or its forks are not joined; then fails.
   cudaGraph_t graph = nullptr;
   static_cast<void>(cudaStreamEndCapture(origin.handle(), &graph));
   static_cast<void>(cudaGetLastError());

@@ -1,4 +1,4 @@
-// The same as check.h for cuBLASLt, and for cuDNN, whose message ends with its own last error string.
+// Status checks as in check.h, for cuBLASLt and cuDNN. cuDNN's message ends with its last error string.
 #pragma once
 
 #include <cublasLt.h>

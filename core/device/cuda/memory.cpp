@@ -37,8 +37,8 @@ PinnedByParts& pinned_by_parts() {
   return pinned;
 }
 
-// Pages of this thread's CPUs, huge ones where the system has them, got by several threads. Null where there are not as
-// many.
+// Allocates pages near this thread's CPUs, huge pages where the system has them, touched by several threads. Returns
+// null if memory is short.
 void* take_pages(std::size_t bytes) {
   void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return nullptr;
@@ -55,7 +55,7 @@ void* take_pages(std::size_t bytes) {
   return address;
 }
 
-// Null where that is not possible.
+// Returns null if pinning fails.
 void* pin_by_parts(std::size_t bytes) {
   void* const address = take_pages(bytes);
   if (address == nullptr) return nullptr;
@@ -70,7 +70,7 @@ void* pin_by_parts(std::size_t bytes) {
   return address;
 }
 
-// Whether it was one of these.
+// Frees a block of pin_by_parts. Returns false for any other address.
 bool free_by_parts(void* address) {
   PinnedByParts& pinned = pinned_by_parts();
   std::size_t bytes = 0;
@@ -86,7 +86,7 @@ bool free_by_parts(void* address) {
   return true;
 }
 
-// CPUs of the GPU's NUMA node; none where that is not known.
+// Returns the CPUs of the GPU's NUMA node; empty if the node is unknown.
 cpu_set_t cpus_of_gpu() {
   int device = 0;
   char bus[32] = {};
@@ -97,7 +97,7 @@ cpu_set_t cpus_of_gpu() {
   return cpus_near_pci(bus);
 }
 
-// Whether the GPU knows registered memory by the host's address.
+// Returns whether the GPU addresses registered memory by the host's address.
 bool shares_addresses() {
   int shares = 0;
   MEGALITH_CUDA_CHECK(cudaDeviceGetAttribute(&shares, cudaDevAttrCanUseHostPointerForRegisteredMem, use_cuda_device()));
@@ -117,7 +117,7 @@ void cuda_free(void* address) noexcept { log_cuda(cudaFree(address), "cudaFree")
 
 void* cuda_allocate_host(std::size_t bytes) {
   use_cuda_device();
-  const RunNear near(cpus_of_gpu());  // pages are taken here
+  const RunNear near(cpus_of_gpu());  // this thread touches the pages below
   void* address = bytes >= kPinnedByParts && shares_addresses() ? pin_by_parts(bytes) : nullptr;
   if (address != nullptr) return address;
   const cudaError_t status = cudaHostAlloc(&address, bytes, cudaHostAllocPortable);

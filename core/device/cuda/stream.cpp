@@ -16,14 +16,14 @@ CudaStream::CudaStream() : device_(use_cuda_device()), fault_(cuda_fault()) {
   read(multiprocessors_, cudaDevAttrMultiProcessorCount);
   read(shared_memory_of_multiprocessor_, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   read(dynamic_shared_memory_of_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  dynamic_shared_memory_of_block_ -= kSharedMemoryOfBlock - 1024;  // the runtime's part is not in this one
+  dynamic_shared_memory_of_block_ -= kSharedMemoryOfBlock - 1024;  // this value excludes the runtime's part
   MEGALITH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   state_ = new CudaStreamState;
 }
 
 CudaStream::~CudaStream() {
   log_cuda(cudaStreamSynchronize(stream_), "a stream ended with an error nobody waited for");
-  delete state_;  // before the handles that made it
+  delete state_;  // destroyed ahead of the library handles that created it
   if (dnn_ != nullptr) cudnnDestroy(dnn_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
   log_cuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");
@@ -40,7 +40,7 @@ cublasLtContext* CudaStream::blas_lt() {
 cudnnContext* CudaStream::dnn() {
   if (dnn_ == nullptr) {
     const AllowUnderCapture allow;
-    blas_lt();  // loads cuBLASLt, which cuDNN might not find in the toolkit's folder
+    blas_lt();  // loads cuBLASLt first: cuDNN might not find it in the toolkit's folder
     MEGALITH_CUDNN_CHECK(cudnnCreate(&dnn_));
     MEGALITH_CUDNN_CHECK(cudnnSetStream(dnn_, stream_));
   }

@@ -1,5 +1,5 @@
-// What core/device/cuda_*.h declare, in a build without CUDA: to ask for a GPU is refused with exit code 2, so that no
-// stream of it exists and the rest is never reached. What only CUDA's own sources call is missing here.
+// Stubs for core/device/cuda_*.h in a build without CUDA. Asking for a GPU fails with exit code 2, so that no CUDA
+// stream exists and the other stubs are never reached. Functions that only CUDA's sources call are missing.
 #include "core/device/device.h"
 #include "core/device/cuda_device.h"
 #include "core/device/cuda_graph.h"
