@@ -165,7 +165,7 @@ std::string Arena::owner_of(const void* address) const {
   const auto* at = static_cast<const std::byte*>(address);
   if (mode_ != Mode::kPlanned || plan_ == nullptr || at < block_ || at >= block_ + block_bytes_) return {};
   const auto offset = static_cast<std::size_t>(at - block_);
-  std::string owner;  // a scope may use memory twice: the later one counts
+  std::string owner;  // a scope may allocate memory twice: the later use counts
   for (std::int32_t ordinal = 0; ordinal < next_.ordinal; ++ordinal) {
     const auto slot = slot_of({.scope = next_.scope, .ordinal = ordinal});
     if (slot == plan_->slots.end()) continue;

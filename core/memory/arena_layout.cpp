@@ -11,18 +11,18 @@ namespace megalith {
 
 namespace {
 
-// What may be lost: a 512th of the bytes, or a page of a GPU, in which it gives memory out.
+// Tolerated loss: a 512th of the bytes, or a page of a GPU, its allocation unit.
 constexpr std::size_t kTight = 512, kPage = std::size_t{2} << 20;
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
-using Order = std::vector<std::uint32_t>;  // of buffers, by number
+using Order = std::vector<std::uint32_t>;  // buffer indices
 
-// The lives of all buffers as TakenOffsets counts time: lives meet at the beginning of one of them, so that no other
+// Lifetimes of all buffers in the time of TakenOffsets. Overlaps start at the beginning of a life, so that no other
 // time counts.
 struct InUse {
-  std::vector<std::int64_t> begins;        // each once, ascending
-  std::vector<TakenOffsets::Times> lives;  // one buffer's after the other's
-  std::vector<std::size_t> first = {0};    // of a buffer's; one more after the last
+  std::vector<std::int64_t> begins;        // unique, ascending
+  std::vector<TakenOffsets::Times> lives;  // grouped by buffer
+  std::vector<std::size_t> first = {0};    // a buffer's first life; one more entry after the last
 
   std::span<const TakenOffsets::Times> of(std::uint32_t buffer) const {
     return std::span(lives).subspan(first[buffer], first[buffer + 1] - first[buffer]);
@@ -36,7 +36,7 @@ InUse times_of(const std::vector<LayoutBuffer>& buffers) {
   std::ranges::sort(times.begins);
   const auto twice = std::ranges::unique(times.begins);
   times.begins.erase(twice.begin(), twice.end());
-  const auto number = [&](std::int64_t time) {  // of the last beginning up to `time`
+  const auto number = [&](std::int64_t time) {  // index of the last beginning up to `time`
     return static_cast<std::uint32_t>(std::ranges::upper_bound(times.begins, time) - times.begins.begin() - 1);
   };
   for (const LayoutBuffer& buffer : buffers) {
@@ -47,7 +47,7 @@ InUse times_of(const std::vector<LayoutBuffer>& buffers) {
   return times;
 }
 
-// Of few buffers: each is compared with all that have places, which is faster than a tree.
+// Placement of a few buffers: each is compared with all placed ones, which is faster than a tree.
 class FewBuffers {
  public:
   static constexpr std::size_t kMost = 2048;
@@ -72,7 +72,7 @@ class FewBuffers {
   }
 
   void clear() { placed_.clear(); }
-  // Takes the lowest offset that is free at all its times.
+  // Places the buffer at the lowest offset that is free during all of its lives.
   std::size_t place(std::uint32_t buffer, std::size_t bytes) {
     const std::uint64_t* const meets = row(buffer);
     std::size_t offset = 0, seen = 0;
@@ -111,8 +111,8 @@ class Layout {
     }
   }
 
-  // Largest first. Among buffers of one size first those in use for longest; if that leaves gaps, as where many follow
-  // each other closely, those that begin first. If both leave gaps, a search.
+  // Order of placement: largest first, then longest life. If that leaves gaps, as many short lives do, earliest first.
+  // If both leave gaps, a search.
   void find(bool searches) {
     std::vector<Order> orders = {
         order_by([&](const LayoutBuffer& b) { return std::pair(b.bytes, time_in_use(b)); }),
@@ -136,8 +136,8 @@ class Layout {
 
  private:
   enum class Earlier : std::uint8_t { kFirst, kHalfway };
-  // Of other buffers, for a layout: about a fifth of a second; one of TakenOffsets takes longer. A search takes half of
-  // what is left of them, and ends after so many tries without a gain.
+  // Visits of other buffers for one layout: about 0.2 s; a visit of TakenOffsets is slower. A search spends half of the
+  // remaining visits, and ends after kInVain tries without a gain.
   static constexpr std::size_t kMostVisits = 100'000'000, kVisitOfTaken = 5;
   static constexpr int kInVain = 200;
 
@@ -163,7 +163,7 @@ class Layout {
     return order;
   }
 
-  // One after the other at the lowest offset that is free during all of its lives. Returns where the highest one ends.
+  // Places each buffer at the lowest offset that is free during all of its lives. Returns the end of the highest one.
   std::size_t place(const Order& order) {
     offsets_.assign(buffers_.size(), kNowhere);
     if (few_) few_->clear();
@@ -177,7 +177,7 @@ class Layout {
         taken_->take(times_.of(i), {.begin = offsets_[i], .end = end_of(i)});
       }
       end = std::max(end, end_of(i));
-      if (end >= best_end_ && buffers_[i].bytes < live_bytes_ / kTight) break;  // small ones would not help
+      if (end >= best_end_ && buffers_[i].bytes < live_bytes_ / kTight) break;  // moving small ones would not help
     }
     if (end < best_end_) {
       best_end_ = end;
@@ -186,7 +186,7 @@ class Layout {
     return end;
   }
 
-  // Those that ended above the most that is alive come earlier in the next try.
+  // Repeats the placement; buffers that ended above the live bytes come earlier in the next try.
   void search(Order order, Earlier earlier) {
     const std::size_t last_visit = visits() + (visits() < kMostVisits ? (kMostVisits - visits()) / 2 : 0);
     std::size_t lowest = kNowhere;
@@ -220,7 +220,7 @@ class Layout {
   std::size_t live_bytes_;
   InUse times_;
   std::optional<FewBuffers> few_;
-  std::optional<TakenOffsets> taken_;  // of many
+  std::optional<TakenOffsets> taken_;  // for many buffers
   std::vector<std::size_t> offsets_, best_;
   std::size_t best_end_ = kNowhere;
 };

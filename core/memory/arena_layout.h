@@ -1,4 +1,4 @@
-// Offsets for buffers whose lifetimes are known, in as little memory as is found.
+// Offsets for buffers with known lifetimes, in as little memory as the search finds.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ struct Lifetime {
 
 struct LayoutBuffer {
   std::size_t bytes = 0;
-  std::vector<Lifetime> lives;  // ascending and disjoint; none: in nobody's way
+  std::vector<Lifetime> lives;  // ascending and disjoint; none: conflicts with no buffer
   std::size_t offset = 0;
 };
 
-// Whether a layout of `bytes` loses next to nothing: a 512th of `live_bytes` or 2 MiB, a page of a GPU.
+// Returns whether a layout of `bytes` loses at most a 512th of `live_bytes` or 2 MiB, a page of a GPU.
 bool is_tight(std::size_t bytes, std::size_t live_bytes);
 
-// Buffers that are alive together do not overlap. Returns where the highest one ends: at best `live_bytes`, the most
-// bytes alive at once. `searches`: tries more layouts, for about a fifth of a second, where the first two are not
+// Assigns offsets so that buffers alive together do not overlap. Returns the end of the highest one: at least
+// `live_bytes`, the most bytes alive at once. `searches` tries more layouts, for about 0.2 s, if the first two are not
 // tight. The same buffers get the same offsets on every machine.
 std::size_t lay_out(std::vector<LayoutBuffer>& buffers, std::size_t live_bytes, bool searches);
 

@@ -1,6 +1,6 @@
-// Lifetimes and layout of a recorded step. Time is the number of the entry (op, record or wait) on lane 0, the compute
-// stream: were it the number of the op, a branch forked between an op and the wait that follows it would seem to come
-// after what that wait joins.
+// Lifetimes and layout of a recorded step. Time is the index of an entry (op, record or wait) on lane 0, the compute
+// stream. The index of the op would be wrong: a branch forked between an op and a wait would seem to come after the
+// work that the wait joins.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,15 +22,15 @@ constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 using Interval = Lifetime;
 
-// When each op of the timeline may run.
+// Returns the interval in which each op of the timeline may run.
 std::vector<Interval> op_times(const Timeline& timeline) {
   const std::size_t lanes = timeline.lanes().size();
   std::vector<Interval> times(timeline.entries().size());
   std::vector<VectorClock> clocks(lanes, VectorClock(lanes, 0));
   std::unordered_map<std::uint64_t, VectorClock> events;
-  // Per lane, in order: lane 0 learned at time `first` that the lane's entries up to `second` are finished.
+  // Per lane, in order: at time `first`, lane 0 knows that the lane's entries up to `second` are finished.
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> joins(lanes);
-  std::vector<std::pair<std::size_t, std::int64_t>> open;  // entries on other lanes, with their number there
+  std::vector<std::pair<std::size_t, std::int64_t>> open;  // entries on other lanes, with their index there
 
   for (std::size_t i = 0; i < timeline.entries().size(); ++i) {
     const Timeline::Entry& entry = timeline.entries()[i];
@@ -72,7 +72,7 @@ struct Buffer {
   std::vector<Interval> lives;  // one per allocation under this key, ascending and disjoint
 };
 
-// Large, and most ops leave theirs alone.
+// Workspaces are large, and most ops do not touch theirs.
 bool is_workspace(const Buffer& buffer) { return buffer.slot.owner == "workspace"; }
 
 std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, const std::vector<Interval>& times,
@@ -136,7 +136,7 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
   return buffers;
 }
 
-// More are laid out as if all uses of a scope had the same places. So many take some 10 s and half a GiB.
+// Largest number of buffers laid out by use: about 10 s and 0.5 GiB. Above, all uses of a scope share places.
 constexpr std::size_t kMostByUse = 300'000;
 
 void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
@@ -191,7 +191,7 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const Are
   within.by_use = spec.by_use && recording.recorded().size() <= kMostByUse;
   ArenaPlan plan = laid_out(lifetimes(timeline, recording, times, within), within);
   if (!within.by_use || spec.alike.empty() || is_tight(plan.peak_bytes, plan.live_bytes)) return plan;
-  // Where many have one place, the search may miss what is found when all have.
+  // With many buffers in one place, the search may miss a layout in which all share places.
   within.by_use = false;
   ArenaPlan all_alike = laid_out(lifetimes(timeline, recording, times, within), within);
   return all_alike.peak_bytes < plan.peak_bytes ? all_alike : plan;

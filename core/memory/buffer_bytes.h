@@ -1,4 +1,4 @@
-// What pools and arenas take for a buffer.
+// Sizes that pools and arenas reserve for a buffer.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 namespace megalith {
 
 inline constexpr std::size_t kBufferAlignment = 256;
-// Larger sizes are negative ones turned unsigned.
+// Larger sizes are negative ones converted to unsigned.
 inline constexpr std::size_t kMaxBufferBytes = std::size_t{1} << 62;
 
-// A multiple of the alignment, and not zero. `bytes` is at most kMaxBufferBytes.
+// Returns a nonzero multiple of the alignment. `bytes` is at most kMaxBufferBytes.
 constexpr std::size_t padded_bytes(std::size_t bytes) {
   return std::max(kBufferAlignment, (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment);
 }

@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 constexpr std::uintptr_t kPlanAddress = std::uintptr_t{1} << 45;
-// What is too large for any memory stays as it is.
+// Sizes too large for any memory stay unchanged.
 std::size_t padded(std::size_t bytes) { return bytes > kMaxBufferBytes ? bytes : padded_bytes(bytes); }
 
 void* take(DeviceType device, std::size_t bytes) {

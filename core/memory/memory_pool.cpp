@@ -81,7 +81,7 @@ void* MemoryPool::allocate(std::size_t bytes, MemoryCategory category, std::stri
   const std::size_t wanted = padded_bytes(bytes);
   void* address = nullptr;
   std::size_t reserved = wanted;
-  // A cached block may be up to an eighth larger than asked for.
+  // A cached block may be up to an eighth larger than requested.
   const auto cached = free_.lower_bound(wanted);
   if (cached != free_.end() && cached->first <= wanted + wanted / 8) {
     reserved = cached->first;
@@ -115,7 +115,7 @@ void MemoryPool::free(void* address) {
   allocated_ -= block.requested;
   by_category_[static_cast<std::size_t>(block.category)] -= block.requested;
   if (device_ == DeviceType::kPlan) {
-    reserved_ -= block.bytes;  // the address is not given out again
+    reserved_ -= block.bytes;  // the address is not reused
   } else {
     free_.emplace(block.bytes, address);
   }
@@ -134,7 +134,7 @@ void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) c
   std::string list;
   for (const auto& [size, name] : largest)
     if (size > 0) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", name, readable(size));
-  std::optional<MemoryLimit> limit;  // of the process; a GPU's memory has none, nor has a pool with its own
+  std::optional<MemoryLimit> limit;  // the process's; none for a GPU's memory or a pool's own limit
   if (limit_ == 0 && (device_ == DeviceType::kCpu || is_host))
     limit = met_limit(bytes, device_ == DeviceType::kCuda ? MemoryKind::kLocked : MemoryKind::kPageable);
   const std::string raise = limit ? fmt::format("{}; or ", LimitText(*limit).view()) : "";

@@ -1,6 +1,6 @@
-// A small caching allocator for what lives outside the step (parameters, optimizer state, the arena's block, start-up
-// buffers) and for tests. Blocks go back to a free list by size and are given out again; the system is asked only when
-// no block fits. Statistics are kept per owner category.
+// A caching allocator for memory outside the step (parameters, optimizer state, the arena's block, start-up buffers)
+// and for tests. Freed blocks go to a free list by size; the pool asks the system only if no block fits. Statistics are
+// kept per owner category.
 #pragma once
 
 #include <array>
@@ -33,29 +33,28 @@ using CategoryBytes = std::array<std::size_t, kNumMemoryCategories>;
 
 class MemoryPool {
  public:
-  // kHost: the host's memory that the device's copies reach by themselves: pinned where it is a GPU.
+  // kHost: host memory that the device's copies access directly; pinned for a GPU.
   enum class Place : std::uint8_t { kDevice, kHost };
-  // limit_bytes 0: no limit but the machine's. A plan has no limit at all. CUDA: memory of the process's GPU, by plain
-  // cudaMalloc; giving it back waits for the GPU, so it happens only when a pool ends, would refuse otherwise or is
-  // asked.
+  // limit_bytes 0: only the machine's limit. A plan has no limit. CUDA: memory of the process's GPU, by plain
+  // cudaMalloc. Freeing waits for the GPU, so that the pool frees only at its end, on request, or when memory is short.
   explicit MemoryPool(DeviceType device, std::size_t limit_bytes = 0, Place place = Place::kDevice);
   ~MemoryPool();  // returns everything to the system
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // 256-byte aligned; contents undefined. Zero bytes give a valid address. Throws exit code 6 with the ten largest
-  // owners when the system or the limit refuses.
+  // Returns 256-byte aligned memory with undefined contents; a valid address also for zero bytes. If the system or the
+  // limit rejects it, fails with exit code 6 and lists the ten largest owners.
   void* allocate(std::size_t bytes, MemoryCategory category, std::string_view owner);
   void free(void* address);
-  // Gives blocks that are not given out back to the system. On a GPU it waits for all work.
+  // Returns cached blocks to the system. On a GPU it waits for all work.
   void free_cached();
 
-  // While one of the rank's streams captures, only cached blocks are given out; asking the system is an error.
+  // While a stream of the rank captures, only cached blocks are handed out; asking the system is an error.
   void set_capture_guard(const CaptureGuard* captures) { captures_ = captures; }
   const CaptureGuard* capture_guard() const { return captures_; }
 
-  std::size_t allocated_bytes() const { return allocated_; }  // given out
-  std::size_t reserved_bytes() const { return reserved_; }    // taken from the system, cached blocks included
+  std::size_t allocated_bytes() const { return allocated_; }  // bytes in use
+  std::size_t reserved_bytes() const { return reserved_; }    // bytes taken from the system, including cached blocks
   std::size_t peak_allocated_bytes() const { return peak_allocated_; }
   const CategoryBytes& allocated_by_category() const { return by_category_; }
   std::int64_t system_allocations() const { return system_allocations_; }
@@ -63,8 +62,8 @@ class MemoryPool {
 
  private:
   struct Block {
-    std::size_t bytes = 0;      // reserved
-    std::size_t requested = 0;  // rounded up to 256
+    std::size_t bytes = 0;      // reserved bytes
+    std::size_t requested = 0;  // bytes rounded up to 256
     MemoryCategory category = MemoryCategory::kOther;
     std::string owner;
   };
@@ -84,7 +83,7 @@ class MemoryPool {
   CategoryBytes by_category_{};
   std::map<void*, Block> used_;
   std::multimap<std::size_t, void*> free_;
-  std::uintptr_t next_plan_address_ = std::uintptr_t{1} << 44;  // plan: addresses that are never given out twice
+  std::uintptr_t next_plan_address_ = std::uintptr_t{1} << 44;  // plan: addresses that are never reused
 };
 
 }  // namespace megalith

@@ -6,7 +6,7 @@
 namespace megalith {
 
 bool ByteRanges::add(const Range& range) {
-  const auto first = std::ranges::lower_bound(ranges_, range.begin, {}, &Range::end);  // touches it or lies above
+  const auto first = std::ranges::lower_bound(ranges_, range.begin, {}, &Range::end);  // touches `range` or lies above
   const auto behind = std::ranges::upper_bound(first, ranges_.end(), range.end, {}, &Range::begin);
   if (first == behind) {
     ranges_.insert(first, range);
@@ -42,7 +42,7 @@ void TakenOffsets::clear() {
   }
 }
 
-// Calls with the fewest nodes whose parts make up these times.
+// Calls `call` with the fewest nodes that together cover these times.
 template <class Call>
 void TakenOffsets::for_each_part(const Times& in_use, const Call& call) const {
   std::size_t first = leaves_ + in_use.first, behind = leaves_ + in_use.last + 1;
@@ -52,7 +52,7 @@ void TakenOffsets::for_each_part(const Times& in_use, const Call& call) const {
   }
 }
 
-// From `offset` on.
+// Searches from `offset` on.
 std::size_t TakenOffsets::lowest_beside(const Lists& lists, std::size_t offset, std::size_t bytes) {
   for (std::size_t n = 0, fitting = 0; fitting < lists.size(); n = n + 1 == lists.size() ? 0 : n + 1) {
     const std::size_t free = lists[n]->lowest_free(offset, bytes, visits_);
@@ -62,8 +62,8 @@ std::size_t TakenOffsets::lowest_beside(const Lists& lists, std::size_t offset, 
   return offset;
 }
 
-// At a node of these times and at those below it, where those above it allow `offset`. Each by itself: what leaves gaps
-// in the list of one node is filled by that of another, and bounds keep the many steps from list to list.
+// Raises the query's offset at node `number` and its descendants; the nodes above allow `offset`. Each node searches
+// separately: another node may fill its list's gaps, and bounds skip most steps from list to list.
 void TakenOffsets::look(Query& query, std::size_t number, const Times& times, std::size_t offset) {
   Node& node = nodes_[number];
   const bool is_inside = query.in_use.first <= times.first && times.last <= query.in_use.last;

@@ -1,4 +1,4 @@
-// Which bytes of a block are taken at which times, and where a buffer finds room.
+// Byte ranges of a block that are taken at each time, and the search for a free offset.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-// Disjoint ranges of bytes, ascending. Ranges that touch are one.
+// Disjoint ranges of bytes, ascending. Adjacent ranges are merged.
 class ByteRanges {
  public:
   struct Range {
@@ -16,17 +16,17 @@ class ByteRanges {
   };
   bool empty() const { return ranges_.empty(); }
   void clear() { ranges_.clear(); }
-  // False if all of it was there.
+  // Returns false if the ranges contain `range` already.
   bool add(const Range& range);
-  // The lowest offset from `offset` on at which `bytes` meet no range. Adds to `visits` one and the ranges in the way.
+  // Returns the lowest offset from `offset` on at which `bytes` fit. Adds 1 + the ranges passed to `visits`.
   std::size_t lowest_free(std::size_t offset, std::size_t bytes, std::size_t& visits) const;
 
  private:
   std::vector<Range> ranges_;
 };
 
-// A tree over the times: a node stands for a part of them, its two children for the halves. A buffer that is in use
-// from one time to another is noted at the few nodes whose parts make up these times.
+// A segment tree over the times: a node covers an interval of times, its two children the halves. A buffer's interval
+// is noted at the few nodes that together cover it.
 class TakenOffsets {
  public:
   struct Times {
@@ -36,29 +36,29 @@ class TakenOffsets {
   explicit TakenOffsets(std::size_t times);
 
   void clear();
-  // The lowest offset at which `bytes` are free at each of these times. Fast for many buffers of one size in a row.
+  // Returns the lowest offset at which `bytes` are free at all these times. Fast for a series of buffers of one size.
   std::size_t lowest_free(std::span<const Times> in_use, std::size_t bytes);
   void take(std::span<const Times> in_use, const ByteRanges::Range& range);
-  // Ranges and lists of them that were read or written, which is most of the time spent.
+  // Number of ranges and lists read or written, a measure of the time spent.
   std::size_t visits() const { return visits_; }
 
  private:
   using Lists = std::vector<const ByteRanges*>;
-  // So many bytes are not free below `offset`. More bytes are not either, nor are they later, when more is taken.
+  // Lower bound: `bytes` are not free below `offset`. Stays valid for more bytes, and after later calls of take.
   struct Bound {
     std::size_t bytes = 0, offset = 0;
     std::size_t of(std::size_t wanted);
   };
   struct Node {
-    ByteRanges whole;  // of buffers in use in the whole of the node's times, but not of its parent's
-    ByteRanges any;    // of buffers in use in any part of the node's times, but not in the whole of its parent's
-    // In these and in `whole` of the nodes above.
+    ByteRanges whole;  // buffers in use during all of the node's times, but not of its parent's
+    ByteRanges any;    // buffers in use during some of the node's times, but not during all of its parent's
+    // Bounds for these two and `whole` of the nodes above.
     Bound beside_whole, beside_any;
   };
   struct Query {
     Times in_use;
     std::size_t bytes;
-    std::size_t lowest;  // that any node allows
+    std::size_t lowest;  // lowest offset that any node allows
   };
   template <class Call>
   void for_each_part(const Times& in_use, const Call& call) const;
@@ -67,7 +67,7 @@ class TakenOffsets {
 
   std::size_t leaves_ = 1;   // a power of two
   std::vector<Node> nodes_;  // the root is 1, the children of n are 2n and 2n + 1, the leaf of a time is leaves_ + time
-  Lists above_, all_;        // of lowest_free(): those from the root down to a node, and those of all nodes
+  Lists above_, all_;        // of lowest_free(): nodes from the root down to a node, and all nodes
   std::size_t visits_ = 0;
 };
 
