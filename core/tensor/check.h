@@ -1,4 +1,4 @@
-// Checks for ops: each says the tensor by name ("op.weight"), what was expected and what came.
+// Checks for ops. An error has the tensor's name ("op.weight"), the expected and the actual value.
 #pragma once
 
 #include <source_location>
@@ -10,7 +10,7 @@ namespace megalith {
 
 using Place = std::source_location;
 
-// Throw the error of the check below of the same name.
+// Throw the error of the check of the same name below.
 [[noreturn]] void refuse_absent(std::string_view name, Place place);
 [[noreturn]] void refuse_shape(const Tensor& tensor, const Shape& expected, std::string_view name, Place place);
 [[noreturn]] void refuse_rank(const Tensor& tensor, int low, int high, std::string_view name, Place place);
@@ -47,7 +47,7 @@ inline void check_contiguous(const Tensor& tensor, std::string_view name, Place 
     refuse_strides(tensor, name, place);
 }
 
-// The last dim has stride 1.
+// Requires stride 1 in the last dim.
 inline void check_rows(const Tensor& tensor, std::string_view name, Place place = Place::current()) {
   if (tensor.rank() == 0 || (tensor.stride(-1) != 1 && tensor.size(-1) > 1)) [[unlikely]]
     refuse_rows(tensor, name, place);

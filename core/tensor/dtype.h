@@ -55,6 +55,6 @@ class DTypeSet {
 
   unsigned bits_ = 0;
 };
-inline constexpr DTypeSet kFloatTypes = {DType::kFp32, DType::kBf16};  // of weights and activations
+inline constexpr DTypeSet kFloatTypes = {DType::kFp32, DType::kBf16};  // dtypes of weights and activations
 
 }  // namespace megalith

@@ -31,7 +31,7 @@ double load(const std::byte* at, DType dtype) {
 
 std::string written(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
-// The offset, in elements, of the `index`-th element of a strided view.
+// Returns the offset, in elements, of the `index`-th element of a strided view.
 std::int64_t offset_of(const AccessRange& range, std::int64_t index) {
   std::int64_t offset = 0;
   for (std::size_t d = range.sizes.size(); d-- > 0;) {
@@ -87,13 +87,13 @@ void FiniteChecker::before(Stream& stream, const Access& access) {
 
 void FiniteChecker::check_last() {
   if (!last_) return;
-  observer_.active = false;  // the copies below are no ops of the program
+  observer_.active = false;  // ignores the copies below
   const Op op = std::move(*last_);
   last_.reset();
   op.stream->synchronize();
   if (find(op, true)) {
     const NonFinite output = *found_;
-    // What came in tells more, unless the op wrote over it.
+    // A non-finite input is the better report, unless the op overwrote it.
     if (!find(op, false)) found_ = output;
   }
   observer_.active = true;
@@ -120,7 +120,7 @@ std::int64_t FiniteChecker::expert_of(const Op& op, const AccessRange& range, st
   return end == ends.end() ? -1 : end - ends.begin() - 1;
 }
 
-// True if a tensor that the op writes (or reads) is not finite; found_ is then the first.
+// Returns whether a tensor that the op writes (or reads) is not finite; found_ is then the first.
 bool FiniteChecker::find(const Op& op, bool writes) {
   for (const auto& [range, name] : op.ranges) {
     if (range.write != writes) continue;
@@ -131,7 +131,7 @@ bool FiniteChecker::find(const Op& op, bool writes) {
     for (const std::int64_t size : range.sizes) elements *= size;
     const std::int64_t all_elements = elements;
     if (const RowsOfExperts& experts = range.experts; experts.offsets != nullptr) {
-      std::int32_t used = 0;  // no other row belongs to an expert
+      std::int32_t used = 0;  // rows past this belong to no expert
       std::memcpy(&used, on_host(op, experts.offsets + experts.experts, sizeof(used)), sizeof(used));
       elements = elements / experts.rows * used;
     }

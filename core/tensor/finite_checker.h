@@ -1,6 +1,6 @@
-// Names the first NaN or Inf that a sequence of ops writes: the host looks at each op's tensors of floats before the
-// next op is enqueued. Slow, for a step that is run again because its result was not finite. Memory that an op declares
-// as written but leaves alone must be finite beforehand, but for rows that belong to no expert.
+// Finds the first NaN or Inf that a sequence of ops writes: the host scans each op's float tensors ahead of the next
+// enqueue. Slow; for repeating a step whose result was not finite. Memory that an op declares as written but leaves
+// alone must be finite beforehand, except rows that belong to no expert.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,17 @@ namespace megalith {
 
 // The first op with an output, or an input, that is not finite.
 struct NonFinite {
-  std::int64_t ordinal = 0;   // of the op among those seen: the same on all ranks of a symmetric program
+  std::int64_t ordinal = 0;   // number of the op since start(): equal on all ranks of a symmetric program
   std::string place;          // FiniteChecker::place at the op
   std::string op;             // "gemm"
-  std::string tensor;         // what `name_of` said
-  bool input = false;         // the op read it: it was there before
+  std::string tensor;         // the result of `name_of`
+  bool input = false;         // the op read it: the value existed earlier
   std::string value;          // "nan", "inf" or "-inf"
-  std::int64_t element = 0;   // the first, in the tensor's own order
-  std::int64_t count = 0;     // of elements that are not finite
-  std::int64_t elements = 0;  // of the tensor
+  std::int64_t element = 0;   // index of the first, in the tensor's order
+  std::int64_t count = 0;     // elements that are not finite
+  std::int64_t elements = 0;  // elements of the tensor
   std::string dtype;
-  std::int64_t expert = -1;  // whose row or weight it is; -1: no expert's
+  std::int64_t expert = -1;  // expert that owns the row or weight; -1: none
 };
 // `gemm wrote nan to "fc1" (fp32, element 3 of 512, 2 not finite)`
 std::string to_string(const NonFinite& found);
@@ -38,16 +38,16 @@ class FiniteChecker {
   FiniteChecker(const FiniteChecker&) = delete;
   FiniteChecker& operator=(const FiniteChecker&) = delete;
 
-  // For Instruments of the streams to be watched.
+  // Observer for the Instruments of the streams to be watched.
   OpObserver* observer() { return &observer_; }
 
-  // `name_of` names the memory at an address, as it is used at this moment; empty: it has no name.
+  // `name_of` returns the current name of the memory at an address; empty if it has none.
   void start(std::function<std::string(const void*)> name_of);
-  // Where in the program the ops from here on are: "layer 1 mlp, backward_data, microbatch 0".
+  // Sets the place of the following ops in the program: "layer 1 mlp, backward_data, microbatch 0".
   void set_place(std::string place) { place_ = std::move(place); }
-  // Looks at the last op and ends the checking.
+  // Checks the last op and stops.
   std::optional<NonFinite> stop();
-  // Ends it without a result, after an error.
+  // Stops without a result, after an error.
   void cancel();
 
  private:
@@ -55,7 +55,7 @@ class FiniteChecker {
     Stream* stream = nullptr;
     std::string name;
     std::string place;
-    std::vector<std::pair<AccessRange, std::string>> ranges;  // of floats, with their names
+    std::vector<std::pair<AccessRange, std::string>> ranges;  // float tensors, with their names
   };
 
   void before(Stream& stream, const Access& access);

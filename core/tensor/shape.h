@@ -1,4 +1,4 @@
-// A short list of extents. Dims are int64; negative extents are errors.
+// Extents of a tensor, int64, without allocation. Negative extents are errors.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class Shape {
   }
   const std::int64_t* begin() const { return extents_.data(); }
   const std::int64_t* end() const { return begin() + rank_; }
-  friend bool operator==(const Shape& a, const Shape& b) {  // a loop: std::equal calls memcmp, which costs more
+  friend bool operator==(const Shape& a, const Shape& b) {  // a loop: std::equal calls memcmp, which is slower
     bool same = a.rank_ == b.rank_;
     for (int d = 0; same && d < a.rank_; ++d) same = a[d] == b[d];
     return same;

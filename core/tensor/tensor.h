@@ -1,5 +1,5 @@
-// A tensor is a view: address, dtype, shape and strides. It owns nothing and is cheap to copy; memory belongs to the
-// arena (within a step) or to a MemoryPool (parameters and what lives outside the step).
+// A tensor is a view: address, dtype, shape and strides. It owns nothing and is cheap to copy. The arena owns memory of
+// a step, a MemoryPool parameters and other memory outside the step.
 #pragma once
 
 #include <array>
@@ -16,9 +16,8 @@ struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kFp32;
   Shape shape;
-  std::array<std::int64_t, kMaxDims>
-      strides{};                        // in elements; the last dim's is 1 for every op unless it says otherwise
-  const std::int32_t* bound = nullptr;  // device: the actual number of rows of a bounded tensor, <= shape[0]
+  std::array<std::int64_t, kMaxDims> strides{};  // in elements; the last dim's is 1 unless an op says otherwise
+  const std::int32_t* bound = nullptr;           // device: number of used rows of a bounded tensor, <= shape[0]
 
   Tensor() = default;
   Tensor(void* address, DType type, const Shape& extents);  // row-major
@@ -30,7 +29,7 @@ struct Tensor {
   int rank() const { return shape.rank(); }
   std::int64_t numel() const { return shape.numel(); }
   std::size_t bytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype); }
-  std::size_t extent_bytes() const {  // from the first element to one past the last, gaps included
+  std::size_t extent_bytes() const {  // bytes from the first element to one past the last, including gaps
     if (data == nullptr || numel() == 0) return 0;
     std::int64_t last = 0;
     for (int d = 0; d < rank(); ++d) last += (shape[d] - 1) * stride(d);
@@ -50,8 +49,8 @@ struct Tensor {
     return static_cast<T*>(data);
   }
 
-  // Views. `slice` keeps the rank; `view` needs a contiguous tensor of the same numel. The rows of a bounded tensor are
-  // counted from its first one, so that dim 0 can be neither cut, nor split, nor merged.
+  // Views. `slice` keeps the rank; `view` requires a contiguous tensor of the same numel. A bound counts rows from the
+  // tensor's first one, so that dim 0 of a bounded tensor cannot be cut, split or merged.
   Tensor slice(int dim, std::int64_t start, std::int64_t length) const;
   Tensor view(const Shape& extents) const;
   // Splits a dim of a possibly strided tensor in two: [T, N*D] -> [T, N, D] for split_dim(1, N).
