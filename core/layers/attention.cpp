@@ -104,7 +104,7 @@ TensorList Attention::forward(const Context& ctx, const Microbatch& mb, const Te
 
 TensorList Attention::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                     Stash& stash) const {
-  // Runs again what the policies of forward left out.
+  // Recomputes the slots that forward did not keep.
   if (Stash& core = stash.child(kCore); !core.has(CoreAttention::kOut))
     stash.child(kProj).refill(Linear::kInput, parts_.core->forward_again(ctx, mb, core));
   const Tensor d_hidden = apply_dropout(ctx, mb, spec_.dropout, output_gradients[0]);
@@ -112,7 +112,7 @@ TensorList Attention::backward_data(const Context& ctx, const Microbatch& mb, co
   const Tensor d_qkv = ctx.empty({d_out.size(0), (core().heads + 2 * core().query_groups) * core().head_dim},
                                  d_out.dtype, "qkv gradient");
   const Heads grads = split(d_qkv);
-  Heads targets = grads;  // where attention's gradients of q and k go: before the QK norm's backward if there is one
+  Heads targets = grads;  // gradients of q and k ahead of the QK norm's backward, if there is one
   if (parts_.q_norm) {
     targets.q = ctx.empty(grads.q.shape, d_out.dtype, "normed q gradient");
     targets.k = ctx.empty(grads.k.shape, d_out.dtype, "normed k gradient");

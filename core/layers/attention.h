@@ -1,9 +1,9 @@
 // The attention half of a transformer block: (hidden, residual) -> (projection output, residual + hidden).
 //   r = residual + hidden;  n = norm(r);  q, k, v = linear_qkv(n);  [QK norm];  [RoPE];  o = attention(q, k, v);
 //   out = dropout(linear_proj(o))
-// Causal self-attention with grouped queries (Ainslie et al. 2023, arXiv:2305.13245). QK norm as in Dehghani et al.
-// 2023, arXiv:2302.05442; RoPE: Su et al. 2021, arXiv:2104.09864. T tokens = B * S, H hidden, N heads, K query groups
-// (kv heads), D head dim.
+// Causal self-attention with grouped queries (Ainslie et al. 2023, arXiv:2305.13245). QK norm: Dehghani et al. 2023,
+// arXiv:2302.05442; RoPE: Su et al. 2021, arXiv:2104.09864. T tokens = B * S, H hidden, N heads, K query groups (kv
+// heads), D head dim.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct DropoutSpec {
   float p = 0;
   std::int32_t layer = 0;  // global number; -1 is the embedding
   std::int32_t site = 0;
-  int row_part = 0;  // which part of the microbatch's rows x is, of equal parts
+  int row_part = 0;  // index of x among the microbatch's equal parts of rows
 };
 
 class Attention : public Segment {
@@ -29,9 +29,9 @@ class Attention : public Segment {
     RopeScaling rotary_scaling;
     std::int64_t rotary_dim = 0;  // 0: no RoPE
     DropoutSpec dropout;
-    int layer = 0;  // global number, index of the KV cache
+    int layer = 0;  // global number; index in the KV cache
   };
-  // [T, H] -> [T, (N + 2K) D], rows of its weight [q; k; v]; [T, N D] -> [T, H].
+  // linear_qkv: [T, H] -> [T, (N + 2K) D], weight rows [q; k; v]; linear_proj: [T, N D] -> [T, H].
   struct Parts {
     Norm norm;
     std::unique_ptr<Layer> qkv;
@@ -55,13 +55,13 @@ class Attention : public Segment {
   Tensor by_sequence(const Microbatch& mb, const Tensor& heads) const { return heads.split_dim(0, mb.sequences); }
   void rotate(const Context& ctx, const Microbatch& mb, const Tensor& heads, bool backward) const;
   Tensor attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const;
-  Tensor decode(const Context& ctx, const Microbatch& mb, const Heads& heads) const;  // a token of each sequence
+  Tensor decode(const Context& ctx, const Microbatch& mb, const Heads& heads) const;  // one token per sequence
 
   Spec spec_;
   Parts parts_;
 };
 
-// out = dropout(x) in train mode, x itself otherwise; never in place.
+// Returns dropout(x) in train mode, never in place; otherwise x itself.
 Tensor apply_dropout(const Context& ctx, const Microbatch& mb, const DropoutSpec& spec, const Tensor& x);
 
 }  // namespace megalith

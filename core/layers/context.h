@@ -1,4 +1,4 @@
-// What every verb of every segment runs with: fixed for the run. What varies is the microbatch (microbatch.h).
+// Arguments of every verb of every segment that are fixed for the run. The microbatch (microbatch.h) varies.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@ class RowSums;
 struct Context {
   Stream& compute;
   Arena& arena;
-  std::uint64_t seed = 0;                     // of dropout
-  DeviceType planned_for = DeviceType::kCpu;  // the backend that a plan stream records for
-  bool deterministic = true;                  // --deterministic-mode: never a kernel whose last bits vary
-  RowSums* row_sums = nullptr;                // where set, what add_row_sums adds up later (row_sums.h)
+  std::uint64_t seed = 0;                     // seed of dropout
+  DeviceType planned_for = DeviceType::kCpu;  // backend that a plan stream records for
+  bool deterministic = true;                  // --deterministic-mode: only kernels whose bits repeat
+  RowSums* row_sums = nullptr;                // optional: collects the sums of add_row_sums (row_sums.h)
 
-  // The backend whose kernels run, or will.
+  // Returns the backend of the kernels, also while planning.
   DeviceType backend() const { return compute.device() == DeviceType::kPlan ? planned_for : compute.device(); }
 
-  // Contents undefined until an op writes them.
+  // Allocates a tensor with undefined contents.
   Tensor empty(const Shape& shape, DType dtype, std::string_view owner) const {
     const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
     return Tensor(arena.allocate(bytes, MemoryCategory::kWorkspace, owner), dtype, shape);
   }
 };
 
-// For ops that need a workspace, which they get from the arena.
+// Launches an op with a workspace from the arena.
 template <HasWorkspace Op>
 void launch(const Context& ctx, Op op) {
   const auto allocate = [&ctx](std::int64_t bytes) { return ctx.empty({bytes}, DType::kUint8, "workspace"); };

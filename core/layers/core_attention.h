@@ -1,6 +1,5 @@
-// Attention proper, between the projections: softmax(q k^T) v of a causal sequence. A part of its own, so that a
-// context-parallel one, which sees the other ranks' keys, can stand in its place. T tokens = B * S, N heads, K
-// key/value heads, D head dim.
+// Attention between the projections: softmax(q k^T) v of a causal sequence. An interface, so that context parallelism
+// can exchange keys among ranks. T tokens = B * S, N heads, K key/value heads, D head dim.
 #pragma once
 
 #include "core/layers/context.h"
@@ -10,33 +9,33 @@
 namespace megalith {
 
 struct Heads {
-  Tensor q, k, v;  // [T, N, D], [T, K, D], [T, K, D], or by sequence: [B, S, N, D], ...
+  Tensor q, k, v;  // [T, N, D], [T, K, D], [T, K, D]; by sequence: [B, S, N, D], ...
 };
 
 class CoreAttention {
  public:
-  struct Spec {  // of this rank's heads
+  struct Spec {  // numbers of this rank's heads
     std::int64_t heads = 0;
     std::int64_t query_groups = 0;
     std::int64_t head_dim = 0;
-    float scale() const;  // of the scores
+    float scale() const;  // scale of the scores
   };
-  enum Slot { kQ, kK, kV, kOut, kLse };  // kOut and kLse are those that a policy may leave out
+  enum Slot { kQ, kK, kV, kOut, kLse };  // a policy may drop kOut and kLse
 
   explicit CoreAttention(const Spec& spec) : spec_(spec) {}
   virtual ~CoreAttention() = default;
   const Spec& spec() const { return spec_; }
 
-  // [T, N D], contiguous. The stash keeps the inputs, and of the outputs what its policy says.
+  // Returns [T, N D], contiguous. The stash keeps the inputs, and the outputs according to their policy.
   Tensor forward(const Context& ctx, const Microbatch& mb, const Heads& heads, Stash& stash) const;
-  // The same from the inputs in its stash; fills kOut and kLse, whatever their policy.
+  // Recomputes forward from the stash; fills kOut and kLse under any policy.
   virtual Tensor forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
   // Writes `gradients`, in the shapes of the heads.
   virtual void backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out, const Heads& gradients,
                              Stash& stash) const = 0;
 
  protected:
-  // What attention is computed of, and kept: the heads of forward, or what ranks make of them.
+  // Returns the inputs of attention, which the stash keeps: the heads of forward, or what ranks make of them.
   virtual Heads inputs(const Context&, const Microbatch&, const Heads& heads) const { return heads; }
   static Heads saved(const Stash& stash);
   static Tensor saved_out(const Stash& stash) { return stash.at(kOut, "attention output"); }
@@ -48,19 +47,19 @@ class CoreAttention {
   Tensor by_head(const Microbatch& mb, const Tensor& rows) const {
     return by_sequence(mb, rows.split_dim(1, spec_.heads));
   }
-  // Of heads by sequence: writes `out`, and returns the statistics, [B, N, S].
+  // Attends over heads by sequence: writes `out`, returns the statistics, [B, N, S].
   Tensor attend(const Context& ctx, const Heads& heads, const Tensor& out) const;
   struct Done {
     Tensor out, d_out, lse;
   };
-  // Writes `gradients`; in the form that ctx.deterministic asks for.
+  // Writes `gradients`; deterministic if ctx.deterministic.
   void differentiate(const Context& ctx, const Heads& heads, const Done& done, const Heads& gradients) const;
 
  private:
   Spec spec_;
 };
 
-// Of the whole sequence on one rank.
+// Attention of an unsharded sequence.
 class CausalAttention : public CoreAttention {
  public:
   using CoreAttention::CoreAttention;

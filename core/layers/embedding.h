@@ -1,6 +1,5 @@
-// Tokens of the batch -> hidden states, plus a learned position where the model has one, then dropout. The first
-// segment: it takes nothing and returns (hidden, no residual yet). T tokens, V padded vocabulary, H hidden, M
-// positions.
+// The first segment: tokens -> hidden states, plus a learned position if the model has one, then dropout. It has no
+// inputs and returns (hidden, no residual). T tokens, V padded vocabulary, H hidden, M positions.
 #pragma once
 
 #include "core/layers/attention.h"
@@ -8,10 +7,10 @@
 
 namespace megalith {
 
-// [V, H], of which each of P tensor-parallel ranks holds `rows` rows. The vocabulary is then padded further, to a
-// multiple of --make-vocab-size-divisible-by times P; rows that the model of one rank does not have are 0 and stay so.
+// [V, H], of which each of P tensor-parallel ranks holds `rows` rows. V is padded further, to a multiple of
+// --make-vocab-size-divisible-by times P. Rows beyond the vocabulary of a single rank are 0 and stay 0.
 struct WordTable {
-  std::int64_t vocab = 0;   // V, of the model of one rank
+  std::int64_t vocab = 0;   // V of the model on one rank
   std::int64_t hidden = 0;  // H
   std::int64_t rows = 0;
   std::int64_t first_row = 0;
@@ -20,8 +19,8 @@ struct WordTable {
   Parameter parameter(std::string name) const;
 };
 
-// With several ranks the rows of others' tokens come in by a sum. Learned positions are whole on every rank, and added
-// by the first.
+// With several ranks, a sum over ranks adds the rows of other ranks' tokens. Every rank holds all learned positions;
+// the first rank adds them.
 class Embedding : public Segment {
  public:
   struct Spec {

@@ -36,7 +36,7 @@ void HookTable::run(HookPoint point, const HookContext& context) const {
       fail({.code = code_of(error),
             .subject = fmt::format("hook {} of segment {} (microbatch {}): {}", name_of(point), context.segment,
                                    context.microbatch, error.what()),
-            .remedy = "what a hook throws ends the step: mend the hook",
+            .remedy = "an exception in a hook ends the step: fix the hook",
             .show_place = false});
     }
   }

@@ -1,10 +1,9 @@
-// Actions of others around a segment's verbs: FSDP's unshard and reshard, a user's own. Hooks run on the host, outside
-// any capture, in the order of the list: before and after each verb, also where a graph stands for it. A run of verbs
-// in one graph has hooks only before its first and after its last verb. One that throws ends the step with an error
-// that names segment and point. What is attached as an action is in parallel/pipeline_parallel/action_hooks.h.
-//
-// A pipeline captures its graphs in a pass before the step's first message. That pass calls each hook of the step once,
-// in the step's order, with phase kCaptureAhead; the step itself then calls them as any other step does.
+// Callbacks around a segment's verbs: FSDP's unshard and reshard, or a user's. Hooks run on the host, outside any
+// capture, in list order: before and after each verb, also if a graph replays it. If one graph holds a run of verbs,
+// hooks run only before the first and after the last verb. An exception ends the step with an error that has segment
+// and point. parallel/pipeline_parallel/action_hooks.h attaches hooks as actions.
+// A pipeline captures its graphs in a pass ahead of the step's first message. That pass calls each hook of the step
+// once, in the step's order, with phase kCaptureAhead; the step then calls them as usual.
 #pragma once
 
 #include <array>
@@ -27,35 +26,35 @@ inline constexpr int kNumHookPoints = 6;
 std::string_view name_of(HookPoint point);  // "pre_forward"
 std::string_view name_of(Verb verb);        // "forward"
 
-// How the verb runs that a hook stands at.
+// Execution mode of the hook's verb.
 enum class Phase : std::uint8_t {
   kEager,
-  kWarmUp,   // eagerly, before anything is captured: the libraries' pass, whose values mean nothing (attention on GPUs
-             // leaves zeros), --cuda-graph-warmup-steps
-  kCapture,  // captured now and replayed at once
-  kCaptureAhead,  // captured now, or run eagerly later, and called again in the same step
+  kWarmUp,        // eager, ahead of any capture: the set-up pass of libraries, with undefined values (attention on GPUs
+                  // writes zeros), or --cuda-graph-warmup-steps
+  kCapture,       // captured now and replayed immediately
+  kCaptureAhead,  // captured now, or run eagerly later; called again in the same step
   kReplay,
 };
 std::string_view name_of(Phase phase);  // "warm_up"
 
-// The same in every phase but for the phase itself. In kWarmUp and kCaptureAhead the tensors have addresses and shapes,
-// but their contents are undefined.
+// Equal in all phases except for `phase`. In kWarmUp and kCaptureAhead the tensors have addresses and shapes, but
+// undefined contents.
 struct HookContext {
-  std::string_view segment;  // name
+  std::string_view segment;  // segment name
   int segment_index = 0;
   int chunk = 0;
   int column = 0;
   int microbatch = 0;
   Verb verb = Verb::kForward;
   Phase phase = Phase::kEager;
-  // A hook enqueues on its compute stream, behind all that the segments before have enqueued. Its arena gives a hook no
-  // memory, as the step's plan knows no hook.
+  // A hook enqueues on this context's compute stream, after all work of the preceding segments. A hook must not
+  // allocate from the arena, because the step's plan has no hooks.
   const Context* ctx = nullptr;
-  // To read, on that stream and enqueued during the call. Absent tensors (Tensor::present) are those that the segments
-  // do not hand on; rows past a bound (Tensor::bound) are undefined. At other points the list is empty.
+  // Readable on that stream by work enqueued during the call. A tensor that the segments do not pass is absent
+  // (Tensor::present); rows past a bound (Tensor::bound) are undefined. At other points the list is empty.
   std::span<const Tensor> inputs = {};     // pre_forward
   std::span<const Tensor> outputs = {};    // post_forward
-  std::span<const Tensor> gradients = {};  // pre_backward: of the outputs; post_backward: of the inputs
+  std::span<const Tensor> gradients = {};  // pre_backward: gradients of the outputs; post_backward: of the inputs
 };
 
 using Hook = std::function<void(const HookContext&)>;

@@ -7,7 +7,7 @@ namespace megalith {
 
 namespace {
 
-// This rank's rows of one part of a weight or bias whose outputs are split.
+// Returns this rank's rows of one part of a weight or bias whose outputs are split.
 LogicalTensor rows_of(const LinearSpec::Part& part, const char* suffix, std::int64_t inputs, const TensorSplit& split) {
   const std::int64_t units = part.outputs / part.unit;
   LogicalTensor rows{.name = part.name + suffix, .global_shape = {part.outputs}};
@@ -58,14 +58,14 @@ Parameter weight_of(const LinearSpec& spec, const TensorSplit& split) {
 
 Parameter bias_of(const LinearSpec& spec, const TensorSplit& split) {
   if (!spec.splits_inputs) return split_by_outputs(spec, 0, split);
-  // Every rank sees the gradients of all rows.
+  // Every rank has the gradients of all rows.
   return {.parts = {split.shared(spec.name + ".bias", false)},
           .shape = {spec.outputs},
           .initializer = Initializer::kZeros,
           .decay = false};
 }
 
-// The GEMM of `count` rows.
+// Returns the GEMM of `count` rows.
 Gemm piece_of(Gemm gemm, std::int64_t first, std::int64_t count) {
   for (Tensor* tensor : {&gemm.a, &gemm.c, &gemm.pre_activation, &gemm.gelu_input})
     if (tensor->present()) *tensor = tensor->slice(0, first, count);

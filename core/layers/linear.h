@@ -1,13 +1,13 @@
 // y = x W^T (+ b), on one rank or split among the P ranks of a tensor-parallel group (Shoeybi et al. 2019,
-// arXiv:1909.08053). T tokens, I inputs, O outputs of the whole layer.
-// Split by outputs (column-parallel), y_r = x W_r^T + b_r: each rank has O / P rows of W, [O, I], and of b. Its y is
-// [T, O / P]. The gradients of x are summed over ranks. A fused projection is split part by part, and a part of fewer
-// units than ranks (heads of keys and values) is held by several, whose gradients of it are then summed.
-// Split by inputs (row-parallel), y = sum_r x_r W_r^T + b: each rank has I / P columns of W; b is whole on every rank,
-// and added by the first.
-// With sequence parallelism the outer side, x of the former and y of the latter, is [T / P, .]: this rank's rows. The
-// former then keeps its own rows of x and gathers them again for the weight gradient; under overlap during
-// backward_data, from which on it keeps them all, unless x is recomputed after that.
+// arXiv:1909.08053). T tokens, I inputs, O outputs of the unsharded layer.
+// Column-parallel (split by outputs), y_r = x W_r^T + b_r: each rank has O / P rows of W, [O, I], and of b. Its y is
+// [T, O / P]. The gradients of x are summed over ranks. A fused projection is split part by part. If a part has fewer
+// units (key/value heads) than ranks, several ranks hold a unit and sum its gradients.
+// Row-parallel (split by inputs), y = sum_r x_r W_r^T + b: each rank has I / P columns of W and all of b, which the
+// first rank adds.
+// With sequence parallelism, x of a column-parallel and y of a row-parallel layer are [T / P, .]: this rank's rows. The
+// column-parallel layer keeps its rows of x and gathers x again for the weight gradient. Under overlap it gathers x in
+// backward_data and keeps it, unless x is recomputed later.
 #pragma once
 
 #include "core/layers/row_exchange.h"
@@ -22,22 +22,22 @@ struct LinearSpec {
   std::int64_t outputs = 0;
   bool bias = false;
   float init_std = 0;
-  SlotKind input_kind = SlotKind::kOther;  // of the kept input
-  // A fused projection: each part's name and outputs, in order; empty: one tensor called `name`. `unit` outputs stay
-  // together where a part is split among ranks: a head.
+  SlotKind input_kind = SlotKind::kOther;  // kind of the kept input
+  // Parts of a fused projection in order, with names and outputs; empty: one tensor called `name`. `unit` outputs, such
+  // as a head, stay together if a part is split among ranks.
   struct Part {
     std::string name;
     std::int64_t outputs = 0;
     std::int64_t unit = 1;
   };
-  std::vector<Part> parts = {};  // not where the inputs are split
-  bool splits_inputs = false;    // among ranks; otherwise the outputs
-  bool one_write = false;        // of the weight (Parameter): backward_weight runs once for each microbatch
+  std::vector<Part> parts = {};  // not with splits_inputs
+  bool splits_inputs = false;    // row-parallel; otherwise column-parallel
+  bool one_write = false;        // Parameter::one_write: backward_weight runs once for each microbatch
 };
 
-// x @ w with optional transposes, into a new tensor of x's dtype.
+// Returns x @ w with optional transposes, a new tensor of x's dtype.
 Tensor matmul(const Context& ctx, const Tensor& x, const Tensor& w, bool transpose_x = false, bool transpose_w = false);
-// What makes a piece of rows of gemm.c, or reads one of gemm.a; that field of `gemm` is absent.
+// Returns the task that makes a piece of rows of gemm.c, or reads one of gemm.a; that field of `gemm` is absent.
 RowExchange::RowsTask make_rows(const Context& ctx, const Gemm& gemm);
 RowExchange::RowsTask read_rows(const Context& ctx, const Gemm& gemm);
 
@@ -45,18 +45,18 @@ class Linear : public Layer {
  public:
   enum Slot { kInput, kOutputGradient, kWholeInput };
 
-  // `spec` is the whole layer's; `rows` outlives the layer.
+  // `spec` is the unsharded layer's; `rows` outlives the layer.
   Linear(ParameterStore& store, const LinearSpec& spec, RowExchange& rows);
 
   Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const override;
   Tensor backward_data(const Context& ctx, const Microbatch& mb, const Tensor& dy, Stash& stash) const override;
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
-  // forward with a GELU (tanh form) after it, and backward_data with one before it: in the GEMM after a layer split by
-  // outputs and before one split by inputs, otherwise an op of its own. So is forward's under --deterministic-mode:
-  // there a recomputed GELU must match the stored one bit for bit, and on CUDA the GEMM applies it before it rounds.
+  // Fuses GELU (tanh form) into the GEMM: into forward of a column-parallel layer, and into backward_data of a
+  // row-parallel one. Otherwise GELU is a separate op. Under --deterministic-mode forward's GELU is separate too: a
+  // recomputed GELU must match the stored one bit for bit, and on CUDA the GEMM applies GELU before rounding.
   struct Activated {
-    Tensor input, output;  // of the GELU; its input is what forward gives
+    Tensor input, output;  // input (forward's output) and output of the GELU
   };
   Activated forward_gelu(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
   Tensor backward_data_gelu(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& gelu_input,
@@ -66,7 +66,7 @@ class Linear : public Layer {
   using Layer::forward;
 
  private:
-  Tensor bias() const;  // that this rank adds
+  Tensor bias() const;  // the bias that this rank adds
   Tensor read_gradient(const Context& ctx, const Tensor& dy, const Gemm& gemm, Stash& stash) const;
 
   std::string name_;
@@ -77,7 +77,7 @@ class Linear : public Layer {
   Parameter* bias_ = nullptr;  // [O / P] or [O]
 };
 
-// Adds the outer-product gradient of y = x W^T to main gradients: dW += dy^T x, db += sum over rows of dy.
+// Adds the gradient of y = x W^T to main gradients: dW += dy^T x, db += sum over rows of dy.
 void accumulate_linear_gradient(const Context& ctx, const Tensor& x, const Tensor& dy, const Parameter& weight,
                                 const Parameter* bias);
 

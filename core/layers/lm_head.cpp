@@ -13,7 +13,7 @@ namespace megalith {
 
 TensorList LmHead::generate(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   require(rows_.split().ranks == 1, "generation runs on one tensor-parallel rank");
-  // Only the last row of each sequence is needed: [B, S, H] -> [B, H].
+  // Only the last row of each sequence is used: [B, S, H] -> [B, H].
   const std::int64_t last = mb.seq_length - 1;
   const auto last_rows = [&](const Tensor& x) {
     if (mb.seq_length == 1) return x;

@@ -1,6 +1,6 @@
-// A microbatch is a value, an argument of the verbs. Its tensors are device memory that stays where it is while the
-// microbatch is in flight; what varies per step is in it (MicrobatchParameters), so that a captured graph bakes in
-// addresses alone.
+// A microbatch, passed by value to the verbs. Its tensors are device memory with fixed addresses while the microbatch
+// is in flight. Values that vary per step are in device memory (MicrobatchParameters), so that a captured graph
+// contains addresses only.
 #pragma once
 
 #include <cstdint>
@@ -14,41 +14,41 @@ namespace megalith {
 
 enum class Mode : std::uint8_t { kTrain, kEval, kGenerate };
 
-// What the segments of a step sum over its microbatches, fp32 in one device tensor: [loss, then of each layer of
-// experts its kAuxLoss and kZLoss].
+// Sums of segments over a step's microbatches, fp32 in one device tensor: [loss, then kAuxLoss and kZLoss of each MoE
+// layer].
 enum class StepSum : std::uint8_t {
-  kLoss,     // of the tokens, not scaled
-  kAuxLoss,  // of a router, weighed to be added to kLoss
-  kZLoss,    // likewise
+  kLoss,     // over tokens, not scaled
+  kAuxLoss,  // a router's, weighted for addition to kLoss
+  kZLoss,    // weighted like kAuxLoss
 };
 constexpr std::int64_t num_step_sums(std::int64_t expert_layers) { return 1 + 2 * expert_layers; }
-// `expert_layer` counts the layers of experts of the whole model.
+// `expert_layer` is the index among all MoE layers of the model.
 constexpr std::int64_t index_of(StepSum which, std::int64_t expert_layer = 0) {
   return which == StepSum::kLoss ? 0 : 2 * expert_layer + static_cast<std::int64_t>(which);
 }
 
-// A caller's buffers for generation: per layer the keys and values of all positions so far.
+// The caller's buffers for generation: per layer, the keys and values of all positions so far.
 struct KvCache {
   std::vector<Tensor> keys;  // [B, M, K, D] per layer
   std::vector<Tensor> values;
-  const std::int32_t* start = nullptr;  // device: position of the first token of this call
+  const std::int32_t* start = nullptr;  // device: position of the call's first token
 };
 
-// T = B * S tokens, row b * S + s.
+// Microbatch of T = B * S tokens, row b * S + s.
 struct Microbatch {
   Mode mode = Mode::kTrain;
   std::int64_t sequences = 0;                        // B
-  std::int64_t seq_length = 0;                       // S: of this rank, where ranks share a sequence
+  std::int64_t seq_length = 0;                       // S: of this rank, if ranks split a sequence
   SequencePart part;                                 // positions of the S tokens
   Tensor tokens;                                     // [T] int32
   Tensor labels;                                     // [T] int32; absent in generate mode
   const MicrobatchParameters* parameters = nullptr;  // device
   Tensor sums;                                       // [num_step_sums] fp32, device; head and routers add to it
-  Tensor expert_counts;   // optional, [layers of experts, E] int32, device: routers add to it
-  Tensor balance_counts;  // optional, likewise: of microbatches before this one, for a loss over the global batch
-  // Where experts are spread over ranks, of a step on this rank; both optional, device:
-  Tensor room_needed;  // [2] int32: the most rows that arrived in a layer and microbatch, and rows of its experts
-  Tensor rows_sent;    // [layers of experts, P] int32: to each rank of the dispatch group
+  Tensor expert_counts;                              // optional, [MoE layers, E] int32, device: routers add to it
+  Tensor balance_counts;  // optional, same shape, device: earlier microbatches' counts, for a global loss
+  // Counts of a step on this rank under expert parallelism; both optional, device:
+  Tensor room_needed;              // [2] int32: most arrived rows of a layer and microbatch, and rows of its experts
+  Tensor rows_sent;                // [MoE layers, P] int32: rows sent to each rank of the dispatch group
   const KvCache* cache = nullptr;  // generate mode
 
   // [1]

@@ -35,7 +35,7 @@ Tensor Mlp::backward_data_fc2(const Context& ctx, const Microbatch& mb, const Te
     return d_activation;
   }
   const Tensor gradient = ctx.empty(pre_activation.shape, pre_activation.dtype, "activation gradient");
-  if (refills) stash.refill(Linear::kInput, d_activation);  // which it becomes on the way
+  if (refills) stash.refill(Linear::kInput, d_activation);  // SwigluBackward below writes the activation into it
   launch(
       ctx.compute,
       SwigluBackward{.x = pre_activation, .dy = d_activation, .dx = gradient, .y = refills ? d_activation : Tensor{}});

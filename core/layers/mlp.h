@@ -34,8 +34,8 @@ class Mlp : public Segment {
   enum Slot { kPreActivation };
   enum Child { kNorm, kFc1, kFc2 };
 
-  // fc1 and the activation behind it; the gradient of fc1's output. GELU's tanh form is left to the linears, which may
-  // have it in their GEMMs.
+  // Computes fc1 and the activation, or the gradient of fc1's output. GELU's tanh form is left to the linears, which
+  // may fuse it into their GEMMs.
   Linear::Activated forward_fc1(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const;
   Tensor backward_data_fc2(const Context& ctx, const Microbatch& mb, const Tensor& dy, const Tensor& pre_activation,
                            Stash& stash) const;

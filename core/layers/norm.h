@@ -1,5 +1,5 @@
-// RMSNorm or LayerNorm over the last dim as part of a segment, with the residual add in front fused in. Not a segment
-// itself: who owns it decides where the residual goes.
+// RMSNorm or LayerNorm over the last dim, fused with the preceding residual add. Part of a segment, which routes the
+// residual; not a segment itself.
 #pragma once
 
 #include "core/layers/segment.h"
@@ -15,22 +15,22 @@ class Norm {
     NormKind kind = NormKind::kRmsNorm;
     std::int64_t size = 0;
     float eps = 1e-5f;
-    SlotKind input_kind = SlotKind::kOther;  // of the kept input (the residual stream)
+    SlotKind input_kind = SlotKind::kOther;  // kind of the kept input (the residual stream)
     TensorSplit split = {};
-    bool partial_gradient = false;  // each rank of the split sees a part of the rows
+    bool partial_gradient = false;  // each tensor-parallel rank has a part of the rows
   };
   enum Slot { kNormInput, kRstd, kMean, kWeightPartial, kBiasPartial };
 
   Norm(ParameterStore& store, const Spec& spec);
 
-  // y = norm(x + residual); `residual` may be absent. The sum is kept as kNormInput.
+  // Returns y = norm(x + residual); `residual` may be absent. The stash keeps the sum as kNormInput.
   Tensor forward(const Context& ctx, const Tensor& x, const Tensor& residual, Stash& stash) const;
-  // d(x + residual) = the norm's gradient + d_residual (optional). `reader`, where given, is the stash of the linear
-  // behind: if it did not keep y, its input, it gets y again, bit for bit. RMSNorm's gradient makes it on its way;
-  // LayerNorm runs once more.
+  // Returns d(x + residual) = the norm's gradient + d_residual (optional). `reader`, if given, is the stash of the
+  // following linear. If that stash did not keep its input y, y is recomputed into it, bit for bit. RMSNorm's backward
+  // computes y in the same pass; LayerNorm's forward runs again.
   Tensor backward_data(const Context& ctx, const Tensor& dy, const Tensor& d_residual, Stash& stash,
                        Stash* reader = nullptr) const;
-  // The same into `dx`, which may be strided.
+  // Writes the same gradient into `dx`, which may be strided.
   void backward_data_into(const Context& ctx, const Tensor& dy, const Tensor& d_residual, const Tensor& dx,
                           Stash& stash, Stash* reader = nullptr) const;
   void backward_weight(const Context& ctx, Stash& stash) const;

@@ -22,8 +22,8 @@ namespace {
 constexpr std::int64_t kAlignment = 128;
 std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
 
-// The norm's largest, and smaller ones in units of less than 4 M elements, so that ranks share those out too. Copies
-// come last in a unit and do not count: the other elements are cut alike on any number of pipeline stages.
+// Returns the norm's largest block; smaller in units of less than 4 M elements, so that ranks split those too. Copies
+// come last in a unit and do not count, so that the cut is the same for any number of pipeline stages.
 std::int64_t block_of(const ParameterUnit& unit) {
   constexpr std::uint64_t kBlocks = 64;
   std::int64_t end = 0;
@@ -33,13 +33,13 @@ std::int64_t block_of(const ParameterUnit& unit) {
   return std::clamp(fair, kAlignment, kSquareBlock);
 }
 
-// The elements of the part, of `columns` a row, from `first` on; those of padding stay as they are.
+// Draws the part's elements from `first` on, in rows of `columns`; padding stays unchanged.
 void draw(Stream& stream, Tensor values, std::int64_t first, const LogicalTensor& part, std::int64_t columns,
           std::uint64_t seed, float std) {
   const std::int64_t pitch = elements_of_row(part.global_shape);
   const std::int64_t end = std::min(first + values.numel(), part.live_rows() * columns);
   while (first < end) {
-    // As many whole rows as there are, or what there is of one.
+    // All complete rows, or the rest of a partial row.
     const std::int64_t row = first / columns, column = first % columns;
     const std::int64_t rows =
         column == 0 ? std::clamp<std::int64_t>((end - first) / columns, 1, part.neighbours(row)) : 1;
@@ -127,7 +127,7 @@ void ParameterUnit::bind_gradients(const Tensor& whole) {
 }
 
 void ParameterUnit::begin_gradients(Stream& stream) {
-  std::int64_t filled = 0;  // or overwritten, up to here
+  std::int64_t filled = 0;  // end of the elements that are filled or overwritten
   const auto fill_to = [&](std::int64_t end) {
     if (end > filled) launch(stream, Fill{.x = main_grads.slice(0, filled, end - filled), .value = 0});
   };
@@ -201,7 +201,7 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
   const auto resident = [](const ParameterUnit& unit) -> const Tensor& {
     return unit.resident_weights ? unit.weights : unit.weight_shard;
   };
-  for (const ParameterUnit& unit : units_) launch(stream, Fill{.x = resident(unit), .value = 0});  // also the padding
+  for (const ParameterUnit& unit : units_) launch(stream, Fill{.x = resident(unit), .value = 0});  // padding, too
   for_each_part([&](const Held& held) {
     const Parameter& parameter = held.parameter;
     const FlatShard shard = held.unit.resident_weights ? FlatShard{} : held.unit.shard;

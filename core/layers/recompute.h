@@ -1,5 +1,5 @@
-// Decorators over segments: a chain run as one, and recomputation of a whole segment in backward (Chen et al. 2016,
-// arXiv:1604.06174): only the inputs are kept, forward runs again, bit for bit, before backward_data.
+// Decorators of segments: a chain that runs as one, and full recomputation of a segment in backward (Chen et al. 2016,
+// arXiv:1604.06174). The stash keeps only the inputs; forward runs again, bit for bit, ahead of backward_data.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace megalith {
 
-// Its segments share a stash, as those of a layer do: one that they all belong to.
+// A chain of segments with one common layer stash.
 class Sequential : public Segment {
  public:
   explicit Sequential(std::vector<std::unique_ptr<Segment>> segments) : segments_(std::move(segments)) {}

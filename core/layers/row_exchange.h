@@ -1,6 +1,5 @@
-// How a layer that is split among the P ranks of a tensor-parallel group reaches the rows and sums of the others. This
-// is that of one rank, which has all; parallel/tensor_parallel/tensor_group.h has peers. T: tokens of the microbatch,
-// H: hidden size.
+// Access of a tensor-parallel layer to rows and sums of the group's P ranks. This class is for one rank, which has all
+// rows; parallel/tensor_parallel/tensor_group.h communicates. T: tokens of the microbatch, H: hidden size.
 #pragma once
 
 #include <functional>
@@ -17,20 +16,20 @@ class RowExchange {
   virtual ~RowExchange() = default;
 
   virtual TensorSplit split() const { return {}; }
-  // Of all ranks, where this rank holds so many between the linears.
+  // Returns the rows of all ranks, if this rank holds `rows` between the linears.
   std::int64_t whole_rows(std::int64_t rows) const { return split().sequence ? rows * split().ranks : rows; }
 
-  // `label` is what the collective carries, for reports of hangs.
-  // With sequence parallelism the ranks' rows one after the other, [T / P, H] -> [T, H]; otherwise x itself.
+  // `label` is the collective's name in reports of hangs. With sequence parallelism returns the ranks' rows
+  // concatenated, [T / P, H] -> [T, H]; otherwise x.
   virtual Tensor gather_rows(const Context&, const Tensor& x, const std::string& /*label*/) { return x; }
-  // The sum over ranks of their [T, H], which is overwritten: with sequence parallelism this rank's rows of it,
-  // [T / P, H]; otherwise all of them, in place.
+  // Returns the sum over ranks of [T, H], which is overwritten: with sequence parallelism this rank's rows, [T / P, H];
+  // otherwise all rows, in place.
   virtual Tensor sum_rows(const Context&, const Tensor& partial, const std::string& /*label*/) { return partial; }
 
-  // The two around the GEMM that reads or makes the rows, called with a piece of them and where it begins: with all at
-  // once, or, under overlap, rank by rank, so that the GEMM of one piece runs while another travels.
+  // The same two collectives around the GEMM that reads or makes the rows. The task is called once with all rows or,
+  // under overlap, with each rank's rows: the GEMM of one piece runs while another is in transfer.
   using RowsTask = std::function<void(const Tensor& rows, std::int64_t first)>;
-  // Returns them all, under overlap but for this rank's.
+  // Returns all rows; under overlap without this rank's.
   virtual Tensor use_rows(const Context&, const Tensor& x, const std::string& /*label*/, const RowsTask& use) {
     use(x, 0);
     return x;
@@ -48,14 +47,14 @@ class RowExchange {
   }
 
   virtual bool overlaps() const { return false; }
-  // Whether backward_data starts to gather what backward_weight reads; otherwise that gathers it.
+  // Returns whether backward_data starts the gather that backward_weight reads.
   virtual bool gathers_behind() const { return false; }
-  // gather_rows(ctx, x, label), under overlap after the last sum_rows and concurrently with what follows on the compute
-  // stream, until wait_for_rows_behind. x was there before that sum's rows.
+  // gather_rows(ctx, x, label). Under overlap it runs after the last sum_rows, concurrently with the compute stream,
+  // until wait_for_rows_behind. x must have existed before that sum's rows.
   virtual Tensor gather_rows_behind(const Context&, const Tensor& x, const std::string& /*label*/) { return x; }
   virtual void wait_for_rows_behind(const Context&) {}
 
-  // Over the ranks, in place.
+  // Reductions over the ranks, in place.
   virtual void sum(Stream& /*compute*/, const Tensor& /*buffer*/, const std::string& /*label*/) {}
   virtual void maximum(Stream& /*compute*/, const Tensor& /*buffer*/, const std::string& /*label*/) {}
 };

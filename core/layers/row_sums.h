@@ -1,9 +1,9 @@
-// Sums over rows that backward_weight adds to main gradients, of biases and norms. A segment gathers its own and adds
-// them up in one launch:
-//     RowSums sums(ctx);
-//     fc2->backward_weight(sums.later(), mb, stash);
-//     norm.backward_weight(sums.later(), stash);
-//     sums.add();
+// Row sums that backward_weight adds to the main gradients of biases and norms. A segment gathers its sums and adds
+// them in one launch:
+//   RowSums sums(ctx);
+//   fc2->backward_weight(sums.later(), mb, stash);
+//   norm.backward_weight(sums.later(), stash);
+//   sums.add();
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ class RowSums {
   RowSums(const RowSums&) = delete;
   RowSums& operator=(const RowSums&) = delete;
 
-  const Context& later() const { return later_; }  // what adds row sums with this one has them gathered here
+  const Context& later() const { return later_; }  // context that gathers row sums here
   void gather(const std::vector<RowSum>& sums) { sums_.insert(sums_.end(), sums.begin(), sums.end()); }
   void add() const {
     if (!sums_.empty()) launch(ctx_, ReduceRows{.sums = sums_, .accumulate = true});
@@ -31,7 +31,7 @@ class RowSums {
   std::vector<RowSum> sums_;
 };
 
-// Now, or with others.
+// Adds the sums now, or leaves them to ctx.row_sums.
 inline void add_row_sums(const Context& ctx, const std::vector<RowSum>& sums) {
   if (ctx.row_sums != nullptr) return ctx.row_sums->gather(sums);
   launch(ctx, ReduceRows{.sums = sums, .accumulate = true});

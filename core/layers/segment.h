@@ -1,7 +1,7 @@
-// A piece of the model with three verbs. forward fills the stash; backward_data takes and returns one optional gradient
-// per tensor and leaves in the stash what the weight gradient needs; backward_weight consumes that, possibly much
-// later. A segment holds no state between calls, so that it serves many microbatches in flight, and never writes to its
-// inputs, so that it can be run again.
+// A piece of the model with three verbs. forward fills the stash. backward_data maps one optional gradient per output
+// to one per input, and leaves the weight gradient's inputs in the stash. backward_weight consumes these, possibly much
+// later. A segment is stateless between calls, so that it serves many microbatches in flight. It never writes its
+// inputs, so that it can run again.
 #pragma once
 
 #include <array>
@@ -32,11 +32,11 @@ class TensorList {
  private:
   static constexpr int kMax = 8;
 
-  // A tensor that was left out is not an absent one: who forgets the residual stream shall not lose it in silence.
+  // A missing tensor differs from an absent one: forgetting the residual stream is an error.
   std::size_t checked(int i) const {
     require(i >= 0 && i < size_,
-            "a segment reads a tensor that its neighbour did not hand on: between the segments of a model flow two, "
-            "(hidden, residual), and back two gradients");
+            "a segment reads a tensor that its neighbor did not pass: the segments of a model pass two, "
+            "(hidden, residual), and two gradients back");
     return static_cast<std::size_t>(i);
   }
 
@@ -44,7 +44,7 @@ class TensorList {
   int size_ = 0;
 };
 
-// The part of the model that a segment is, as --cuda-graph-modules chooses them.
+// Kind of a segment, for --cuda-graph-modules.
 enum class SegmentModule : std::uint8_t {
   kOther,
   kEmbedding,
@@ -52,10 +52,10 @@ enum class SegmentModule : std::uint8_t {
   kAttention,
   kMlp,
   kMoeRouter,
-  kMoeDispatch,  // of rows to the ranks of their experts
-  kMoe,          // experts, and what adds up their rows; or with the router, where that is recomputed with them
-  kOwn,          // a layer of your own (apps/config/own.h)
-  kLayer,        // whole layers that are recomputed together
+  kMoeDispatch,  // dispatch of rows to the ranks of their experts
+  kMoe,          // experts and the sum of their rows; with the router, if that is recomputed with them
+  kOwn,          // a user's layer (apps/config/own.h)
+  kLayer,        // layers that are fully recomputed together
 };
 
 class Segment {
@@ -68,12 +68,12 @@ class Segment {
                                    Stash& stash) const = 0;
   virtual void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
 
-  // Gradients that backward_data has left on their way are there for the compute stream (ActionKind::kWaitReturn).
+  // Makes the compute stream wait for gradients that backward_data left in transfer (ActionKind::kWaitReturn).
   virtual void wait_return(const Context&) const {}
 };
 
-// One tensor in, one out. As a segment of a model it works on the first of the pair, what the linear in front has made,
-// before that is added to the residual stream; the second is handed on as it came, and so is its gradient.
+// A layer with one input and one output. As a segment it maps the first of the pair, the preceding linear's output,
+// before its addition to the residual stream. The second and its gradient pass unchanged.
 class Layer : public Segment {
  public:
   virtual Tensor forward(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const = 0;

@@ -1,5 +1,5 @@
-// What one segment keeps of one microbatch between its verbs. A slot has a kind, and each kind has one policy. Memory
-// is not freed by hand: a slot lives until the last op that reads it (core/memory/arena.h).
+// Tensors that one segment keeps of one microbatch between its verbs. A slot has a kind, and each kind has one policy.
+// Memory is not freed explicitly: a slot lives until the last op that reads it (core/memory/arena.h).
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class Stash {
  public:
   explicit Stash(const SlotPolicies& policies = {}) : policies_(policies) {}
   Stash(const Stash& other) { *this = other; }
-  Stash& operator=(const Stash& other);  // with its children; each keeps its own layer
+  Stash& operator=(const Stash& other);  // copies the children; each stash keeps its layer
   Stash(Stash&&) = default;
   Stash& operator=(Stash&&) = default;
 
@@ -29,30 +29,30 @@ class Stash {
     bool handed = false;
   };
 
-  // A slot of kind kOther, made on first use: stash[kHidden] = ...
+  // Returns a slot of kind kOther, created on first use: stash[kHidden] = ...
   Tensor& operator[](int slot);
-  // Keeps `tensor` unless the policy of its kind says that it will be refilled.
+  // Keeps `tensor`, unless the policy of its kind refills the slot.
   void save(int slot, SlotKind kind, const Tensor& tensor);
-  // Likewise of a kind, but kept under every policy: nothing refills it.
+  // Keeps `tensor` under every policy: nothing refills it.
   void keep(int slot, SlotKind kind, const Tensor& tensor);
   void refill(int slot, const Tensor& tensor) { (*this)[slot] = tensor; }
-  // The storage of the slot's tensor stays on the device, whatever other views of it have a kind that moves. Call it
-  // after the slot is filled, in each forward. A slot that will be refilled holds nothing, so the call does nothing.
+  // Keeps the storage of the slot's tensor on the device, even if other views of it have an offloaded kind. Call after
+  // the slot is filled, in each forward. No effect on a slot that will be refilled.
   void never_offload(int slot);
   bool has(int slot) const;
-  // A slot that must be there; `name` is printed where it is not.
+  // Returns a slot that must exist; the error has `name`.
   const Tensor& at(int slot, std::string_view name) const;
 
-  // For a later segment of the layer, in the same verb: the slot keeps nothing, so for_each() passes it by.
+  // Passes a tensor to a later segment of the layer, in the same verb. The slot keeps nothing: for_each() skips it.
   void hand(int slot, const Tensor& tensor);
-  // The stash of a part of the segment, of the same policies and the same layer.
+  // Returns the stash of a part of the segment, with the same policies and layer.
   Stash& child(int index);
-  // The stash that the segments of a layer share in a column: what one of them leaves for others. Its owner clears it
-  // before the layer's first forward.
+  // Returns the stash that the segments of a layer share in a column. Its owner clears it ahead of the layer's first
+  // forward.
   Stash& layer() const;
   void set_layer(Stash& layer) { layer_ = &layer; }
   void clear();
-  // Memory from `begin` on has moved to `to`: so have all views of it, which stay as they are otherwise. How many were.
+  // Updates all views of memory that moved from `begin` to `to`. Returns their number.
   int rebind(const void* begin, std::size_t bytes, void* to);
 
   template <class Visitor>

@@ -1,4 +1,4 @@
-// What of a layer's kept activations can be chosen by kind, and what becomes of each kind.
+// Kinds of a layer's kept activations, and the policy of each kind.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// The selectable kinds of kept activations; kOther is always kept. Names are those of Megatron's offload modules.
+// Selectable kinds of kept activations; kOther is always kept. The names are Megatron-LM's offload modules.
 enum class SlotKind : std::uint8_t {
   kAttnNorm,    // residual stream before attention; read by backward_data
   kQkvLinear,   // norm output; read by backward_weight, refilled by the norm
@@ -23,19 +23,19 @@ enum class SlotKind : std::uint8_t {
   kExpertFc1,   // norm output, before its rows are routed; read by backward_weight
   kMoeAct,      // fc1 output of experts; read by backward_data
   kExpertFc2,   // activation output of experts; read by backward_weight, refilled by the activation's gradient
-  kOwn,         // of a layer of your own (apps/config/own.h), whatever reads it
-  kLayerInput,  // inputs of what is wholly recomputed
+  kOwn,         // tensors of a user's layer (apps/config/own.h)
+  kLayerInput,  // inputs of fully recomputed segments
   kOther,
 };
 inline constexpr int kNumSlotKinds = 14;
 std::string_view name_of(SlotKind kind);
-std::optional<SlotKind> slot_kind_of(std::string_view name);  // of a selectable one
+std::optional<SlotKind> slot_kind_of(std::string_view name);  // kind of a selectable name
 
-// kOffload: kept, and moved to host memory for a while by actions that no segment knows of (offload/).
+// kOffload: kept, and moved to host memory meanwhile by actions of offload/, transparently to segments.
 enum class StashPolicy : std::uint8_t { kKeep, kRecompute, kOffload };
-using SlotPolicies = std::array<StashPolicy, kNumSlotKinds>;  // by kind, of one layer; default: all kept
+using SlotPolicies = std::array<StashPolicy, kNumSlotKinds>;  // one layer's policies by kind; default: all kept
 
-// Of all layers, -1 being what belongs to none.
+// Policies of all layers; -1 is outside of layers.
 class StashPolicies {
  public:
   void set(std::int64_t layer, SlotKind kind, StashPolicy policy) {

@@ -231,7 +231,7 @@ TEST(OwnLayer, ALostResidualIsAnError) {
       ThreadWorld world(1, std::chrono::seconds(60));
       world.run([&](Communicator& group) { step_of(group, config, {}, {}, own); });
     });
-    EXPECT_THAT(error, HasSubstr("between the segments of a model flow two, (hidden, residual)"));
+    EXPECT_THAT(error, HasSubstr("the segments of a model pass two, (hidden, residual)"));
   }
 }
 

@@ -190,8 +190,8 @@ TEST(Training, AHookThatThrowsNamesItsSegment) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "hook post_forward of segment layer 0 mlp (microbatch 0): no more; what a hook throws "
-                 "ends the step: mend the hook");
+                 "hook post_forward of segment layer 0 mlp (microbatch 0): no more; an exception in a hook "
+                 "ends the step: fix the hook");
   }
 }
 
