@@ -11,26 +11,18 @@ namespace megalith {
 
 // counts_e += offsets[e + 1] - offsets[e].
 struct CountExpertRows {
-  static constexpr const char* kName = "count_expert_rows";
+  MEGALITH_OP(CountExpertRows, "count_expert_rows");
   Tensor offsets;  // [E + 1] int32, as from ExpertOffsets
   Tensor counts;   // [E] int32 in and out
 };
 
 // bias_e += rate sign(mean over the layer's experts of counts - counts_e), unless the step is skipped.
 struct UpdateExpertBias {
-  static constexpr const char* kName = "update_expert_bias";
+  MEGALITH_OP(UpdateExpertBias, "update_expert_bias");
   Tensor counts;  // [L, E] int32
   Tensor bias;    // [L, E] fp32 in and out
   float rate = 0;
   const StepParameters* parameters = nullptr;  // device: skip
 };
-
-void fields(const CountExpertRows& op, Fields& f);
-void compute(const CountExpertRows& op);
-void run(CudaStream& stream, const CountExpertRows& op);
-
-void fields(const UpdateExpertBias& op, Fields& f);
-void compute(const UpdateExpertBias& op);
-void run(CudaStream& stream, const UpdateExpertBias& op);
 
 }  // namespace megalith

@@ -14,7 +14,7 @@ namespace megalith {
 // keeps the first rows (--moe-token-drop-policy probs and position). NaN weights are ordered by their bits. Inputs come
 // from ExpertOffsets and PermuteWeights; `kept` replaces `choice` for them.
 struct LimitExpertRows {
-  static constexpr const char* kName = "limit_expert_rows";
+  MEGALITH_OP_WITH_WORKSPACE(LimitExpertRows, "limit_expert_rows");
   Tensor choice;      // [T, K] int32; -1: none
   Tensor position;    // [T, K] int32
   Tensor offsets;     // [E + 1] int32
@@ -29,10 +29,5 @@ struct RowLimit {
   std::uint32_t key;
   std::int32_t last_row;
 };
-
-void fields(const LimitExpertRows& op, Fields& f);
-std::size_t workspace_bytes(const LimitExpertRows& op, DeviceType device);
-void compute(const LimitExpertRows& op);
-void run(CudaStream& stream, const LimitExpertRows& op);
 
 }  // namespace megalith

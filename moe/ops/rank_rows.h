@@ -15,7 +15,7 @@ namespace megalith {
 // ranks[t, p] = p if `all` is set, or if t chose one of p's experts; else -1. Rank p holds experts_per_rank experts
 // from (p / copies) experts_per_rank on. ExpertOffsets then orders sent rows as it orders experts' rows.
 struct ChosenRanks {
-  static constexpr const char* kName = "chosen_ranks";
+  MEGALITH_OP(ChosenRanks, "chosen_ranks");
   Tensor choice;  // [T, K] int32; -1: none
   Tensor ranks;   // [T, P] int32 out
   std::int64_t experts_per_rank = 0;
@@ -26,7 +26,7 @@ struct ChosenRanks {
 // Rows of rank s arrive at offsets[s] to offsets[s + 1]. wanted = sum over s of sends[s, rank + 1] - sends[s, rank].
 // Rows beyond `room` are cut off.
 struct ArrivedRows {
-  static constexpr const char* kName = "arrived_rows";
+  MEGALITH_OP(ArrivedRows, "arrived_rows");
   Tensor sends;    // [P, P + 1] int32
   Tensor offsets;  // [P + 1] int32 out; the last entry is the bound of arrived rows
   Tensor wanted;   // [1] int32 out
@@ -39,7 +39,7 @@ struct ArrivedRows {
 // y [T, S H]: the sum of group g is in columns from g H on. y [T, H]: the sums are added, ascending, in fp32, and
 // rounded once. UnpermuteRows on the separate sums gives equal bits.
 struct UnpermuteGroups {
-  static constexpr const char* kName = "unpermute_groups";
+  MEGALITH_OP(UnpermuteGroups, "unpermute_groups");
   Tensor x;         // [R, H] bf16 | fp32, bounded
   Tensor position;  // [T, K] int32, bounded; K <= kMaxChoices (router.h)
   Tensor choice;    // [T, K] int32, bounded as position; not read if position is -1
@@ -52,7 +52,7 @@ struct UnpermuteGroups {
 // Sums returned weight gradients: d_weight[t, k] = sum over j < copies, ascending, of x[position[t, choice[t, k] /
 // experts_per_rank copies + j], k]. Positions -1 add nothing; choice -1 gives 0.
 struct SumReturnedWeights {
-  static constexpr const char* kName = "sum_returned_weights";
+  MEGALITH_OP(SumReturnedWeights, "sum_returned_weights");
   Tensor x;         // [M, K] fp32, bounded
   Tensor choice;    // [T, K] int32
   Tensor position;  // [T, P] int32: row of a token among those sent to p; -1: none
@@ -63,7 +63,7 @@ struct SumReturnedWeights {
 
 // needed = elementwise max(needed, {arrived, rows}).
 struct RecordRoom {
-  static constexpr const char* kName = "record_room";
+  MEGALITH_OP(RecordRoom, "record_room");
   Tensor arrived;  // [1] int32: `wanted` of ArrivedRows
   Tensor rows;     // [1] int32: `wanted` of ExpertOffsets
   Tensor needed;   // [2] int32 in and out
@@ -71,34 +71,10 @@ struct RecordRoom {
 
 // counts[p] += sends[rank, p + 1] - sends[rank, p].
 struct CountSentRows {
-  static constexpr const char* kName = "count_sent_rows";
+  MEGALITH_OP(CountSentRows, "count_sent_rows");
   Tensor sends;   // [P, P + 1] int32
   Tensor counts;  // [P] int32 in and out
   int rank = 0;
 };
-
-void fields(const ChosenRanks& op, Fields& f);
-void compute(const ChosenRanks& op);
-void run(CudaStream& stream, const ChosenRanks& op);
-
-void fields(const ArrivedRows& op, Fields& f);
-void compute(const ArrivedRows& op);
-void run(CudaStream& stream, const ArrivedRows& op);
-
-void fields(const UnpermuteGroups& op, Fields& f);
-void compute(const UnpermuteGroups& op);
-void run(CudaStream& stream, const UnpermuteGroups& op);
-
-void fields(const SumReturnedWeights& op, Fields& f);
-void compute(const SumReturnedWeights& op);
-void run(CudaStream& stream, const SumReturnedWeights& op);
-
-void fields(const RecordRoom& op, Fields& f);
-void compute(const RecordRoom& op);
-void run(CudaStream& stream, const RecordRoom& op);
-
-void fields(const CountSentRows& op, Fields& f);
-void compute(const CountSentRows& op);
-void run(CudaStream& stream, const CountSentRows& op);
 
 }  // namespace megalith

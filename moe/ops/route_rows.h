@@ -21,7 +21,7 @@ inline constexpr std::int64_t kExpertCountBlocks = 128;
 // Counts, prefix sums and the stable order of rows for the E experts from first_expert on: all experts, or a rank's.
 // Rows beyond the capacity R are dropped from the end, and offsets end at R.
 struct ExpertOffsets {
-  static constexpr const char* kName = "expert_offsets";
+  MEGALITH_OP_WITH_WORKSPACE(ExpertOffsets, "expert_offsets");
   Tensor choice;    // [T, K] int32, bounded: distinct experts of a token; -1 and other experts get no row
   Tensor offsets;   // [E + 1] int32 out: rows offsets[e] to offsets[e + 1] belong to expert first_expert + e
   Tensor token;     // [R] int32 out: token of each row; not written from offsets[E] on
@@ -34,7 +34,7 @@ struct ExpertOffsets {
 
 // y_r = x[index[r]] for r < offsets[E]. The grouped GEMMs gather through the index instead.
 struct PermuteRows {
-  static constexpr const char* kName = "permute_rows";
+  MEGALITH_OP(PermuteRows, "permute_rows");
   Tensor x;        // [T, H] bf16 | fp32
   Tensor index;    // [R] int32
   Tensor offsets;  // [E + 1] int32
@@ -44,7 +44,7 @@ struct PermuteRows {
 // y_t = sum over k, then over s, both ascending, of part s of x[position[t, k]], in fp32, rounded once. Position -1
 // adds nothing. Part s of a row is its columns from s H on.
 struct UnpermuteRows {
-  static constexpr const char* kName = "unpermute_rows";
+  MEGALITH_OP(UnpermuteRows, "unpermute_rows");
   Tensor x;         // [R, S H] bf16 | fp32
   Tensor position;  // [T, K] int32, bounded
   Tensor y;         // [T, H] out, dtype of x, bounded as position
@@ -52,7 +52,7 @@ struct UnpermuteRows {
 
 // Row weights from choices: row_weight[position[t, k]] = weight[t, k].
 struct PermuteWeights {
-  static constexpr const char* kName = "permute_weights";
+  MEGALITH_OP(PermuteWeights, "permute_weights");
   Tensor weight;      // [T, K] fp32, bounded as position
   Tensor position;    // [T, K] int32, bounded
   Tensor row_weight;  // [R] fp32 out; rows without a choice are not written
@@ -60,31 +60,10 @@ struct PermuteWeights {
 
 // d_weight[t, k] = sum over p, ascending, of partial[position[t, k], p]; 0 for position -1.
 struct UnpermuteWeightGradients {
-  static constexpr const char* kName = "unpermute_weight_gradients";
+  MEGALITH_OP(UnpermuteWeightGradients, "unpermute_weight_gradients");
   Tensor partial;   // [R, P] fp32, from RoutedSwigluBackward
   Tensor position;  // [T, K] int32, bounded
   Tensor d_weight;  // [T, K] fp32 out, bounded as position
 };
-
-void fields(const ExpertOffsets& op, Fields& f);
-std::size_t workspace_bytes(const ExpertOffsets& op, DeviceType device);
-void compute(const ExpertOffsets& op);
-void run(CudaStream& stream, const ExpertOffsets& op);
-
-void fields(const PermuteRows& op, Fields& f);
-void compute(const PermuteRows& op);
-void run(CudaStream& stream, const PermuteRows& op);
-
-void fields(const UnpermuteRows& op, Fields& f);
-void compute(const UnpermuteRows& op);
-void run(CudaStream& stream, const UnpermuteRows& op);
-
-void fields(const PermuteWeights& op, Fields& f);
-void compute(const PermuteWeights& op);
-void run(CudaStream& stream, const PermuteWeights& op);
-
-void fields(const UnpermuteWeightGradients& op, Fields& f);
-void compute(const UnpermuteWeightGradients& op);
-void run(CudaStream& stream, const UnpermuteWeightGradients& op);
 
 }  // namespace megalith

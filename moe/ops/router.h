@@ -34,7 +34,7 @@ std::int64_t spread_step(std::int64_t experts);  // about 0.618 E, coprime to E
 // If the best eligible score is NaN, token t takes experts (t K + k) spread_step(E) mod E. Adjacent tokens then choose
 // experts evenly and need no more capacity than balanced routing.
 struct RouterTopk {
-  static constexpr const char* kName = "router_topk";
+  MEGALITH_OP(RouterTopk, "router_topk");
   Tensor logits;       // [T, E] fp32
   Tensor expert_bias;  // optional, [E] fp32; with kSigmoid only
   Tensor choice;       // [T, K] int32 out
@@ -48,7 +48,7 @@ struct RouterTopk {
 // d_logits = gradient through the weights, plus the gradient of the losses below times parameters->loss_scale. Forward
 // values are recomputed from the logits. Each element is written once.
 struct RouterTopkBackward {
-  static constexpr const char* kName = "router_topk_backward";
+  MEGALITH_OP(RouterTopkBackward, "router_topk_backward");
   Tensor logits;                                     // [T, E] fp32; not read for kSoftmaxOfChosen without losses
   Tensor choice;                                     // [T, K] int32 from forward
   Tensor weight;                                     // [T, K] fp32 from forward
@@ -65,7 +65,7 @@ struct RouterTopkBackward {
 // counts sequence p, or one row counts for all. Counts may be sums over ranks with other tokens. Megatron-LM's n_e
 // counts the highest P, which differ from the chosen experts under groups or a bias.
 struct RelativeLoads {
-  static constexpr const char* kName = "relative_loads";
+  MEGALITH_OP(RelativeLoads, "relative_loads");
   Tensor offsets;  // [P or 1, E + 1] int32: n_e = offsets[e + 1] - offsets[e]
   Tensor counted;  // optional, [E] int32, added to n_e
   Tensor loads;    // [P, E] fp32 out; in and out with `adds`
@@ -77,7 +77,7 @@ struct RelativeLoads {
 // 1e-20). z += z_scale sum over t of log(sum over e of exp(x))^2. The losses of N tokens are these sums over N: coeff E
 // / (K N^2) sum of n_e P(t, e), and coeff / N sum of log^2. Sums over tokens are in fp64.
 struct RouterLosses {
-  static constexpr const char* kName = "router_losses";
+  MEGALITH_OP_WITH_WORKSPACE(RouterLosses, "router_losses");
   Tensor logits;  // [T, E] fp32
   Tensor loads;   // [E] fp32, l_e from RelativeLoads; required with aux
   Tensor aux;     // optional, [1] fp32 in and out
@@ -92,22 +92,5 @@ inline constexpr int kMaxLossBlocks = 1024;  // CUDA only; each block writes two
 inline bool needs_logits(const RouterTopkBackward& op) {
   return op.score != RouterScore::kSoftmaxOfChosen || op.loads || op.z_scale != 0;
 }
-
-void fields(const RouterTopk& op, Fields& f);
-void compute(const RouterTopk& op);
-void run(CudaStream& stream, const RouterTopk& op);
-
-void fields(const RouterTopkBackward& op, Fields& f);
-void compute(const RouterTopkBackward& op);
-void run(CudaStream& stream, const RouterTopkBackward& op);
-
-void fields(const RelativeLoads& op, Fields& f);
-void compute(const RelativeLoads& op);
-void run(CudaStream& stream, const RelativeLoads& op);
-
-void fields(const RouterLosses& op, Fields& f);
-std::size_t workspace_bytes(const RouterLosses& op, DeviceType device);
-void compute(const RouterLosses& op);
-void run(CudaStream& stream, const RouterLosses& op);
 
 }  // namespace megalith

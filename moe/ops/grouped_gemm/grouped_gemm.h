@@ -13,9 +13,9 @@ namespace megalith {
 
 inline constexpr int kPartialColumns = 64;  // columns per partial sum of a row weight's gradient: eight packs of 8
 
-// c_r = a_r B_e: forward and data gradient.
+// c_r = a_r B_e: forward and data gradient. 2 R k n FLOPs (4 with a pair), planned for the capacity.
 struct GroupedGemm {
-  static constexpr const char* kName = "grouped_gemm";
+  MEGALITH_OP_WITH_WORKSPACE(GroupedGemm, "grouped_gemm");
   Tensor a;        // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
   Tensor index;    // optional, [R] int32, values below T
   Tensor offsets;  // [E + 1] int32, from 0, ascending, the last one at most R
@@ -29,7 +29,7 @@ struct GroupedGemm {
 // C_e += sum over the expert's rows of a_r^T b_r: weight gradient. For an expert without rows, C_e keeps its values, or
 // becomes zero without `accumulate`.
 struct GroupedGemmWgrad {
-  static constexpr const char* kName = "grouped_gemm_wgrad";
+  MEGALITH_OP_WITH_WORKSPACE(GroupedGemmWgrad, "grouped_gemm_wgrad");
   Tensor a;                // [R, m], [R, 2m] with c2; with a_index [T, ...]; bf16 | fp32; rows may be strided
   Tensor a_index;          // optional, [R] int32
   Tensor b;                // [R, n], with b_index [T, n]; dtype of a; rows may be strided
@@ -44,7 +44,7 @@ struct GroupedGemmWgrad {
 // h = [a gate_e^T | a up_e^T], rounded;  y = w_r round(silu(h_gate) h_up), rounded. Fuses the experts' fc1, SwiGLU and
 // the router's weight, with the bits of GroupedGemm and RoutedSwigluForward.
 struct GroupedGemmSwiglu {
-  static constexpr const char* kName = "grouped_gemm_swiglu";
+  MEGALITH_OP_WITH_WORKSPACE(GroupedGemmSwiglu, "grouped_gemm_swiglu");
   Tensor a;           // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
   Tensor index;       // optional, [R] int32
   Tensor offsets;     // [E + 1] int32
@@ -57,7 +57,7 @@ struct GroupedGemmSwiglu {
 
 // dy' = round(dy_r B_e), fc2's data gradient, fused with its RoutedSwigluBackward; equal bits to the unfused ops.
 struct GroupedGemmSwigluBackward {
-  static constexpr const char* kName = "grouped_gemm_swiglu_backward";
+  MEGALITH_OP_WITH_WORKSPACE(GroupedGemmSwigluBackward, "grouped_gemm_swiglu_backward");
   Tensor dy;                    // [R, k], with index [T, k]; bf16 | fp32; rows may be strided
   Tensor index;                 // optional, [R] int32
   Tensor offsets;               // [E + 1] int32
@@ -72,7 +72,7 @@ struct GroupedGemmSwigluBackward {
 
 // y = round(w_r round(silu(x_gate) x_up)) for the first offsets[E] rows.
 struct RoutedSwigluForward {
-  static constexpr const char* kName = "routed_swiglu_forward";
+  MEGALITH_OP(RoutedSwigluForward, "routed_swiglu_forward");
   Tensor x;           // [R, 2F] bf16 | fp32, each row [gate | up]; contiguous
   Tensor row_weight;  // [R] fp32
   Tensor offsets;     // [E + 1] int32
@@ -83,7 +83,7 @@ struct RoutedSwigluForward {
 // rounding. y is recomputed. For each block of 64 columns, d_row_weight_partial = sum of dy s in fp32. Each 8 columns
 // are summed ascending, then their sums p0 to p7 as ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)).
 struct RoutedSwigluBackward {
-  static constexpr const char* kName = "routed_swiglu_backward";
+  MEGALITH_OP(RoutedSwigluBackward, "routed_swiglu_backward");
   Tensor x;                     // [R, 2F] from forward; contiguous
   Tensor dy;                    // [R, F] dtype of x; contiguous
   Tensor row_weight;            // [R] fp32
@@ -112,33 +112,5 @@ inline RoutedSwigluBackward swiglu_of(const GroupedGemmSwigluBackward& op) {
           .y = op.y,
           .d_row_weight_partial = op.d_row_weight_partial};
 }
-
-void fields(const GroupedGemm& op, Fields& f);  // 2 R k n FLOPs (4 with a pair): planned for the capacity
-std::size_t workspace_bytes(const GroupedGemm& op, DeviceType device);
-void compute(const GroupedGemm& op);
-void run(CudaStream& stream, const GroupedGemm& op);
-
-void fields(const GroupedGemmWgrad& op, Fields& f);
-std::size_t workspace_bytes(const GroupedGemmWgrad& op, DeviceType device);
-void compute(const GroupedGemmWgrad& op);
-void run(CudaStream& stream, const GroupedGemmWgrad& op);
-
-void fields(const GroupedGemmSwiglu& op, Fields& f);
-std::size_t workspace_bytes(const GroupedGemmSwiglu& op, DeviceType device);
-void compute(const GroupedGemmSwiglu& op);
-void run(CudaStream& stream, const GroupedGemmSwiglu& op);
-
-void fields(const GroupedGemmSwigluBackward& op, Fields& f);
-std::size_t workspace_bytes(const GroupedGemmSwigluBackward& op, DeviceType device);
-void compute(const GroupedGemmSwigluBackward& op);
-void run(CudaStream& stream, const GroupedGemmSwigluBackward& op);
-
-void fields(const RoutedSwigluForward& op, Fields& f);
-void compute(const RoutedSwigluForward& op);
-void run(CudaStream& stream, const RoutedSwigluForward& op);
-
-void fields(const RoutedSwigluBackward& op, Fields& f);
-void compute(const RoutedSwigluBackward& op);
-void run(CudaStream& stream, const RoutedSwigluBackward& op);
 
 }  // namespace megalith
