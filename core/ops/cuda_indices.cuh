@@ -1,5 +1,5 @@
-// Checks indices before the op that uses them, so that bad data leaves its outputs alone: a block reads them all, and
-// where one is out of range reports the first and leaves word that the op's kernels do nothing.
+// Index checks ahead of an op, so that bad data leaves its outputs unchanged. One block reads all indices, reports the
+// first bad one and stores a verdict that disables the op's kernels.
 #pragma once
 
 #include <limits>
@@ -15,9 +15,9 @@ struct IndexCheck {
   const std::int32_t* index = nullptr;
   std::int64_t count = 0;
   std::int64_t low = 0, limit = 0;   // low <= index < limit
-  CudaFault::Raise raise = nullptr;  // with row, index, limit
+  CudaFault::Raise raise = nullptr;  // called with row, index, limit
 
-  std::int64_t positions = -1;  // start + span must not exceed them; -1: no such check
+  std::int64_t positions = -1;  // start + span must not exceed them; -1: unchecked
   std::int64_t span = 0;
   const std::int32_t* start = nullptr;  // device; null: 0
   CudaFault::Raise raise_positions = raise_bad_positions;
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
-// Returns the verdict, 1 for bad data, at the front of `workspace`.
+// Returns the verdict, 1 for bad data, at the start of `workspace`.
 inline const std::int32_t* check_indices(CudaStream& stream, const IndexCheck& check, const Tensor& workspace) {
   auto* verdict = workspace.as<std::int32_t>();
   const bool vector = reinterpret_cast<std::uintptr_t>(check.index) % sizeof(int4) == 0;

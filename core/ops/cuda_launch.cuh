@@ -1,5 +1,5 @@
-// What the CUDA kernels share on the host: grid sizes, dtype and alignment as template arguments; and divisions by
-// numbers that are known before the launch.
+// Host code of CUDA kernels: grid sizes, dtype and alignment as template arguments, and division by numbers known ahead
+// of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,11 +19,11 @@
 
 namespace megalith::cuda {
 
-inline constexpr std::int64_t kMaxIndex = std::int64_t{1} << 31;  // 32-bit item numbers stay below
+inline constexpr std::int64_t kMaxIndex = std::int64_t{1} << 31;  // bound of 32-bit item numbers
 
 inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Blocks for `items` pieces of work; at least one, so that every op enqueues something.
+// Returns the blocks for `items` items; at least one, so that every op enqueues something.
 inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   const std::int64_t blocks = std::max<std::int64_t>(1, ceil_divide(items, per_block));
   require(blocks < kMaxIndex, "a CUDA grid of more than 2^31 blocks");
@@ -32,8 +32,8 @@ inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
 
 struct Grid {
   dim3 blocks;
-  unsigned threads;        // of a block
-  std::size_t shared = 0;  // dynamic, bytes of a block
+  unsigned threads;        // threads of a block
+  std::size_t shared = 0;  // dynamic, bytes per block
 };
 
 template <class... Parameters, class... Arguments>
@@ -42,15 +42,15 @@ void launch_kernel(CudaStream& stream, const Grid& grid, void (*kernel)(Paramete
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
-// For small kernels of a stream that lets them start while those before them end (programmatic dependent launch). They
-// call wait_for_previous_grids, in each block, before they read what others write, and before they write.
+// Launches a small kernel of a stream that starts kernels while their predecessors end (programmatic dependent launch).
+// Each block calls wait_for_previous_grids ahead of its first read of others' writes, and of its first write.
 template <class... Parameters, class... Arguments>
 void launch_early(CudaStream& stream, const Grid& grid, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (!stream.starts_early()) return launch_kernel(stream, grid, kernel, arguments...);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // Two share a multiprocessor only if they divide its memory in the same way.
+  // Two kernels share a multiprocessor only if they have the same split of its memory.
   attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   cudaLaunchConfig_t config{};
@@ -63,7 +63,7 @@ void launch_early(CudaStream& stream, const Grid& grid, void (*kernel)(Parameter
   MEGALITH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
-// Of kernels that may be launched early, or before such a one.
+// For kernels that are launched early, or precede one.
 __device__ inline void let_next_grid_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -74,14 +74,14 @@ __device__ inline void wait_for_previous_grids() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Never wrong: memory keeps its order. What a kernel does before it waits.
+// Always safe, also ahead of the wait: memory keeps its order.
 __device__ inline void prefetch_to_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 __device__ inline void start_early() {
   let_next_grid_start();
   wait_for_previous_grids();
 }
 
-// Before the first launch with more than 48 KiB: a property of the kernel, the same for every launch.
+// Required ahead of the first launch with more than 48 KiB: a property of the kernel, equal for all launches.
 template <auto kKernel>
 void allow_shared_memory(int bytes) {
   static const cudaError_t raised = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -113,7 +113,7 @@ class Variants {
   std::tuple<Values...> values_;
 };
 
-// Calls launch(first row, rows) for pieces of the rows of less than 2^31 items, which kernels number in 32 bits.
+// Calls launch(first row, rows) for pieces of the rows with less than 2^31 items, which kernels number in 32 bits.
 template <class Launch>
 void for_pieces(std::int64_t rows, std::int64_t items_per_row, Launch&& launch) {
   require(items_per_row < kMaxIndex, "rows of more than 2^31 items");
@@ -121,7 +121,7 @@ void for_pieces(std::int64_t rows, std::int64_t items_per_row, Launch&& launch) 
   for (std::int64_t first = 0; first == 0 || first < rows; first += most) launch(first, std::min(most, rows - first));
 }
 
-// A matrix whose rows may be strided, as a kernel's argument; null where it is absent.
+// A matrix with possibly strided rows, as a kernel's argument; null if absent.
 struct Rows {
   void* data = nullptr;
   std::int64_t stride = 0;
@@ -134,7 +134,7 @@ struct Rows {
   }
 };
 
-// n / divisor for 0 <= n < 2^31 by a multiplication. Granlund & Montgomery 1994, figure 4.1.
+// Computes n / divisor for 0 <= n < 2^31 by a multiplication. Granlund & Montgomery 1994, figure 4.1.
 class FastDivide {
  public:
   FastDivide() = default;
@@ -157,12 +157,12 @@ class FastDivide {
   unsigned shift_ = 0;
 };
 
-// Finds the rows of tensors that share their leading dims (up to three) but not their strides.
+// Locates the rows of tensors with equal leading dims (up to three) and different strides.
 struct RowIndexer {
   FastDivide middle, inner;
-  std::int64_t rows = 0;                // in all
-  std::int64_t rows_per_outer = 1;      // of one index of dim 0, which `bound` counts
-  const std::int32_t* bound = nullptr;  // device; null: all rows are live
+  std::int64_t rows = 0;                // total
+  std::int64_t rows_per_outer = 1;      // rows per index of dim 0, which `bound` counts
+  const std::int32_t* bound = nullptr;  // device; null: all rows are used
 
   RowIndexer() = default;
   explicit RowIndexer(const Tensor& x) : rows(x.numel() / std::max<std::int64_t>(x.size(-1), 1)), bound(x.bound) {

@@ -1,5 +1,5 @@
-// Elementwise kernels over flat arrays: memory-bound, one pass, deterministic. A block owns 2 * kMapThreads
-// neighbouring packs of each array.
+// Elementwise kernels over flat arrays: memory-bound, one pass, deterministic. A block owns 2 * kMapThreads neighboring
+// packs of each array.
 #pragma once
 
 #include "core/ops/cuda_launch.cuh"
@@ -9,7 +9,7 @@ namespace megalith::cuda {
 
 inline constexpr int kMapThreads = 256;
 
-// The body of a kernel: y[i] = f(x[i] ...); y may be one of x.
+// The kernel's body: y[i] = f(x[i] ...); y may be one of x.
 template <class T, bool kVector, class Function, class... Inputs>
 __device__ inline void map_flat(const Function& f, std::int64_t count, T* y, const Inputs*... x) {
   constexpr int kStep = kMapThreads * kPack<T>;

@@ -1,5 +1,5 @@
-// Exponentials and quotients for memory-bound kernels: exact to 1 ulp where results are fp32; in bf16 the hardware's
-// approximations (relative error below 2^-21), which vanish in the rounding of the result.
+// Exponentials and quotients for memory-bound kernels: within 1 ulp for fp32 results. For bf16 they are hardware
+// approximations (relative error below 2^-21), below the rounding of the result.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ __device__ inline float exponential(float x) {
   return expf(x);
 }
 
-// y / x for x >= 1 or infinite.
+// Returns y / x for x >= 1 or infinite.
 template <class T>
 __device__ inline float quotient(float y, float x) {
   if constexpr (sizeof(T) == 2) return y * approximate_reciprocal(x);
@@ -52,7 +52,7 @@ __device__ inline float gated(float gate, float up) {
   return up * quotient<T>(gate, 1.0f + exponential<T>(-gate));
 }
 
-// Its gradients, for d of the result. d silu(g) / dg = s (1 + g (1 - s)), s = logistic(g).
+// Gradients of SwiGLU for d of the result. d silu(g) / dg = s (1 + g (1 - s)), s = logistic(g).
 struct GatedGradient {
   float gate, up;
 };

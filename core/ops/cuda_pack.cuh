@@ -1,6 +1,6 @@
-// Sixteen bytes at a time: packs of eight bf16 or four fp32 elements, held raw until they are used. For *_cuda.cu
-// files. A kernel has two forms: kVector moves whole packs, for rows whose addresses and lengths allow it; the other
-// moves single elements. Both give an element to the same thread, so that results do not depend on alignment.
+// Packs of sixteen bytes: eight bf16 or four fp32 elements, kept raw until use. For *_cuda.cu files. A kernel has two
+// forms: kVector moves packs, if addresses and lengths allow it; the other moves single elements. Both give an element
+// to the same thread, so that results do not depend on alignment.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,8 +19,7 @@ inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
 
-// Keeps the compiler from holding a pack's unpacked elements in registers across this point: unpacking again is
-// cheaper.
+// Keeps the compiler from holding unpacked elements in registers across this point; unpacking again is cheaper.
 __device__ inline void forget_unpacked(uint4& raw) {
   asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
 }
@@ -84,7 +83,7 @@ struct Floats {
   }
 };
 
-// kCount neighbouring elements, which are loaded and stored whole: 8, 16 or 32 bytes.
+// kCount neighboring elements, loaded and stored together: 8, 16 or 32 bytes.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? 8 : 16) Group {
   unsigned word[kCount * sizeof(T) / sizeof(unsigned)];
@@ -112,7 +111,7 @@ struct alignas(kCount * sizeof(T) < 16 ? 8 : 16) Group {
   }
 };
 
-// f of each element: map([](float a, float b) { return a + b; }, Floats<T>(a), Floats<T>(b)).
+// Applies f to each element: map([](float a, float b) { return a + b; }, Floats<T>(a), Floats<T>(b)).
 template <class T, class Function, class... More>
 __device__ inline Floats<T> map(const Function& f, const Floats<T>& first, const More&... more) {
   Floats<T> y;
@@ -131,7 +130,7 @@ __device__ inline void store_full(T* p, uint4 raw) {
   *reinterpret_cast<uint4*>(p) = raw;
 }
 
-// Elements p[0] .. p[count - 1], at most a pack of them, one by one; the others read as 0 and are not touched.
+// Loads p[0] .. p[count - 1], at most a pack, one by one; the others read as 0 and are not touched.
 template <class T>
 __device__ inline uint4 load_elements(const T* p, std::int64_t count) {
   Floats<T> x;
@@ -149,8 +148,7 @@ __device__ inline void store_elements(T* p, uint4 raw, std::int64_t count) {
   }
 }
 
-// The pack that starts at element `first` of a row; empty beyond the row's end. With kVector the row is a whole number
-// of packs.
+// Loads the pack from element `first` of a row; empty beyond the row's end. With kVector a row consists of full packs.
 template <class T, bool kVector>
 __device__ inline uint4 load_of_row(const T* row, int first, int length) {
   if constexpr (kVector) {
@@ -169,7 +167,7 @@ __device__ inline void store_of_row(T* row, int first, int length, uint4 raw) {
   }
 }
 
-// The same in a flat array of any length: only its last pack may be partial.
+// Same in a flat array of any length: only its last pack may be partial.
 template <class T, bool kVector>
 __device__ inline uint4 load_flat(const T* data, std::int64_t first, std::int64_t count) {
   if (kVector && first + kPack<T> <= count) return load_full(data + first);
@@ -182,8 +180,8 @@ __device__ inline void store_flat(T* data, std::int64_t first, std::int64_t coun
   store_elements(data + first, raw, count - first);
 }
 
-// Brings the pack that load_of_row would return into shared memory, asynchronously with kVector: it is there once
-// wait_for_stages<n>() returned and at most n commit_stage() followed. Only the thread itself may read it then.
+// Copies the pack that load_of_row would return into shared memory, asynchronously with kVector. It is valid after
+// wait_for_stages<n>() if at most n commit_stage() followed, for the same thread only.
 template <class T, bool kVector>
 __device__ inline void stage_of_row(uint4* shared, const T* row, int first, int length) {
   if constexpr (kVector) {
@@ -204,7 +202,7 @@ __device__ inline void wait_for_stages() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Host: whether packs of flat arrays, or of each row of tensors, start at multiples of 16 bytes. Absent ones do.
+// Host: returns whether packs of flat arrays, or of each row, start at multiples of 16 bytes; true if absent.
 template <class... Tensors>
 bool starts_aligned(const Tensors&... x) {
   return (... && (reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0));

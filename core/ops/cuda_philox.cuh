@@ -1,4 +1,4 @@
-// Philox 4x32-10 as core/base/rng.h defines it, on the device: the same bits as on the CPU.
+// Philox 4x32-10 of core/base/rng.h on the device, with the CPU's bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@ struct DeviceKey {
   std::uint32_t word[2];
 };
 
-// A key's form in each round, kept in registers: worth it for a kernel that makes several blocks with one key.
+// Round keys in registers, for a kernel that makes several blocks with one key.
 struct RoundKeys {
   std::uint32_t word[2 * kPhiloxRounds];
   __device__ explicit RoundKeys(DeviceKey key) {
@@ -21,8 +21,7 @@ struct RoundKeys {
     for (std::uint32_t round = 0; round < kPhiloxRounds; ++round) {
       word[2 * round] = key.word[0] + round * kPhiloxWeyl0;
       word[2 * round + 1] = key.word[1] + round * kPhiloxWeyl1;
-      asm volatile(""
-                   : "+r"(word[2 * round]), "+r"(word[2 * round + 1]));  // else the compiler adds anew for each block
+      asm volatile("" : "+r"(word[2 * round]), "+r"(word[2 * round + 1]));  // otherwise recomputed for each block
     }
   }
 };

@@ -1,4 +1,4 @@
-// Sums and maxima over the threads of a warp or block, by fixed trees: every thread gets the same bits, on every run.
+// Sums and maxima over the threads of a warp or block, by fixed trees: every thread gets equal bits, on every run.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@ namespace megalith::cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
-// Over aligned groups of `width` lanes, a power of two.
+// Reduces over aligned groups of `width` lanes, a power of two.
 template <class T, class Combine>
 __device__ inline T warp_reduce(T x, const Combine& combine, int width = 32) {
   for (int step = width / 2; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, step));
@@ -19,8 +19,8 @@ __device__ inline T warp_sum(T x, int width = 32) {
       x, [](T a, T b) { return a + b; }, width);
 }
 
-// Each of kCount sums over the lanes of a warp whose numbers have the same remainder by kApart, in fewer steps than one
-// by one: the c-th in lanes c * 32 / kCount and the following ones. kCount and kApart are powers of two.
+// Computes kCount sums over the lanes of a warp with equal index modulo kApart, in fewer steps than separately. The
+// c-th is in lanes c * 32 / kCount and following. kCount and kApart are powers of two.
 template <int kApart = 1, int kCount>
 __device__ inline float spread_sum(float (&x)[kCount]) {
   static_assert(kCount * kApart <= 32);
@@ -38,7 +38,7 @@ __device__ inline float spread_sum(float (&x)[kCount]) {
   return x[0];
 }
 
-// Over the block, a whole number of warps, at most 1024 threads; `shared` has room for 32.
+// Reduces over the block, at most 1024 threads in complete warps; `shared` has 32 elements.
 template <class T, class Combine>
 __device__ inline T block_reduce(T x, T identity, T* shared, const Combine& combine) {
   x = warp_reduce(x, combine);

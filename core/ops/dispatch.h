@@ -1,4 +1,4 @@
-// From a runtime dtype to a compile-time one, in CPU kernels.
+// Dispatch from a runtime dtype to a compile-time one, in CPU kernels.
 #pragma once
 
 #include "core/tensor/bf16.h"
@@ -6,7 +6,7 @@
 
 namespace megalith {
 
-// Calls visit(float{}) or visit(bf16{}); check() has refused every other dtype.
+// Calls visit(float{}) or visit(bf16{}); check() has rejected every other dtype.
 template <class Visit>
 void visit_float(DType dtype, Visit&& visit) {
   if (dtype == DType::kFp32) {

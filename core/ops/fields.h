@@ -1,13 +1,12 @@
-// What an op reads and writes, and what each of these has to be, listed once in the op's .cpp file:
+// Declaration of an op's reads and writes and their requirements, in the op's .cpp file:
 //   void fields(const RmsNormForward& op, Fields& f) {
 //     f.in(op.x, "op.x").floating().rank(2, 4).strided_rows();
 //     f.in(op.weight, "op.weight").shape({op.x.size(-1)}).dtype(op.x.dtype);
 //     f.out(op.y, "op.y").like(op.x).strided_rows();
 //   }
 // check and access (op.h) and the tests of refusals (tests/support/op_test_refusals.cpp) follow from the list. Each
-// field names its dtypes and its shape. Unless it says otherwise it is present, dense and unbounded, and what the op
-// writes shares no memory with any other field. A field is checked when the next one begins, so that the next one's
-// shape may be built from it.
+// field declares its dtypes and its shape. By default a field is present, dense and unbounded, and an output overlaps
+// no other field. A field is checked when the next one begins, so that its shape may serve the next one's.
 #pragma once
 
 #include <array>
@@ -26,37 +25,37 @@ namespace megalith {
 
 enum class Layout : std::uint8_t { kDense, kStridedRows, kAny };
 
-// What a tensor has to be.
+// Requirements on a tensor.
 struct FieldRules {
   DTypeSet dtypes;
-  std::optional<Shape> shape;  // else any of these ranks
+  std::optional<Shape> shape;  // otherwise any of these ranks
   int low_rank = 0;
   int high_rank = -1;
   Layout layout = Layout::kDense;
   bool optional = false;
   bool takes_bound = false;
-  const std::int32_t* bound = nullptr;  // that this one may carry
-  std::int64_t experts = 0;             // whose rows it has
-  const Tensor* offsets = nullptr;      // of them; null: each has as many
+  const std::int32_t* bound = nullptr;  // the only allowed bound
+  std::int64_t experts = 0;             // experts that own the rows
+  const Tensor* offsets = nullptr;      // the experts' offsets; null: equal numbers of rows
 };
 
 struct Field {
   std::string_view name;
   Place place;
   const Tensor* tensor = nullptr;
-  const void* const* pointer = nullptr;  // of device memory that is no tensor
-  std::size_t bytes = 0;                 // from the first to the last, gaps included: once it is checked
+  const void* const* pointer = nullptr;  // pointer to device memory other than a tensor
+  std::size_t bytes = 0;                 // first to last byte, including gaps; set by the check
   bool reads = false;
   bool writes = false;
   bool is_workspace = false;
-  int element = -1;  // of the op's list, -1: of the op itself
+  int element = -1;  // list element, -1: the op itself
   std::optional<std::size_t> moved;
   FieldRules rules;
   struct Friend {
     const Tensor* tensor;
     bool interleaves;
   };
-  std::array<Friend, 2> friends;  // the first num_friends
+  std::array<Friend, 2> friends;  // the first num_friends are valid
   std::size_t num_friends = 0;
 
   Field& dtype(DTypeSet allowed) { return rules.dtypes = allowed, *this; }
@@ -67,29 +66,29 @@ struct Field {
   Field& rank(int low, int high) { return rules.low_rank = low, rules.high_rank = high, *this; }
   Field& rank(int only) { return rank(only, only); }
   Field& any_shape() { return rank(0, kMaxDims); }
-  // Shape and dtype of `model`, and its bound if it has one.
+  // Requires the shape and dtype of `model`, and its bound if it has one.
   Field& like(const Tensor& model) { return rules.bound = model.bound, shape(model.shape).dtype(model.dtype); }
   Field& strided_rows() { return rules.layout = Layout::kStridedRows, *this; }  // stride 1 in the last dim
   Field& any_strides() { return rules.layout = Layout::kAny, *this; }
   Field& optional() { return needed_if(false); }
   Field& needed_if(bool condition) { return rules.optional = !condition, *this; }
-  // Takes a bound of dim 0, which the op reads, and leaves the rows beyond it alone.
+  // Allows a bound of dim 0. The op reads it and leaves rows beyond it unchanged.
   Field& bounded() { return rules.takes_bound = true, *this; }
-  // The same, but only the end of `offsets`, another field of the op: the rows that belong to some expert.
+  // Allows a bound at the end of `offsets`, another field of the op: the rows that belong to experts.
   Field& bounded_by(const Tensor& offsets) {
     rules.bound = offsets.as<const std::int32_t>() + offsets.numel() - 1;
     rules.offsets = &offsets;
     return of_experts(offsets.numel() - 1);
   }
-  // Dim 0 has as many rows for each of so many experts.
+  // Dim 0 has `count` equal groups of rows, one per expert.
   Field& of_experts(std::int64_t count) { return rules.experts = count, *this; }
   Field& read_if(bool condition) { return reads = condition, *this; }
   Field& write_if(bool condition) { return writes = condition, *this; }
-  // Of all its memory the op moves so many bytes, whichever they are.
+  // The op moves only `some` bytes of its memory, at any offsets.
   Field& moves(std::size_t some) { return moved = some, *this; }
   // May be `other` itself, element for element.
   Field& may_be(const Tensor& other) { return friends.at(num_friends++) = {&other, false}, *this; }
-  // May have its rows between those of `other`, as slices of one fused tensor have.
+  // May interleave its rows with those of `other`, such as slices of one fused tensor.
   Field& may_interleave(const Tensor& other) { return friends.at(num_friends++) = {&other, true}, *this; }
 
   const void* begin() const { return tensor != nullptr ? tensor->data : *pointer; }
@@ -100,7 +99,7 @@ struct Field {
   }
   bool may_share(const Field& other) const;
   void check() const;
-  void check_overlap(const Field& earlier) const;  // with which there is one
+  void check_overlap(const Field& earlier) const;  // unless the overlap is allowed
   void add_to(Access& access) const;
 };
 
@@ -109,7 +108,7 @@ class Fields {
   // Adds the fields to `access`, and to `seen` (for tests).
   explicit Fields(Access* access = nullptr, std::vector<Field>* seen = nullptr) : access_(access), seen_(seen) {}
 
-  // A Tensor, or a T* to a T in device memory.
+  // Adds a Tensor, or a T* to a T in device memory.
   template <class Memory>
   Field& in(const Memory& memory, std::string_view name, Place place = Place::current()) {
     return add(memory, name, place).read_if(true);
@@ -122,13 +121,13 @@ class Fields {
   Field& inout(const Memory& memory, std::string_view name, Place place = Place::current()) {
     return in(memory, name, place).write_if(true);
   }
-  // Bytes whose content nobody expects to find again. `workspace_bytes(op, device)` says how many.
+  // Scratch of workspace_bytes(op, device) bytes; contents are not preserved.
   Field& workspace(const Tensor& tensor, Place place = Place::current());
-  // The fields that follow are those of the next element of a list: they may overlap those of others.
+  // Starts the next element of a list, whose fields may overlap those of other elements.
   void next_element();
 
   void range(double value, double low, double high, std::string_view name, Place place = Place::current());
-  // Any other rule; `got` stands in the error.
+  // Adds any other rule; the error has `got`.
   template <class T>
   void expect(bool holds, std::string_view name, std::string_view expected, const T& got,
               Place place = Place::current()) {
@@ -136,7 +135,7 @@ class Fields {
     if (!holds) [[unlikely]]
       fail({.subject = std::string(name), .expected = std::string(expected), .got = written(got)}, place);
   }
-  // By default the memory that is moved.
+  // Sets the cost; default: the memory moved.
   void cost(const Cost& cost) {
     if (access_ != nullptr) access_->set_cost(cost);
   }
@@ -148,7 +147,7 @@ class Fields {
 
  private:
   static constexpr std::size_t kMostFields = 16;
-  union Room {  // for a field that is made when it is added, not before
+  union Room {  // storage of a field that is constructed when added
     Room() {}
     Field field;
   };
@@ -174,9 +173,9 @@ class Fields {
   Access* access_;
   std::vector<Field>* seen_;
   std::array<Room, kMostFields> rooms_;
-  std::size_t open_ = 0;       // fields: of the op itself, then of one element
-  std::size_t closed_ = 0;     // of them that are checked
-  std::size_t of_the_op_ = 0;  // of them that come before the elements
+  std::size_t open_ = 0;       // fields of the op, then of one element
+  std::size_t closed_ = 0;     // checked fields
+  std::size_t of_the_op_ = 0;  // fields ahead of the elements
   int element_ = -1;
 };
 

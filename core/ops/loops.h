@@ -1,13 +1,9 @@
-// Loops over rows of fp32 or bf16 whose bodies are plain arithmetic: a body sees eight elements at a time, as fp32.
-//
-//     for_each_element(n, [=](auto i) { y.set(i, (x[i] - mean) * rstd * weight[i]); });
-//
-// Rows are those of tensors that share their leading dims (up to three) but not their strides:
-//
-//     for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) { const Row x = xs[at]; ... });
-//
-// For *_cpu.cpp files. An element's result does not depend on where it lies in a row or in memory: core/ops is compiled
-// without contraction, so that only fma() fuses, and the order of sums is fixed.
+// Loops over rows of fp32 or bf16 with plain arithmetic bodies: a body gets eight elements at a time, as fp32.
+//   for_each_element(n, [=](auto i) { y.set(i, (x[i] - mean) * rstd * weight[i]); });
+// Rows belong to tensors with equal leading dims (up to three) and different strides:
+//   for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) { const Row x = xs[at]; ... });
+// For *_cpu.cpp files. An element's result does not depend on its position in a row or in memory: core/ops is compiled
+// without contraction, so that only fma() fuses, and sums have a fixed order.
 #pragma once
 
 #include <array>
@@ -21,7 +17,7 @@ namespace megalith {
 
 using simd::F32x8;
 
-// Which elements a body works on: those from `at` on, eight or, at the end of a row, fewer.
+// Elements of a body: eight from `at` on, or fewer at a row's end.
 struct Eight {
   std::int64_t at;
 };
@@ -29,7 +25,7 @@ struct Fewer {
   std::int64_t at, count;
 };
 
-// Elements are fp32 where they are read, and round to T where they are set. False if absent.
+// Elements are fp32 when read, and rounded to T when set. False if absent.
 template <class T>
 class Row {
  public:
@@ -39,7 +35,7 @@ class Row {
   Row operator+(std::int64_t elements) const { return first_ + elements; }
 
   F32x8 operator[](Eight i) const { return simd::load(first_ + i.at); }
-  F32x8 operator[](Fewer i) const { return simd::load_partial(first_ + i.at, i.count); }  // others read as 0
+  F32x8 operator[](Fewer i) const { return simd::load_partial(first_ + i.at, i.count); }  // the others read as 0
   void set(Eight i, F32x8 x) const { simd::store(first_ + i.at, x); }
   void set(Fewer i, F32x8 x) const { simd::store_partial(first_ + i.at, x, i.count); }
 
@@ -57,19 +53,18 @@ F32x8 fma(X x, Y y, Z z) {
 
 inline F32x8 sqrt(F32x8 x) { return _mm256_sqrt_ps(x); }
 
-// body(i) for all elements below n. What it reads of a row that it sets are the elements i alone.
+// Calls body(i) for all elements below n. Of a row that it sets, the body may read only the elements i.
 template <class Body>
 void for_each_element(std::int64_t n, Body&& body) {
   std::int64_t i = 0;
-#pragma GCC unroll 2  // short bodies would wait for the loop
+#pragma GCC unroll 2  // short bodies would be bound by the loop
   for (; i + 8 <= n; i += 8) body(Eight{i});
   if (i < n) body(Fewer{i, n - i});
 }
 
-// Sums over a row, each in this order: element i goes to lane i % 32, by add(lanes, i) on eight lanes of each sum, and
-// the 32 are then added by halves.
-//
-//     const auto [total] = sum_elements<1>(n, [=](auto& lanes, auto i) { lanes[0] += x[i]; });
+// Sums over a row in a fixed order: element i goes to lane i % 32, by add(lanes, i) on eight lanes of each sum. The 32
+// lanes are then added by halves.
+//   const auto [total] = sum_elements<1>(n, [=](auto& lanes, auto i) { lanes[0] += x[i]; });
 template <int Count, class Add>
 std::array<float, Count> sum_elements(std::int64_t n, Add&& add) {
   using Lanes = F32x8[Count];
@@ -78,7 +73,7 @@ std::array<float, Count> sum_elements(std::int64_t n, Add&& add) {
   for (; i + 32 <= n; i += 32) {
     for (int k = 0; k < 4; ++k) add(lanes[k], Eight{i + 8 * k});
   }
-#pragma GCC unroll 4  // or else the lanes would be in memory
+#pragma GCC unroll 4  // otherwise the lanes would be in memory
   for (int k = 0; k < 4; ++k, i += 8) {
     if (i + 8 <= n) {
       add(lanes[k], Eight{i});
@@ -96,7 +91,7 @@ std::array<float, Count> sum_elements(std::int64_t n, Add&& add) {
   return sums;
 }
 
-// Where a row stands in the leading dims; missing ones come first, and the last runs fastest.
+// Index of a row in the leading dims; missing dims come first, the last varies fastest.
 using RowIndex = std::array<std::int64_t, 3>;
 
 // The rows of one tensor; an absent tensor has absent rows.
@@ -116,14 +111,14 @@ class Rows {
   std::int64_t strides_[3] = {0, 0, 0};
 };
 
-// Rows that hold something: all, or as many as the bound of dim 0 says.
+// Returns the used rows: all, or the bound of dim 0.
 inline std::int64_t live_rows(const Tensor& x) {
   std::int64_t rows = 1;
   for (int d = 0; d + 1 < x.rank(); ++d) rows *= d == 0 && x.bound != nullptr ? *x.bound : x.size(d);
   return rows;
 }
 
-// visit(row, at) for the rows of x from `first` to below `end`.
+// Calls visit(row, at) for the rows of x from `first` to below `end`.
 template <class Visit>
 void for_each_row(const Tensor& x, std::int64_t first, std::int64_t end, Visit&& visit) {
   if (first >= end) return;
@@ -139,7 +134,7 @@ void for_each_row(const Tensor& x, std::int64_t first, std::int64_t end, Visit&&
     ++at[0];
   }
 }
-// For all that hold something.
+// Calls visit(row, at) for all used rows.
 template <class Visit>
 void for_each_row(const Tensor& x, Visit&& visit) {
   for_each_row(x, 0, live_rows(x), visit);

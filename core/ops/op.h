@@ -1,10 +1,10 @@
-// An op is a struct of named arguments with three functions found by overload:
-//   void fields(const Op&, Fields&)           what it reads and writes and what that has to be (fields.h)
+// An op is a struct of named arguments with functions found by overload:
+//   void fields(const Op&, Fields&)           reads, writes and their requirements (fields.h)
 //   void compute(const Op&)                   its kernel on the CPU
-//   void run(CudaStream&, const Op&)          enqueues that on CUDA; a missing one of the three is a link error
+//   void run(CudaStream&, const Op&)          enqueues it on CUDA; a missing one of the three is a link error
 //   static constexpr const char* kName        name in traces, plans and errors
-// which MEGALITH_OP declares (op_declaration.h).
-// Kernels neither allocate nor synchronise. What one needs for itself is the field `workspace` of
+// MEGALITH_OP declares them (op_declaration.h). Kernels neither allocate nor synchronize. A kernel's workspace is the
+// field `workspace` of
 //   std::size_t workspace_bytes(const Op&, DeviceType)
 // bytes, which launch(ctx, op) allocates (core/layers/context.h). Zero rows are legal.
 #pragma once
@@ -28,7 +28,7 @@ void check(const Op& op) {
   list.close();
 }
 
-// What the op reads and writes, and its cost.
+// Returns the op's reads, writes and cost.
 template <HasFields Op>
 void access(const Op& op, Access& a) {
   Fields list(&a);
@@ -41,7 +41,7 @@ concept HasWorkspace = requires(const Op& op) {
   workspace_bytes(op, DeviceType::kCuda);
 };
 
-// Gives the op the workspace that it needs on `device`, from allocate(bytes).
+// Sets the workspace required on `device`, from allocate(bytes).
 template <HasWorkspace Op, class Allocate>
 void add_workspace(Op& op, DeviceType device, Allocate&& allocate) {
   const std::size_t bytes = workspace_bytes(op, device);

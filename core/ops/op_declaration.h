@@ -1,5 +1,5 @@
-// What an op's header includes to declare the op (op.h says of what it consists). It keeps streams and lists of fields
-// out of kernels: parsing them took as long as the rest of a kernel's compilation.
+// Declaration of an op (see op.h), for op headers. It keeps headers of streams and fields out of kernels: parsing them
+// took as long as the rest of a kernel's compilation.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class Fields;
 
 }  // namespace megalith
 
-// The first line of the op's struct: its name, and the functions that it has to have.
+// Declares the op's name and functions; the first line of the op's struct.
 #define MEGALITH_OP(Op, name)                  \
   static constexpr const char* kName = (name); \
   friend void fields(const Op& op, Fields& f); \

@@ -1,8 +1,8 @@
-// Eight floats at a time (AVX2 + FMA): loads and stores of fp32 and bf16 rows, reductions, and the functions that the
-// kernels need. They depend on IEEE arithmetic alone, never on the C library, so results are the same on every
-// x86-64-v3 machine; an element's result does not depend on its neighbours, so partial vectors equal full ones. Stated
-// errors are measured against libm's fp64 by tests/unit/ops/simd_math_test.cpp, in units in the last place of the fp32
-// result. Polynomials are minimax fits over the reduced range.
+// Eight floats at a time (AVX2 + FMA): loads and stores of fp32 and bf16 rows, reductions, and math functions. They use
+// IEEE arithmetic alone, never the C library, so that results are equal on every x86-64-v3 machine. An element's result
+// does not depend on its neighbors, so that partial vectors equal full ones. tests/unit/ops/simd_math_test.cpp measures
+// the stated errors against libm's fp64, in units in the last place of fp32. Polynomials are minimax fits over the
+// reduced range.
 #pragma once
 
 #include <immintrin.h>
@@ -26,7 +26,7 @@ inline __m256i lane_mask(std::int64_t count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// Rounds to nearest even; NaN becomes a NaN of all ones.
+// Rounds to nearest even; any NaN becomes a NaN of all ones.
 inline __m128i to_bf16_bits(F32x8 x) {
   const __m256i u = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -49,7 +49,7 @@ inline F32x8 load(const bf16* p) {
 inline void store(float* p, F32x8 x) { _mm256_storeu_ps(p, x); }
 inline void store(bf16* p, F32x8 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16_bits(x)); }
 
-// The first `count` elements (0 .. 8); the others read as zero, and are not touched in memory.
+// The first `count` elements (0 .. 8); the others read as zero, and their memory is not touched.
 inline F32x8 load_partial(const float* p, std::int64_t count) { return _mm256_maskload_ps(p, lane_mask(count)); }
 inline F32x8 load_partial(const bf16* p, std::int64_t count) {
   alignas(16) bf16 padded[8] = {};
@@ -63,12 +63,12 @@ inline void store_partial(bf16* p, F32x8 x, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) p[i] = padded[i];
 }
 
-// x in the first `count` lanes, y in the others.
+// Returns x in the first `count` lanes, y in the others.
 inline F32x8 select_first(std::int64_t count, F32x8 x, F32x8 y) {
   return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(lane_mask(count)));
 }
 
-// Sum of the lanes in the fixed order ((0+4)+(2+6)) + ((1+5)+(3+7)).
+// Returns the sum of the lanes in the fixed order ((0+4)+(2+6)) + ((1+5)+(3+7)).
 inline float horizontal_sum(F32x8 x) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -92,24 +92,24 @@ inline F32x8 abs(F32x8 x) { return _mm256_andnot_ps(set1(-0.0f), x); }
 
 namespace detail {
 
-// exp(x) for -87.34 < x < 88.73 and NaN; elsewhere anything.
+// exp(x) for -87.34 < x < 88.73 and NaN; undefined elsewhere.
 inline F32x8 exp_in_range(F32x8 x) {
   // Adding 1.5 * 2^23 rounds to an integer.
   const F32x8 magic = set1(12582912.0f);
   const F32x8 n = _mm256_sub_ps(_mm256_fmadd_ps(x, set1(1.44269504f), magic), magic);
-  // ln 2 in two parts, of which the first has few bits: its product is exact.
+  // ln 2 in two parts; the first has few bits, so that its product is exact.
   F32x8 r = _mm256_fnmadd_ps(n, set1(0.693359375f), x);
   r = _mm256_fnmadd_ps(n, set1(-2.12194440e-4f), r);
   const F32x8 p =
       polynomial(r, 0x1.6a234ep-10f, 0x1.123a6cp-7f, 0x1.5558f4p-5f, 0x1.55549p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f);
-  // Times 2^n, in the exponent's bits. For NaN the conversion gives 2^31, which shifts to 0: p stays NaN.
+  // Multiplies by 2^n in the exponent's bits. For NaN the conversion gives 2^31, which shifts to 0: p stays NaN.
   const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
 }
 
 }  // namespace detail
 
-// For x <= 0 and -inf (softmax after the maximum is subtracted): as exp, for less work.
+// exp for x <= 0 and -inf (softmax after subtraction of the maximum), with less work.
 inline F32x8 exp_nonpositive(F32x8 x) {
   return _mm256_andnot_ps(_mm256_cmp_ps(x, set1(-87.3365402f), _CMP_LT_OQ), detail::exp_in_range(x));
 }
@@ -120,8 +120,8 @@ inline F32x8 exp(F32x8 x) {
   return _mm256_blendv_ps(exp_nonpositive(x), set1(std::numeric_limits<float>::infinity()), overflows);
 }
 
-// s = 1 / (1 + exp(-x)), error below 3 ulp; results below 2^-126 are 0; NaN stays NaN. From exp(-|x|), which cannot
-// overflow: the quotient is 1 / (1 + e) or e / (1 + e). A blend looks at the sign bit only.
+// s = 1 / (1 + exp(-x)), error below 3 ulp; results below 2^-126 are 0; NaN stays NaN. Uses exp(-|x|), which cannot
+// overflow: the quotient is 1 / (1 + e) or e / (1 + e). A blend uses the sign bit only.
 inline F32x8 logistic(F32x8 x) {
   const F32x8 one = set1(1.0f);
   const F32x8 e = exp_nonpositive(_mm256_or_ps(x, set1(-0.0f)));
@@ -144,11 +144,11 @@ inline Logistic logistic_pair(F32x8 x) {
 // Error below 2 ulp; NaN stays NaN.
 inline F32x8 tanh(F32x8 x) {
   const F32x8 magnitude = abs(x);
-  // From 0.625: 1 - 2 / (exp(2|x|) + 1); infinity gives 1.
+  // From 0.625 on: 1 - 2 / (exp(2|x|) + 1); infinity gives 1.
   const F32x8 one = set1(1.0f);
   const F32x8 e = exp(_mm256_add_ps(magnitude, magnitude));
   const F32x8 large = _mm256_sub_ps(one, _mm256_div_ps(set1(2.0f), _mm256_add_ps(e, one)));
-  // Below, where that would cancel: x + x^3 P(x^2).
+  // Below, to avoid cancellation: x + x^3 P(x^2).
   const F32x8 z = _mm256_mul_ps(x, x);
   const F32x8 p =
       polynomial(z, 0x1.18e1c4p-9f, -0x1.0bf4f6p-7f, 0x1.638b56p-6f, -0x1.b9ee9p-5f, 0x1.111066p-3f, -0x1.555554p-2f);

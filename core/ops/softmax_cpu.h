@@ -1,4 +1,4 @@
-// Pieces of softmax over long rows that both cross-entropies share. For *_cpu.cpp files.
+// Parts of softmax over long rows for both cross-entropies. For *_cpu.cpp files.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace megalith {
 
 inline constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Columns whose maximum is taken before their exponentials: 4 KiB of fp32, so that the second look is in the L1 cache.
+// Columns per block of maximum and exponentials: 4 KiB of fp32, so that the second pass hits the L1 cache.
 inline constexpr std::int64_t kBlock = 1024;
 
 struct SoftmaxSum {
   float max = kLowest;
-  float sum = 0;          // of exp(x - max)
+  float sum = 0;          // sum of exp(x - max)
   float label_logit = 0;  // x - max at the label, if the row has one
 };
 
@@ -27,7 +27,7 @@ F32x8 load_logits(const T* x, std::int64_t count) {
   return simd::select_first(count, simd::load_partial(x, count), simd::set1(kLowest));
 }
 
-// Without NaN, which the sum keeps.
+// Ignores NaN, which the sum keeps.
 template <class T>
 float block_max(const T* x, std::int64_t count) {
   F32x8 max[4] = {simd::set1(kLowest), simd::set1(kLowest), simd::set1(kLowest), simd::set1(kLowest)};
@@ -54,7 +54,7 @@ float block_sum(const T* x, std::int64_t count, float max) {
 
 inline float scalar_exp(float x) { return _mm256_cvtss_f32(simd::exp_nonpositive(simd::set1(x))); }
 
-// One pass over the row: each block rescales the sum so far when it raises the maximum.
+// Computes both in one pass: a block that raises the maximum rescales the sum.
 template <class T>
 SoftmaxSum softmax_of(const T* x, std::int64_t columns) {
   SoftmaxSum row;
@@ -69,21 +69,21 @@ SoftmaxSum softmax_of(const T* x, std::int64_t columns) {
   return row;
 }
 
-// A row's logits, of which `columns` count, become scale (softmax - (v == label)), 0 where they do not count.
+// Replaces a row's first `columns` logits by scale (softmax - (v == label)), the others by 0.
 template <class T>
 void write_gradient(T* x, std::int64_t width, std::int64_t columns, std::int64_t label, const SoftmaxSum& row,
                     float scale) {
   const float factor = scale / row.sum;
   for_each_element(
       columns, [=, row = Row(x), max = row.max](auto i) { row.set(i, simd::exp_nonpositive(row[i] - max) * factor); });
-  // The label's own element anew: the subtraction belongs before the rounding to T.
+  // Recomputes the label's element: the subtraction precedes the rounding to T.
   if (label >= 0 && label < columns) {
     x[label] = from_float<T>((scalar_exp(row.label_logit) / row.sum - 1.0f) * scale);
   }
   std::fill_n(x + columns, width - columns, from_float<T>(0));
 }
 
-// Before anything is written.
+// Called ahead of any write.
 inline void check_labels(const Tensor& labels, std::int64_t vocab_size) {
   const auto* label = labels.as<const std::int32_t>();
   for (std::int64_t row = 0; row < labels.numel(); ++row) {

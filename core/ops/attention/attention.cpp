@@ -15,7 +15,7 @@ namespace megalith {
 
 namespace {
 
-// The queries and their keys; returns the shape of keys and values: [B, rows, K, D].
+// Declares the queries and their keys; returns the shape of keys and values: [B, rows, K, D].
 Shape query_and_keys(const Tensor& q, const Tensor& k, std::string_view k_name, std::int64_t rows, Fields& f) {
   f.in(q, "op.q").floating().rank(4).strided_rows();
   f.range(static_cast<double>(q.size(3)), 1, static_cast<double>(kMaxHeadDim), "op.q: head dim");
@@ -37,23 +37,23 @@ void start_and_rows(const std::int32_t* const& start, std::int64_t rows, std::in
         .got = fmt::format("{}", cache_rows)});
 }
 
-// What the deterministic backward on CUDA may hold of dS, unless one sample alone has more.
+// Most bytes of dS in the deterministic backward on CUDA, unless one sample has more.
 constexpr std::int64_t kDirectScoresBytes = std::int64_t{2} << 30;
-constexpr std::int64_t kScoreTile = 128;                               // cuDNN pads keys to it, queries to half of it
-constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;       // cuDNN asks for 256 bytes beside the tensors
-constexpr std::size_t kForwardWorkspaceBytes = std::size_t{32} << 20;  // more than any plan of cuDNN has asked for
+constexpr std::int64_t kScoreTile = 128;                               // cuDNN pads keys to this, queries to half of it
+constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;       // cuDNN's requirement is tensors + 256 bytes
+constexpr std::size_t kForwardWorkspaceBytes = std::size_t{32} << 20;  // more than any plan of cuDNN has required
 
-// bf16 dS of one sample.
+// Returns the bytes of bf16 dS of one sample.
 std::int64_t direct_scores_bytes(const Tensor& q, const Tensor& k) {
   const auto padded = [](std::int64_t rows) { return (rows + kScoreTile - 1) / kScoreTile * kScoreTile; };
   return q.size(2) * padded(q.size(1)) * padded(k.size(1)) * static_cast<std::int64_t>(size_of(DType::kBf16));
 }
 
-double pair_flops(const Tensor& q, const Tensor& k, bool causal) {  // of one product, over the lower triangle or all
+double pair_flops(const Tensor& q, const Tensor& k, bool causal) {  // one product, over the lower triangle or all
   return static_cast<double>(q.numel()) * static_cast<double>(k.size(1)) * (causal ? 1 : 2);
 }
 
-// The inputs of forward and backward.
+// Declares the inputs of forward and backward.
 template <class Op>
 void inputs(const Op& op, Fields& f) {
   query_and_keys(op.q, op.k, "op.k", (op.causal ? op.q : op.k).size(1), f);

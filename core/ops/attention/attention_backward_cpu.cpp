@@ -11,7 +11,7 @@ namespace {
 using attention::HeadRows;
 using attention::kKeyTile;
 
-constexpr std::int64_t kQueryTile = kKeyTile;  // so that only tiles on the diagonal are masked
+constexpr std::int64_t kQueryTile = kKeyTile;  // only tiles on the diagonal are masked
 
 struct BackwardScratch {
   alignas(64) float keys[kKeyTile * kMaxHeadDim];         // [kKeyTile, padded D]
@@ -24,17 +24,17 @@ struct BackwardScratch {
 struct Tile {
   std::int64_t queries, keys;  // number of rows and columns
   std::int64_t dim, padded;
-  bool diagonal;  // row i sees columns 0 .. i only; else all
-  // Of the tile's rows:
+  bool diagonal;  // row i sees columns 0 .. i only; otherwise all
+  // Rows of the tile:
   const float* lse;
   const float* delta;
-  const float* q;  // times scale
+  const float* q;  // scaled
   const float* d_out;
 
   std::int64_t visible(std::int64_t row) const { return diagonal ? std::min(keys, row + 1) : keys; }
 };
 
-// P = exp(score - lse) and dS = P (dP - delta) for one row; columns from `visible` to the end of the tile become 0.
+// Computes P = exp(score - lse) and dS = P (dP - delta) for one row; columns from `visible` to the tile's end become 0.
 void finish_row(const Tile& tile, std::int64_t row, BackwardScratch& s) {
   const std::int64_t visible = tile.visible(row);
   float *const p = s.p + row * kKeyTile, *const ds = s.ds + row * kKeyTile;
@@ -47,7 +47,7 @@ void finish_row(const Tile& tile, std::int64_t row, BackwardScratch& s) {
   std::fill(ds + visible, ds + kKeyTile, 0.0f);
 }
 
-// P and dS of the tile, and dq += dS k. Only panels of 16 columns that some row of six sees are computed.
+// Computes P and dS of the tile, and dq += dS k. Skips panels of 16 columns that no row of six sees.
 void run_queries(const Tile& tile, float* dq, BackwardScratch& s) {
   for (std::int64_t i = 0; i < tile.queries; i += kTileRows) {
     const std::int64_t rows = std::min(kTileRows, tile.queries - i);
@@ -84,7 +84,7 @@ void run_queries(const Tile& tile, float* dq, BackwardScratch& s) {
 void run_keys(const Tile& tile, float* dk, float* dv, BackwardScratch& s) {
   for (std::int64_t i = 0; i < tile.keys; i += kTileRows) {
     const std::int64_t rows = std::min(kTileRows, tile.keys - i);
-    const std::int64_t first = tile.diagonal ? i : 0;  // queries before do not see these keys
+    const std::int64_t first = tile.diagonal ? i : 0;  // earlier queries do not see these keys
     const std::int64_t depth = tile.queries - first;
     if (depth <= 0) break;
     attention::Panels sum{.rows = rows,
@@ -109,7 +109,7 @@ struct Workspace {
   float *dq, *dk, *dv, *q, *d_out;
 };
 
-// All tiles of one query head: w.dq, and what it adds to w.dk and w.dv.
+// Runs all tiles of one query head: sets w.dq, and adds to w.dk and w.dv.
 template <class T>
 void run_head(const AttentionBackward& op, std::int64_t b, std::int64_t n, std::int64_t kv, const Workspace& w,
               BackwardScratch& s) {

@@ -1,6 +1,6 @@
-// Forward attention. Compute-bound. For one head and kQueryBlock query rows, all key tiles are visited once; scores of
-// six rows against a key tile are turned into probabilities while in L1. Deterministic: the result of a row depends on
-// its position, its query and the keys before it, not on how many rows are computed at once.
+// Forward attention. Compute-bound. For one head and kQueryBlock query rows, all key tiles are visited once. Scores of
+// six rows against a key tile become probabilities while in L1. Deterministic: a row's result depends on its position,
+// its query and the preceding keys, not on the number of rows computed at once.
 #include "core/ops/attention/attention_tiles.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/dispatch.h"
@@ -20,13 +20,13 @@ struct ForwardScratch {
   alignas(64) float keys[kMaxHeadDim * kKeyTile];    // transposed: [D, kKeyTile]
   alignas(64) float values[kKeyTile * kMaxHeadDim];  // [kKeyTile, padded D]
   alignas(64) float queries[kQueryBlock * kMaxHeadDim];
-  alignas(64) float sums[kQueryBlock * kMaxHeadDim];  // of probability times value
+  alignas(64) float sums[kQueryBlock * kMaxHeadDim];  // sums of probability times value
   alignas(64) float scores[kTileRows * kKeyTile];
-  float largest[kQueryBlock];  // score of the row so far
-  float total[kQueryBlock];    // of exp(score - largest)
+  float largest[kQueryBlock];  // the row's largest score so far
+  float total[kQueryBlock];    // sum of exp(score - largest)
 };
 
-// Scores beyond the first `visible` of `columns` (a multiple of 16) become -inf; returns the largest.
+// Sets scores beyond the first `visible` of `columns` (a multiple of 16) to -inf; returns the largest.
 float mask_row(float* scores, std::int64_t visible, std::int64_t columns) {
   for (std::int64_t j = visible / 8 * 8; j < columns; j += 8) {
     const F32x8 kept = _mm256_castsi256_ps(simd::lane_mask(visible - j));
@@ -40,7 +40,7 @@ float mask_row(float* scores, std::int64_t visible, std::int64_t columns) {
   return simd::horizontal_max(_mm256_max_ps(most0, most1));
 }
 
-// Scores become probabilities relative to exp(largest); returns their sum.
+// Turns scores into probabilities relative to exp(largest); returns their sum.
 float exponentiate_row(float* scores, std::int64_t columns, float largest) {
   F32x8 total0 = simd::zero(), total1 = simd::zero();
   for (std::int64_t j = 0; j < columns; j += 16) {
@@ -58,11 +58,11 @@ struct Group {
   std::int64_t first, count;     // query rows within the block; at most six
   std::int64_t visible;          // keys of the tile that row `first` sees; may be negative, or more than
   std::int64_t most;             // keys of the tile
-  std::int64_t columns, padded;  // of scores and of sums
+  std::int64_t columns, padded;  // padded sizes of scores and of sums
 };
 
-// Turns the group's scores into probabilities and rescales what its rows have summed so far. A row that sees nothing of
-// the tile keeps its sums: its probabilities are all 0.
+// Turns the group's scores into probabilities and rescales the sums of its rows. A row that sees nothing of the tile
+// keeps its sums: its probabilities are 0.
 void update_group(const Group& g, ForwardScratch& s) {
   alignas(32) float largest[simd::kLanes] = {}, factor[simd::kLanes];
   for (std::int64_t r = 0; r < g.count; ++r) {
@@ -83,12 +83,12 @@ void update_group(const Group& g, ForwardScratch& s) {
   }
 }
 
-// Adds a tile of `keys` keys to `rows` query rows, of which the first sees all before `position` of them, and its own.
+// Adds a tile of `keys` keys to `rows` query rows. The first row sees the `position` keys ahead of it, and its own.
 void add_tile(std::int64_t rows, std::int64_t position, std::int64_t keys, std::int64_t dim, ForwardScratch& s) {
   const std::int64_t padded = attention::padded_dim(dim);
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     const std::int64_t count = std::min(kTileRows, rows - i);
-    const std::int64_t visible = std::min(keys, position + i + count);  // to the last row
+    const std::int64_t visible = std::min(keys, position + i + count);  // keys visible to the last row
     if (visible <= 0) continue;
     const std::int64_t columns = round_up(visible, kTileColumns);
     attention::multiply_dim_panels({.rows = count,
@@ -117,7 +117,7 @@ void add_tile(std::int64_t rows, std::int64_t position, std::int64_t keys, std::
   }
 }
 
-// Head n of sample b, whose row 0 stands at `position` among the keys: a row sees those up to its own.
+// Runs head n of sample b. Its row 0 has position `position` among the keys: a row sees keys up to its own.
 template <class T>
 void attend(const AttentionForward& op, std::int64_t position, std::int64_t b, std::int64_t n, ForwardScratch& s) {
   const std::int64_t kv = n / (op.q.size(2) / op.k.size(2)), all = op.q.size(1), dim = op.q.size(3);
@@ -153,7 +153,7 @@ void attend_all(const AttentionForward& op, std::int64_t position) {
   });
 }
 
-// The first row's position, which only the device knows.
+// Reads the first row's position, known to the device only.
 std::int64_t read_start(const std::int32_t* start, std::int64_t rows, std::int64_t cache_rows) {
   if (*start < 0 || *start + rows > cache_rows) refuse_start(*start, rows, cache_rows);
   return *start;

@@ -18,9 +18,9 @@
 namespace megalith {
 
 struct AttentionPlans {
-  // An engine chosen for one problem; works for any addresses and on any handle of its device.
+  // An engine chosen for one problem; valid for any addresses and on any handle of its device.
   struct Plan {
-    AttentionGraph graph;  // nowhere is it said that a plan outlives what it was made from
+    AttentionGraph graph;  // kept: cuDNN does not document that a plan outlives its graph
     std::vector<DnnDescriptor> engines;
     DnnDescriptor descriptor;
     std::int64_t workspace_bytes;
@@ -30,14 +30,14 @@ struct AttentionPlans {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 16;   // bytes, of every address and stride
-constexpr std::int64_t kDimMultiple = 8;  // bf16 elements in that
+constexpr std::int64_t kAlignment = 16;   // bytes; every address and stride is a multiple
+constexpr std::int64_t kDimMultiple = 8;  // the same in bf16 elements
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kOne = 1;
 
 using Plan = AttentionPlans::Plan;
 
-// Of the heuristics' first engine that can be finalized. May compile kernels for half a second.
+// Builds the plan of the heuristics' first engine that can be finalized. May compile kernels for half a second.
 Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_properties) {
   AttentionGraph graph(problem);
   std::vector<DnnDescriptor> engines = engine_configs(graph, device_properties);
@@ -50,7 +50,7 @@ Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_prop
       const std::int64_t bytes = plan.get_int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
       return {std::move(graph), std::move(engines), std::move(plan), bytes};
     }
-    // The heuristics also name engines that a shape turns out not to suit.
+    // The heuristics also list engines that do not support a shape.
     constexpr int kFamily = 1000;
     if (status / kFamily != CUDNN_STATUS_NOT_SUPPORTED / kFamily) MEGALITH_CUDNN_CHECK(status);
   }
@@ -66,7 +66,7 @@ std::map<AttentionProblem, Plan>& plans_of(CudaStream& stream) {
   return plans->of;
 }
 
-// Made at the first call; fails if that happens under capture, since it takes long and loads kernels.
+// Returns the problem's plan, built at the first call. Fails if that is under capture: a build loads kernels.
 const Plan& plan_for(CudaStream& stream, const AttentionProblem& problem) {
   std::map<AttentionProblem, Plan>& plans = plans_of(stream);
   if (const auto it = plans.find(problem); it != plans.end()) return it->second;
@@ -92,7 +92,7 @@ void check_dim(const Tensor& q) {
         .remedy = "change --kv-channels, or --hidden-size and --num-attention-heads"});
 }
 
-// A dim of size 1 is never stepped over: it gets the stride a packed tensor has, so that equal problems compare equal.
+// Returns strides. A dim of size 1 gets the stride of a packed tensor, so that equal problems compare equal.
 HeadStrides strides_of(const Tensor& x, const char* name) {
   bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % kAlignment == 0;
   for (int d = 0; d < 3; ++d) aligned = aligned && (x.size(d) == 1 || x.stride(d) % kDimMultiple == 0);
@@ -108,7 +108,7 @@ HeadStrides strides_of(const Tensor& x, const char* name) {
   return {.sample = sample, .head = head, .token = token};
 }
 
-// A problem and the addresses that it is to be solved with.
+// A problem and its addresses.
 struct Call {
   AttentionProblem problem;
   std::array<const void*, static_cast<std::size_t>(AttentionUid::kCount)> pointers{};  // by AttentionUid
@@ -140,11 +140,11 @@ struct Call {
   }
 
   bool needs_no_run(CudaStream& stream) const { return stream.only_sets_up() && plans_of(stream).contains(problem); }
-  // Enqueues; neither allocates device memory nor waits, so it is legal under capture.
+  // Enqueues; neither allocates device memory nor waits, so that it is legal under capture.
   void run(CudaStream& stream, void* workspace, std::size_t bytes) const {
     const Plan& plan = plan_for(stream, problem);
     if (plan.workspace_bytes > static_cast<std::int64_t>(bytes)) {
-      // The arena was laid out with workspace_bytes(), which has to know what cuDNN wants without asking it.
+      // workspace_bytes() laid out the arena and must predict cuDNN's workspace.
       fail({.subject = to_string(problem),
             .expected = fmt::format("cuDNN to need at most {} bytes of workspace", bytes),
             .got = fmt::format("{}", plan.workspace_bytes),

@@ -49,7 +49,7 @@ namespace {
 using Value = cudnnBackendDescriptor_t;  // a tensor of the graph
 using Dims = std::array<std::int64_t, 4>;
 
-// dims are always [B, heads, rows, columns]. Without a uid the tensor is virtual: it never leaves the kernel.
+// dims are [B, heads, rows, columns]. Without a uid the tensor is virtual: it never leaves the kernel.
 struct TensorSpec {
   Dims dims;
   Dims strides;
@@ -72,7 +72,7 @@ TensorSpec packed(const Dims& dims, cudnnDataType_t dtype) {
 
 }  // namespace
 
-// Adds operations; each returns the tensor it makes.
+// Adds operations; each returns its result tensor.
 class AttentionGraphBuilder {
  public:
   AttentionGraphBuilder(const AttentionProblem& problem, AttentionGraph& graph)
@@ -97,7 +97,7 @@ class AttentionGraphBuilder {
     Value value;
   };
 
-  // Valid until the next one.
+  // Returns a reference that is valid until the next call.
   DnnDescriptor& add(cudnnBackendDescriptorType_t type) { return graph_.descriptors.emplace_back(type); }
   Value operation(cudnnBackendDescriptorType_t type, std::span<const Input> inputs, cudnnBackendAttributeName_t output,
                   const TensorSpec& result);
@@ -148,7 +148,7 @@ Value AttentionGraphBuilder::tensor(const TensorSpec& spec) {
       .get();
 }
 
-// Adds an operation and the tensor that it makes.
+// Adds an operation and its result tensor.
 Value AttentionGraphBuilder::operation(cudnnBackendDescriptorType_t type, std::span<const Input> inputs,
                                        cudnnBackendAttributeName_t output, const TensorSpec& result) {
   const Value y = tensor(result);
@@ -169,7 +169,7 @@ Value AttentionGraphBuilder::matmul(Value a, Value b, const TensorSpec& result) 
                    CUDNN_ATTR_OPERATION_MATMUL_CDESC, result);
 }
 
-// dk and dv: with fewer key heads than query heads, the products of a group's query heads are summed.
+// Computes dk or dv: with fewer key heads than query heads, the products of a group's query heads are summed.
 Value AttentionGraphBuilder::matmul_over_group(Value a, Value b, const TensorSpec& result) {
   if (problem_.heads == problem_.kv_heads) return matmul(a, b, result);
   return reduce(CUDNN_REDUCE_TENSOR_ADD, matmul(a, b, full_keys_), result);
@@ -190,7 +190,7 @@ Value AttentionGraphBuilder::pointwise(cudnnPointwiseMode_t mode, std::initializ
                    result);
 }
 
-// Over the dims that are shorter in the result.
+// Reduces over the dims that are shorter in the result.
 Value AttentionGraphBuilder::reduce(cudnnReduceTensorOp_t kind, Value x, const TensorSpec& result) {
   const Value math = add(CUDNN_BACKEND_REDUCTION_DESCRIPTOR)
                          .set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, kind)
@@ -208,7 +208,7 @@ Value AttentionGraphBuilder::transpose(Value x, const TensorSpec& result) {
                    CUDNN_ATTR_OPERATION_RESHAPE_YDESC, result);
 }
 
-// row >= column ? scores : -inf, if it is causal
+// row >= column ? scores : -inf, if causal
 Value AttentionGraphBuilder::masked(Value scores) {
   if (!problem_.causal) return scores;
   const TensorSpec index = score_.with(CUDNN_DATA_INT32);

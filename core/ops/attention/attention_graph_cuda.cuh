@@ -1,8 +1,8 @@
-// Attention, causal or of all keys, as cuDNN operation graphs, through the backend C API. cuDNN's fused engines match
-// the whole graph against patterns of their own: which operations there are, in which order, which tensors are virtual,
-// even the multiplication by one in backward belong to the interface. (The native SDPA operations are no alternative:
-// before cuDNN 9.21 their forward has no causal mask, and their backward is never accepted.) B samples, N query heads,
-// K key/value heads, S tokens, U keys, D head dim; bf16 with fp32 sums.
+// Attention, causal or over all keys, as cuDNN operation graphs through the backend C API. cuDNN's fused engines match
+// the graph against patterns. Operations, their order, virtual tensors and even backward's multiplication by one are
+// therefore part of the interface. (The native SDPA operations are no alternative: before cuDNN 9.21 their forward has
+// no causal mask, and their backward is never accepted.) B samples, N query heads, K key/value heads, S tokens, U keys,
+// D head dim; bf16 with fp32 sums.
 #pragma once
 
 #include <compare>
@@ -18,7 +18,7 @@ namespace megalith {
 
 static_assert(CUDNN_VERSION >= 90800, "cuDNN older than 9.8 has no device property descriptor");
 
-// A backend descriptor: made, given attributes, finalized, then immutable.
+// A backend descriptor: created, given attributes, finalized, then immutable.
 class DnnDescriptor {
  public:
   explicit DnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -39,7 +39,7 @@ class DnnDescriptor {
   }
   DnnDescriptor& finalize();
   std::int64_t get_int64(cudnnBackendAttributeName_t name) const;
-  // At most `most` descriptors of a list; cuDNN may announce more than it fills.
+  // Returns at most `most` descriptors of a list; cuDNN may announce more than it fills.
   std::vector<DnnDescriptor> get_list(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
                                       std::int64_t most) const;
 
@@ -48,8 +48,8 @@ class DnnDescriptor {
   Handle<cudnnBackendDescriptor_t, &destroy> owned_;
 };
 
-// What a caller binds at each execution: device addresses, 16-byte aligned, and three fp32 numbers on the host, which
-// are read when the plan is executed or captured.
+// Values bound at each execution: device addresses, 16-byte aligned, and three fp32 numbers on the host, read when the
+// plan is executed or captured.
 enum class AttentionUid : std::uint8_t {
   kQ,
   kK,
@@ -71,7 +71,7 @@ enum class AttentionUid : std::uint8_t {
 enum class AttentionPass : std::uint8_t {
   kForward,
   kBackwardAccumulating,  // dq is summed in kDqSum by atomics: its last bits vary from run to run
-  kBackwardDirect         // dq is written once, from dS kept whole in the workspace
+  kBackwardDirect         // dq is written once, from dS materialized in the workspace
 };
 
 struct HeadStrides {
@@ -79,7 +79,7 @@ struct HeadStrides {
   auto operator<=>(const HeadStrides&) const = default;
 };
 
-// All that a plan depends on.
+// Key of a plan.
 struct AttentionProblem {
   AttentionPass pass = AttentionPass::kForward;
   std::int64_t samples = 0, tokens = 0, keys = 0, heads = 0, kv_heads = 0, dim = 0;
@@ -90,17 +90,17 @@ struct AttentionProblem {
 };
 std::string to_string(const AttentionProblem& problem);
 
-// A finalized operation graph with everything it is made of.
+// A finalized operation graph with its descriptors.
 struct AttentionGraph {
   explicit AttentionGraph(const AttentionProblem& problem);
 
   cudnnBackendDescriptor_t get() const { return descriptors.back().get(); }
 
   std::vector<DnnDescriptor> descriptors;
-  std::vector<std::int64_t> uids;  // of the tensors to bind
+  std::vector<std::int64_t> uids;  // uids of the tensors to bind
 };
 
-// Engines for the graph on a device, the best guess first; needs no GPU if the properties came from JSON.
+// Returns engines for the graph on a device, best guess first; needs no GPU if the properties came from JSON.
 std::vector<DnnDescriptor> engine_configs(const AttentionGraph& graph, const DnnDescriptor& device_properties);
 
 }  // namespace megalith

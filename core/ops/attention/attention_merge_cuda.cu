@@ -16,8 +16,8 @@ struct MergeArguments {
   float *out, *lse;
   const void* part;
   const float* part_lse;
-  std::int64_t out_strides[3], part_strides[3];      // of sample, token and head
-  std::int64_t lse_strides[2], part_lse_strides[2];  // of sample and head
+  std::int64_t out_strides[3], part_strides[3];      // strides of sample, token and head
+  std::int64_t lse_strides[2], part_lse_strides[2];  // strides of sample and head
   std::int64_t rows, tokens, heads;
   int dim;
 };

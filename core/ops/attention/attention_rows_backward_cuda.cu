@@ -1,4 +1,4 @@
-// Backward; see attention_rows_cuda.cuh.
+// Backward attention by rows; see attention_rows_cuda.cuh.
 #include "core/ops/attention/attention_rows_cuda.cuh"
 
 namespace megalith {
@@ -30,7 +30,7 @@ __device__ void write_sum(Slice<T, kWidth>& sum, float (&sums)[kWarps][kMaxHeadD
                           float factor) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   sum.add_groups(lanes.lanes);
-  __syncthreads();  // an earlier use of sums
+  __syncthreads();  // follows an earlier use of sums
   if (lane < lanes.lanes) sum.write(sums[warp], lanes);
   __syncthreads();
   for (int d = static_cast<int>(threadIdx.x); d < lanes.dim; d += kThreads) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) attention_backward_query_kernel(Back
   write_sum(sum, sums, p.dq.row(b, s, n), at.lanes, p.scale);
 }
 
-// A block owns a key row: its dk and dv, over all query heads of the group and all rows that see it.
+// A block owns a key row: its dk and dv, over the group's query heads and the rows that see it.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) attention_backward_key_kernel(BackwardArguments<T> p) {
   __shared__ float sums[kWarps][kMaxHeadDim];

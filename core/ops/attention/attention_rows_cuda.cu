@@ -1,5 +1,5 @@
-// Forward, of a sequence, of rows behind a cache, or of one token with all around it, and the cache's growth; see
-// attention_rows_cuda.cuh.
+// Forward attention by rows of a sequence or of rows after a cache, the fused decode step of one token, and the cache's
+// append; see attention_rows_cuda.cuh.
 #include "core/ops/attention/attention_rows_cuda.cuh"
 
 #include "core/device/cuda/fault.cuh"
@@ -16,29 +16,29 @@ template <class T>
 struct ForwardArguments {
   Heads<const T> q, k, v;
   Heads<T> out;
-  float* lse;                 // null: not wanted
+  float* lse;                 // null: no output
   const std::int32_t* start;  // null: 0
   std::int64_t tokens, cache_rows, heads, group;
   int dim, lanes;
   float scale;
-  bool causal;  // else a row sees all rows of k and v, and start is 0
+  bool causal;  // otherwise a row sees all rows of k and v, and start is 0
 };
 
 void raise_bad_start(const std::int64_t* values) { refuse_start(values[0], values[1], values[2]); }
 
-// By a block: what the query row `q_row` finds in the first `visible` rows of key(t) and value(t), read once, with the
-// running maximum of Milakov & Gimelshein 2018 (arXiv:1805.02867) in each group. Its bits depend on nothing else.
+// Attends, as a block, from query row `q_row` to the first `visible` rows of key(t) and value(t), each read once. Each
+// group keeps the running maximum of Milakov & Gimelshein 2018 (arXiv:1805.02867). The bits depend on nothing else.
 template <class T, int kWidth, class Key, class Value>
 __device__ void attend_row(const ForwardArguments<T>& p, std::int64_t b, std::int64_t s, std::int64_t n, const T* q_row,
                            std::int64_t visible, const Key& key, const Value& value_row) {
-  constexpr int kAhead = 4;  // keys that a group loads before it uses them
+  constexpr int kAhead = 4;  // keys that a group loads ahead of use
   __shared__ float sums[kWarps][kMaxHeadDim];
   __shared__ float largest_of[kWarps], total_of[kWarps];
   const GroupPlace at(p.lanes, p.dim);
   const Slice<T, kWidth> q(Stored<T, kWidth>(q_row, at.lanes), at.lanes);
   Slice<T, kWidth> sum;
   float largest = -INFINITY, total = 0;
-  // The same number of turns for all groups of a warp, which shuffle together.
+  // All groups of a warp run equally many iterations, because they shuffle together.
   for (std::int64_t first = 0; first < visible; first += std::int64_t{kAhead} * at.groups) {
     Stored<T, kWidth> k[kAhead], v[kAhead];
     float score[kAhead];
@@ -90,7 +90,7 @@ __device__ void attend_row(const ForwardArguments<T>& p, std::int64_t b, std::in
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[(b * p.heads + n) * p.tokens + s] = row_largest + logf(row_total);
 }
 
-// A row sees rows 0 .. start + s of k and v, or all.
+// A row sees rows 0 .. start + s of k and v, or all rows.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(ForwardArguments<T> p, CudaFault* fault, CudaFault::Raise raise) {
@@ -114,10 +114,10 @@ struct DecodeArguments {
   Heads<T> k_cache, v_cache;
   double theta;
   RopeScaling scaling;
-  int pairs;  // that turn; 0: none
+  int pairs;  // rotated pairs; 0: none
 };
 
-// A block owns a query head: it turns its q, and its key for itself; the first one of a key's heads writes the cache.
+// A block owns a query head and rotates its q and its key. The first block of a key's heads writes the cache.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     decode_attention_kernel(ForwardArguments<T> p, DecodeArguments<T> d, CudaFault* fault, CudaFault::Raise raise) {
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i < d.pairs) sincos(static_cast<double>(start) * frequency, &sine, &cosine);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (i < d.pairs) {  // as rope_kernel
+    if (i < d.pairs) {  // same as rope_kernel
       const float low = widen(rows[r][i]), high = widen(rows[r][i + d.pairs]);
       const auto c = static_cast<float>(cosine), s = static_cast<float>(sine);
       turned[r][i] = narrow<T>(fmaf(-high, s, low * c));

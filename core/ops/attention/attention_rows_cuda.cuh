@@ -1,7 +1,7 @@
-// What the kernels of attention share in which one group of lanes owns one key at a time and holds a slice of every row
-// in registers; a block owns one query row (forward, dq) or one key row (dk, dv). Partial results are added in a fixed
-// order, so bits repeat. Limited by L2 and latency rather than by arithmetic: right for generation, where the cache is
-// read once per query head, and for tests.
+// Building blocks of attention kernels in which a group of lanes processes one key at a time, with a slice of every row
+// in registers. A block owns one query row (forward, dq) or one key row (dk, dv). Partial results are added in a fixed
+// order, so that bits repeat. Bound by L2 and latency, not arithmetic: suitable for tests and for generation, which
+// reads the cache once per query head.
 #pragma once
 
 #include "core/ops/attention/attention_cuda.h"
@@ -25,11 +25,11 @@ struct Heads {
   }
 };
 
-// What one load moves: kWidth elements in 16 bytes, or 1 element where rows are not aligned.
+// Unit of a load: kWidth elements in 16 bytes, or 1 element if rows are not aligned.
 template <class T, int kWidth>
 using Word = std::conditional_t<kWidth == 1, T, uint4>;
 
-// How the lanes of a group share a row of dim elements: chunks of kWidth, `lanes` chunks apart.
+// Split of a row of dim elements over a group's lanes: chunks of kWidth, `lanes` chunks between a lane's chunks.
 struct Lanes {
   int lane, lanes, dim;
   template <int kWidth>
@@ -41,8 +41,8 @@ struct Lanes {
 template <class T, int kWidth>
 inline constexpr int kChunksOf = kWidth == 1 ? kMaxHeadDim / kWarp : kMaxHeadDim / (kWidth * kWarp);
 
-// A lane's part of a row as loaded. Apart from Slice, and without a branch, so that the loads of several rows are under
-// way together; a lane beyond the row's end reads its start.
+// A lane's part of a row as loaded. Separate from Slice and free of branches, so that loads of several rows are in
+// flight together. A lane beyond the row's end reads the row's start.
 template <class T, int kWidth>
 struct Stored {
   Word<T, kWidth> word[kChunksOf<T, kWidth>];
@@ -111,10 +111,10 @@ struct Slice {
   }
 };
 
-// exp(from - to), 0 for the start value -inf of a group that has seen no score.
+// Returns exp(from - to); 0 for -inf, the start value of a group without scores.
 __device__ inline float rescaling(float from, float to) { return from == -INFINITY ? 0.0f : expf(from - to); }
 
-struct GroupPlace {  // of a thread among the groups of its block
+struct GroupPlace {  // a thread's place among the groups of its block
   Lanes lanes;
   int group, groups;
   __device__ GroupPlace(int lanes_of_group, int dim)
@@ -123,7 +123,7 @@ struct GroupPlace {  // of a thread among the groups of its block
         groups(kThreads / lanes_of_group) {}
 };
 
-// Lanes that share a row: the least power of two that covers D, so that short rows waste none.
+// Returns the lanes of a row: the least power of two that covers D, so that short rows waste none.
 inline int lanes_for(std::int64_t dim, int width) {
   int lanes = 1;
   while (lanes < kWarp && lanes * width < dim) lanes *= 2;

@@ -1,4 +1,4 @@
-// What the forward and backward attention kernels share. For *_cpu.cpp files.
+// Tiles of the forward and backward attention kernels. For *_cpu.cpp files.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace megalith::attention {
 
-inline constexpr int kKeyTile = 64;  // keys of a tile of scores; a multiple of kTileColumns
+inline constexpr int kKeyTile = 64;  // keys of a score tile; a multiple of kTileColumns
 
 inline std::int64_t padded_dim(std::int64_t dim) { return round_up(dim, kTileColumns); }
 
@@ -25,13 +25,13 @@ struct HeadRows {
 
   Row<T> operator[](std::int64_t row) const { return data + row * stride; }
   Lines<T> lines(std::int64_t first, std::int64_t count) const { return {data + first * stride, stride, count, dim}; }
-  // Row `row` becomes x factor.
+  // Sets row `row` to x factor.
   void store(std::int64_t row, const float* x, float factor) const {
     for_each_element(dim, [=, x = Row(x), out = (*this)[row]](auto d) { out.set(d, x[d] * factor); });
   }
 };
 
-// The head's rows from `first` on as fp32 in rows of padded_dim, times `factor`.
+// Loads the head's rows from `first` on as fp32, times `factor`, into rows of padded_dim.
 template <class T>
 void pack_scaled(const HeadRows<const T>& head, std::int64_t first, std::int64_t count, float factor, float* out) {
   const std::int64_t padded = padded_dim(head.dim);
@@ -39,11 +39,10 @@ void pack_scaled(const HeadRows<const T>& head, std::int64_t first, std::int64_t
   for_each_element(count * padded, [=, x = Row(out)](auto i) { x.set(i, x[i] * factor); });
 }
 
-// exp(x) for x <= 0, and NaN for NaN, so that a broken input is noticed.
+// Returns exp(x) for x <= 0, and NaN for NaN, so that broken inputs show.
 inline F32x8 exp_of_score(F32x8 x) { return _mm256_or_ps(simd::exp_nonpositive(x), _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
 
-// c[i][j] (=|+=) sum over p < depth of a(i, p) b[p][j] for i < rows <= 6 and j < columns, which is rounded up to whole
-// panels of 16.
+// c[i][j] (=|+=) sum over p < depth of a(i, p) b[p][j] for i < rows <= 6 and j < columns, rounded up to panels of 16.
 struct Panels {
   std::int64_t rows, columns, depth;
   const float* a;
@@ -54,7 +53,7 @@ struct Panels {
   TileOutput output;
 };
 
-// Inlined because constant strides of a make short products (depth 64) about 7 % faster.
+// Inlined: constant strides of a make short products (depth 64) about 7 % faster.
 [[gnu::always_inline]] inline void multiply_panels(const Panels& p, std::int64_t row_stride, std::int64_t step) {
   for (std::int64_t j = 0; j < p.columns; j += kTileColumns) {
     multiply_rows(p.rows, p.depth, {p.a, row_stride, step}, p.b + j, p.b_stride, nullptr, p.c + j, p.c_stride,
@@ -62,7 +61,7 @@ struct Panels {
   }
 }
 
-// a is [rows, padded] row-major; usual head dims have code of their own.
+// a is [rows, padded] row-major; common head dims have specialized code.
 inline void multiply_dim_panels(const Panels& p, std::int64_t padded) {
   switch (padded) {
     case 32: return multiply_panels(p, 32, 1);

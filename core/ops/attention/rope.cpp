@@ -36,9 +36,9 @@ void fields(const Rope& op, Fields& f) {
   check_part(op.part, op.x.size(1), "op.part");
 }
 
-// Memory-bound, one pass. cos and sin are made once for kPositions positions and used for all samples and heads:
-// directly at multiples of kPositions, from there by rotations in fp64, whose error (below 1e-14) vanishes in the
-// rounding to fp32. Which positions a call covers does not matter.
+// Memory-bound, one pass. cos and sin are computed once for kPositions positions and used for all samples and heads:
+// directly at multiples of kPositions, in between by fp64 rotations, whose error (below 1e-14) vanishes in the rounding
+// to fp32. Results do not depend on the positions of a call.
 namespace {
 
 constexpr std::int64_t kPositions = 16;
@@ -46,7 +46,7 @@ constexpr std::int64_t kMaxPairs = kMaxRotaryDim / 2;
 
 struct Rotations {
   double frequency[kMaxPairs];
-  double step_cos[kMaxPairs];  // of one position
+  double step_cos[kMaxPairs];  // rotation by one position
   double step_sin[kMaxPairs];
   float cosine[kPositions][kMaxPairs];
   float sine[kPositions][kMaxPairs];
@@ -61,7 +61,7 @@ void set_frequencies(const Rope& op, Rotations& r) {
   }
 }
 
-// Positions `first` to first + kPositions - 1; `first` is a multiple of kPositions.
+// Sets positions `first` to first + kPositions - 1; `first` is a multiple of kPositions.
 void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotations& r) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const double angle = static_cast<double>(first) * r.frequency[i];
@@ -83,7 +83,7 @@ void compute(const Rope& op) {
   Rotations r;
   set_frequencies(op, r);
   const std::int64_t tokens = op.x.size(1), pairs = op.rotary_dim / 2;
-  const std::int64_t rest = op.x.data == op.y.data ? 0 : op.x.size(3) - op.rotary_dim;  // to copy
+  const std::int64_t rest = op.x.data == op.y.data ? 0 : op.x.size(3) - op.rotary_dim;  // elements to copy
   const std::int64_t start = op.start == nullptr ? 0 : *op.start;
   require(start >= 0, "rope: op.start is negative");
   const std::int64_t half = op.part.gap == 0 ? tokens : tokens / 2;  // rows of a run of positions

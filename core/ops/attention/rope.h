@@ -12,27 +12,27 @@ namespace megalith {
 inline constexpr std::int64_t kMaxRotaryDim = 1024;
 
 // With R = rotary_dim, i < R / 2, position p of row s (+ *start) and angle phi = p theta^(-2 i / R), its frequency
-// scaled as rope_frequency has it:
+// scaled by rope_frequency:
 //   y[i]         = x[i] cos(phi) - x[i + R/2] sin(phi)
 //   y[i + R/2]   = x[i + R/2] cos(phi) + x[i] sin(phi)
 //   y[j]         = x[j] for j >= R
-// `backward` rotates by -phi, which is the gradient: x is then dy, y is dx.
-// B samples, S tokens per sample, N heads, D head dim. Leading dims may be strided.
-// cos and sin are fp64 values (error below 1e-14 plus 1e-16 times the angle) rounded once to fp32, a function of the
-// position alone: prefill, decoding and any cut of the sequence give the same bits.
+// `backward` rotates by -phi, which is the gradient: x is then dy, y is dx. B samples, S tokens per sample, N heads, D
+// head dim. Leading dims may be strided. cos and sin are fp64 values (error below 1e-14 plus 1e-16 times the angle)
+// rounded once to fp32. They depend on the position alone: prefill, decoding and any cut of the sequence give equal
+// bits.
 struct Rope {
   MEGALITH_OP(Rope, "rope");
   Tensor x;                     // [B, S, N, D] bf16 | fp32
-  Tensor y;                     // [B, S, N, D] out, dtype of x; x itself, or no overlap with it
+  Tensor y;                     // [B, S, N, D] out, dtype of x; x itself, or disjoint from it
   float theta = 10000.0f;       // base of the frequencies
-  std::int64_t rotary_dim = 0;  // R: even, 2 to D, at most kMaxRotaryDim; there is no default
-  RopeScaling scaling;          // of the frequencies
+  std::int64_t rotary_dim = 0;  // R: even, 2 to D, at most kMaxRotaryDim; no default
+  RopeScaling scaling;          // scaling of the frequencies
   bool backward = false;
   SequencePart part;                    // positions of the S rows
-  const std::int32_t* start = nullptr;  // device, optional: added to them; not negative
+  const std::int32_t* start = nullptr;  // device, optional: added to the positions; not negative
 };
 
-// What holds for these fields of any op that rotates heads of `head_dim`.
+// Checks these fields of any op that rotates heads of `head_dim`.
 void check_rotation(std::int64_t rotary_dim, float theta, const RopeScaling& scaling, std::int64_t head_dim, Fields& f);
 
 }  // namespace megalith

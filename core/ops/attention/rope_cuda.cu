@@ -1,6 +1,6 @@
-// Memory-bound, one pass. A block owns a few positions of some of the samples: it makes their cosines and sines in
-// fp64, rounds them into shared memory, and rotates all heads with them; a thread owns a pack of the lower half of a
-// head and its partner. Elementwise, so deterministic.
+// Memory-bound, one pass. A block owns a few positions of some samples. It computes their cosines and sines in fp64,
+// rounds them into shared memory, and rotates all heads. A thread owns a pack of the lower half of a head and its
+// partner. Elementwise, so deterministic.
 #include "core/ops/attention/rope.h"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
@@ -12,19 +12,19 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kBlocks = 1056;  // worth having before a block takes more samples
+constexpr std::int64_t kBlocks = 1056;  // reached ahead of giving a block more samples
 
 struct RopeArguments {
   const void* x;
   void* y;
-  std::int64_t x_strides[3], y_strides[3];  // of sample, token and head
+  std::int64_t x_strides[3], y_strides[3];  // strides of sample, token and head
   const std::int32_t* start;
-  std::int64_t first, gap;  // of the positions
+  std::int64_t first, gap;  // first position and gap
   double theta;
   RopeScaling scaling;
   int samples, tokens, heads, dim, pairs;
-  int positions;         // of a block
-  int samples_of_block;  // likewise
+  int positions;         // positions of a block
+  int samples_of_block;  // samples of a block
   FastDivide packs_of_head, heads_of_token, tokens_of_block;
   bool backward;
 };
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArguments a) {
   let_next_grid_start();
   const auto frequency_of = [&a](int i) { return rope_frequency(a.theta, i % a.pairs, a.pairs, a.scaling); };
   const int begin = static_cast<int>(threadIdx.x);
-  double frequency = begin < tokens * a.pairs ? frequency_of(begin) : 0;  // while the previous grids end
+  double frequency = begin < tokens * a.pairs ? frequency_of(begin) : 0;  // overlaps the end of the previous grids
   wait_for_previous_grids();
   const std::int64_t start = a.start == nullptr ? 0 : *a.start;
   for (int i = begin; i < tokens * a.pairs; i += kThreads) {
@@ -102,12 +102,12 @@ void run(CudaStream& stream, const Rope& op) {
   const std::int64_t head_packs = ceil_divide(pairs * element, 16);
   const std::int64_t positions = std::clamp<std::int64_t>(kThreads / pairs, 1, op.x.size(1));
   const std::int64_t tiles = ceil_divide(op.x.size(1), positions);
-  // Few samples a block where there are few positions; and so few that 32-bit item numbers do.
+  // Few samples a block if there are few positions, within 32-bit item numbers.
   const std::int64_t items_of_sample = positions * op.x.size(2) * head_packs;
   require(items_of_sample < kMaxIndex && tiles < kMaxIndex, "Rope: too many heads");
   std::int64_t samples = std::max<std::int64_t>(1, op.x.size(0) * tiles / kBlocks);
   samples = std::min({samples, op.x.size(0), (kMaxIndex - 1) / items_of_sample});
-  samples = std::max(samples, ceil_divide(op.x.size(0), 65535));  // of a grid's second dim
+  samples = std::max(samples, ceil_divide(op.x.size(0), 65535));  // limit of a grid's second dim
   const RopeArguments a{.x = op.x.data,
                         .y = op.y.data,
                         .x_strides = {op.x.stride(0), op.x.stride(1), op.x.stride(2)},

@@ -1,4 +1,4 @@
-// How fast RoPE turns each pair of a head, on the host and in CUDA kernels.
+// RoPE's frequency of each pair of a head, on the host and in CUDA kernels.
 #pragma once
 
 #include <cmath>
@@ -9,18 +9,18 @@
 
 namespace megalith {
 
-// Llama 3.1's stretch of the positions: rope_type "llama3" of transformers, --use-rope-scaling of Megatron.
+// Llama 3.1's scaling of the positions: rope_type "llama3" of transformers, --use-rope-scaling of Megatron-LM.
 struct RopeScaling {
-  double factor = 1;  // at least 1, which changes nothing
+  double factor = 1;  // at least 1; 1 changes nothing
   double low_freq_factor = 1;
   double high_freq_factor = 4;                           // above low_freq_factor
-  std::int64_t original_max_position_embeddings = 8192;  // of the model that was stretched
+  std::int64_t original_max_position_embeddings = 8192;  // of the model ahead of the scaling
   bool operator==(const RopeScaling&) const = default;
 };
 
-// Radians per position of pair i of `pairs`: f = theta^(-i / pairs), scaled by how many turns the pair makes within the
-// original positions: f / factor up to low_freq_factor turns, f itself from high_freq_factor turns on, between them
-// linear in the turns. In fp64, where transformers computes in fp32.
+// Returns radians per position of pair i of `pairs`: f = theta^(-i / pairs), scaled by the number of turns within the
+// original positions. Up to low_freq_factor turns the result is f / factor, from high_freq_factor turns on f, and
+// between them linear in the turns. In fp64, whereas transformers uses fp32.
 MEGALITH_HOST_DEVICE inline double rope_frequency(double theta, int i, int pairs, const RopeScaling& scaling) {
   const double frequency = pow(theta, -static_cast<double>(i) / pairs);
   if (scaling.factor == 1) return frequency;

@@ -33,9 +33,9 @@ namespace {
 
 constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
 
-// gelu(x) = x cdf(x); its derivative is cdf(x) + x cdf'(x).
-// In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation in the lower tail.
-// From |x| = 100 on the result no longer depends on the cubic term, which could overflow.
+// gelu(x) = x cdf(x); its derivative is cdf(x) + x cdf'(x). In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u):
+// one exponential, and no cancellation in the lower tail. From |x| = 100 on the result no longer depends on the cubic
+// term, which could overflow.
 struct GeluArgument {
   F32x8 x2;
   F32x8 z;  // 2u

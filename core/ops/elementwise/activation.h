@@ -1,7 +1,7 @@
-// Activation functions of the MLP, elementwise, fp32 arithmetic inside. Memory-bound; one pass; deterministic.
+// Activation functions of the MLP, elementwise, fp32 arithmetic. Memory-bound; one pass; deterministic.
 //   GELU, Hendrycks & Gimpel 2016, arXiv:1606.08415: exact  x Phi(x)
-//                                                   tanh   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-//   SwiGLU, Shazeer 2020, arXiv:2002.05202:         silu(gate) * up,  silu(z) = z / (1 + exp(-z))
+//                                                    tanh   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+//   SwiGLU, Shazeer 2020, arXiv:2002.05202:          silu(gate) * up,  silu(z) = z / (1 + exp(-z))
 // T: tokens, F: FFN size.
 #pragma once
 
@@ -18,7 +18,7 @@ struct GeluForward {
 
 struct GeluBackward {
   MEGALITH_OP(GeluBackward, "gelu_backward");
-  Tensor x;   // the input of the forward
+  Tensor x;   // forward's input
   Tensor dy;  // shape and dtype of x
   Tensor dx;  // out, shape and dtype of x; may be dy
   bool exact = false;
@@ -32,10 +32,10 @@ struct SwigluForward {
 
 struct SwigluBackward {
   MEGALITH_OP(SwigluBackward, "swiglu_backward");
-  Tensor x;   // [T, 2F] the input of the forward; rows may be strided
+  Tensor x;   // [T, 2F] forward's input; rows may be strided
   Tensor dy;  // [T, F] dtype of x; rows may be strided
   Tensor dx;  // [T, 2F] out, dtype of x; rows may be strided; may be x, must not overlap dy
-  Tensor y;   // optional, [T, F] out: the forward's y again, bit for bit; layout of dy, may be dy
+  Tensor y;   // optional, [T, F] out: forward's y again, bit for bit; layout of dy, may be dy
 };
 
 }  // namespace megalith

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMapThreads) swiglu_forward_kernel(const Gated
   store_of_row<T, kVector>(a.y.at<T>(row), first, a.columns, map(gated<T>, g, u).packed());
 }
 
-// A thread owns one pack of dy, of the two halves of x and dx, and of y where that is asked for.
+// A thread owns one pack of dy, of the two halves of x and dx, and of y if present.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kMapThreads) swiglu_backward_kernel(const GatedArguments a) {
   const unsigned item = blockIdx.x * kMapThreads + threadIdx.x;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kMapThreads) swiglu_backward_kernel(const Gate
   store_of_row<T, kVector>(d_gate + a.columns, first, a.columns, u.packed());
 }
 
-// Calls launch(arguments, grid) for pieces of the rows of `narrow`, which is like y.
+// Calls launch(arguments, grid) for pieces of the rows of `narrow`, which has y's layout.
 template <class Launch>
 void for_gated_rows(const Tensor& narrow, Launch&& launch) {
   require(narrow.size(1) < kMaxIndex / 2, "SwiGLU: more than 2^30 columns");

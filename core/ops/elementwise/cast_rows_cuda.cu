@@ -1,4 +1,4 @@
-// Memory-bound, one pass. A thread owns an element, so that neighbours read and write neighbours.
+// Memory-bound, one pass. A thread owns an element, so that accesses of neighboring threads are adjacent.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/elementwise/elementwise.h"
@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 struct CastArguments {
   const void* x;
   void* y;
-  std::int64_t sizes[4];  // missing dims in front have size 1
+  std::int64_t sizes[4];  // missing leading dims have size 1
   std::int64_t x_strides[4], y_strides[4];
   std::int64_t count;
   bool accumulate;

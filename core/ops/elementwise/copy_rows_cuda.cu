@@ -1,6 +1,6 @@
-// Bound by the link to the host. Few blocks, which leave most multiprocessors to the products beside them: each goes
-// over the rows with strides of the grid and has kUnrolled units a thread on their way, enough for the link. One pass;
-// a plain copy, so deterministic.
+// Bound by the link to the host. A few blocks leave most multiprocessors to concurrent GEMMs. Each block strides over
+// the rows by the grid with kUnrolled units per thread in flight, which saturates the link. One pass; a plain copy, so
+// deterministic.
 #include <cstdint>
 
 #include "core/ops/cuda_launch.cuh"
@@ -15,8 +15,8 @@ using namespace cuda;
 constexpr unsigned kBlocks = 8, kThreads = 512;
 constexpr int kUnrolled = 8;
 
-// `row_units` units of each row; a block owns every gridDim-th piece of kThreads * kUnrolled units, the first one also
-// what is counted.
+// Copies `row_units` units of each row. A block owns every gridDim-th piece of kThreads * kUnrolled units; the first
+// one also counts.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
     copy_rows_kernel(const Unit* __restrict__ from, Unit* __restrict__ to, const std::int32_t* bound, std::int64_t rows,

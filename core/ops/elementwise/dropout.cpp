@@ -26,8 +26,8 @@ void fields(const Dropout& op, Fields& f) {
 
 namespace {
 
-// Philox 4x32-10 on eight counters that differ in their first word only. Even and odd lanes are kept apart, each word
-// in the low half of 64 bits, where the multiplier wants it; the high halves hold garbage until the end.
+// Philox 4x32-10 on eight counters that differ in their first word only. Even and odd lanes are separate, each word in
+// the low half of 64 bits, as the multiplier requires. The high halves hold garbage until the end.
 struct Half {
   __m256i word[4];
 };

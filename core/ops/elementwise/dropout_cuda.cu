@@ -1,6 +1,6 @@
-// Near the border of memory- and compute-bound in bf16, else memory-bound; one pass; elementwise, so deterministic.
-// Four threads own 32 neighbouring columns of a row, eight each. A Philox block serves columns c, c + 8, c + 16 and c +
-// 24, so each thread makes two blocks, and the four exchange single bits: dropped or not.
+// In bf16 nearly equally memory- and compute-bound, otherwise memory-bound; one pass; elementwise, so deterministic.
+// Four threads own 32 neighboring columns of a row, eight each. A Philox block serves columns c, c + 8, c + 16 and c +
+// 24: each thread makes two blocks, and the four exchange single bits (dropped or not).
 #include <cmath>
 
 #include "core/ops/cuda_launch.cuh"
@@ -16,25 +16,25 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-constexpr unsigned kRounds = 4;  // items a thread works on, so that the key is worth its making
+constexpr unsigned kRounds = 4;  // items per thread, to amortize the key
 
 struct DropoutArguments {
   Rows x, y;
-  std::int64_t first_row, first_position, gap;  // of positions
+  std::int64_t first_row, first_position, gap;  // first row and positions
   const MicrobatchParameters* parameters;
   std::uint64_t seed;
   unsigned rows_per_sample;
-  FastDivide per_sample, per_row;  // rows; items, four to a group of 32 columns
+  FastDivide per_sample, per_row;  // rows; items, four per group of 32 columns
   unsigned items;
-  unsigned first_group;  // of 32 columns
+  unsigned first_group;  // group of 32 columns
   std::uint32_t layer, site, threshold;
   float scale;
   int columns;
 };
 
-// Eight columns of a row. No thread may miss the exchange of bits: beyond the last item, one of no columns.
+// Eight columns of a row. No thread may miss the exchange of bits: past the last item, an item has no columns.
 struct Item {
-  unsigned row, group;  // of 32 columns
+  unsigned row, group;  // `group`: of 32 columns
   int column, columns;
 
   __device__ Item(const DropoutArguments& a, unsigned number, unsigned quarter) {
@@ -46,7 +46,7 @@ struct Item {
   }
 };
 
-// Bit w + 4 j says whether column 8 w + j of the group of 32 is dropped; the same in the group's four threads.
+// Bit w + 4 j is set if column 8 w + j of the group of 32 is dropped; equal in the group's four threads.
 __device__ inline unsigned dropped_bits(unsigned group, unsigned quarter, uint4 counter, const RoundKeys& keys,
                                         std::uint32_t threshold) {
   unsigned bits = 0;
@@ -62,7 +62,7 @@ __device__ inline unsigned dropped_bits(unsigned group, unsigned quarter, uint4 
   return bits | __shfl_xor_sync(kAllLanes, bits, 2);
 }
 
-// A block owns kRounds * kThreads neighbouring items.
+// A block owns kRounds * kThreads neighboring items.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const DropoutArguments a) {
   constexpr int kWidth = kPack<T>, kPacks = 8 / kWidth;

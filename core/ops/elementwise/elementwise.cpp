@@ -38,7 +38,7 @@ void fields(const Fill& op, Fields& f) { f.out(op.x, "op.x").any_dtype().any_sha
 
 namespace {
 
-// From this dim on both tensors, of one shape, are contiguous.
+// Returns the first dim from which on both tensors, of one shape, are contiguous.
 int first_dense_dim(const Tensor& a, const Tensor& b) {
   int d = a.rank();
   for (std::int64_t run = 1; d > 0; run *= a.size(--d)) {
@@ -47,7 +47,7 @@ int first_dense_dim(const Tensor& a, const Tensor& b) {
   return d;
 }
 
-// visit(offset in a, offset in b) for each run of elements that dims `dense` and later make up.
+// Calls visit(offset in a, offset in b) for each run of elements of the dims from `dense` on.
 template <class Visit>
 void for_each_run(const Tensor& a, const Tensor& b, int dense, const Visit& visit, int d = 0, std::int64_t at_a = 0,
                   std::int64_t at_b = 0) {
@@ -67,7 +67,7 @@ template <class T>
 void fill(const Tensor& x, T value) {
   const int dense = first_dense_dim(x, x);
   for_each_run(x, x, dense, [=, first = x.as<T>(), length = run_length(x, dense)](std::int64_t at, std::int64_t) {
-    std::fill_n(first + at, length, T(value));  // a copy: the loop may not change it
+    std::fill_n(first + at, length, T(value));  // a copy that the loop may not change
   });
 }
 
@@ -109,7 +109,7 @@ void compute(const Copy& op) {
   const auto size = static_cast<std::int64_t>(size_of(op.src.dtype));
   const int dense = first_dense_dim(op.src, op.dst);
   const auto bytes = static_cast<std::size_t>(run_length(op.src, dense) * size);
-  if (bytes == 0) return;  // memcpy takes no null
+  if (bytes == 0) return;  // memcpy does not accept null
   for_each_run(op.src, op.dst, dense, [&](std::int64_t from, std::int64_t to) {
     std::memcpy(op.dst.as<std::byte>() + to * size, op.src.as<const std::byte>() + from * size, bytes);
   });

@@ -17,10 +17,10 @@ struct Add {
 struct SumParts {
   MEGALITH_OP(SumParts, "sum_parts");
   Tensor parts;  // [P, ...], P >= 1, contiguous, bf16 | fp32
-  Tensor y;      // out, the shape of one part, dtype of parts; must not overlap them
+  Tensor y;      // out, shape of a part, dtype of parts; must not overlap them
 };
 
-// y = x, or y += x, in fp32 and rounded once, to nearest even, to y's dtype.
+// y = x, or y += x, in fp32, rounded once to nearest even to y's dtype.
 struct CastRows {
   MEGALITH_OP(CastRows, "cast_rows");
   Tensor x;                 // up to 4 dims, bf16 | fp32; rows may be strided

@@ -1,5 +1,5 @@
 // Memory-bound, one pass; elementwise, so deterministic. Add, SumParts and Cast: a thread owns a few packs. Copy and
-// Fill: dims that are contiguous are merged, and units of up to sixteen bytes are moved.
+// Fill: contiguous dims are merged, and units of up to sixteen bytes are moved.
 #include <cstring>
 
 #include "core/ops/cuda_map.cuh"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kMapThreads) add_kernel(const T* a, const T* b
   map_flat<T, kVector>([](float left, float right) { return left + right; }, count, y, a, b);
 }
 
-// A block owns 2 * kMapThreads neighbouring packs of every part.
+// A block owns 2 * kMapThreads neighboring packs of every part.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kMapThreads) sum_parts_kernel(const T* x, int parts, T* y, std::int64_t count) {
   constexpr int kStep = kMapThreads * kPack<T>;
@@ -49,14 +49,14 @@ __global__ void __launch_bounds__(kMapThreads) sum_parts_kernel(const T* x, int 
   for (int u = 0; u < 2; ++u) store_flat<T, kVector>(y, first + u * kStep, count, sum[u].packed());
 }
 
-// One or two tensors of one shape as units of `bytes` bytes: dims of the same walk are merged, dim 0 first.
+// One or two tensors of one shape as units of `bytes` bytes. Dims of a common stride are merged, dim 0 first.
 struct Walk {
   int dims = 0;
   int bytes = 1;
-  unsigned units = 0;  // of the piece that a launch is for
+  unsigned units = 0;  // units of the launch's piece
   std::int64_t size[kMaxDims] = {};
   std::int64_t strides[2][kMaxDims] = {};
-  FastDivide divide[kMaxDims];  // by size; that of dim 0 is not needed
+  FastDivide divide[kMaxDims];  // by size; dim 0's is unused
 };
 
 Walk walk_of(const Tensor& a, const Tensor& b) {
@@ -73,7 +73,7 @@ Walk walk_of(const Tensor& a, const Tensor& b) {
     for (int t = 0; t < 2; ++t) walk.strides[t][to] = strides[t];
   }
   if (walk.dims == 0) walk.dims = 1, walk.size[0] = walk.strides[0][0] = walk.strides[1][0] = 1;
-  // The widest unit that fits every address; only where the last dim is contiguous in both.
+  // The widest unit that divides every address; only if the last dim is contiguous in both.
   const int inner = walk.dims - 1;
   const auto element = static_cast<std::int64_t>(size_of(a.dtype));
   const auto fits = [&](std::int64_t bytes) {
@@ -85,7 +85,7 @@ Walk walk_of(const Tensor& a, const Tensor& b) {
     }
     return all;
   };
-  std::int64_t elements = 1;  // of a unit
+  std::int64_t elements = 1;  // elements of a unit
   while (elements * element < 16 && fits(2 * elements * element)) elements *= 2;
   walk.bytes = static_cast<int>(elements * element);
   walk.size[inner] /= elements;
@@ -96,7 +96,7 @@ Walk walk_of(const Tensor& a, const Tensor& b) {
   return walk;
 }
 
-// Offset of a unit in either tensor.
+// Computes the offset of a unit in either tensor.
 __device__ inline void place(const Walk& walk, unsigned unit, std::int64_t (&offset)[2]) {
   offset[0] = offset[1] = 0;
 #pragma unroll
@@ -109,7 +109,7 @@ __device__ inline void place(const Walk& walk, unsigned unit, std::int64_t (&off
   }
 }
 
-// A block owns kUnrolled * kMapThreads neighbouring units, here and in fill_kernel.
+// A block owns kUnrolled * kMapThreads neighboring units, here and in fill_kernel.
 template <class Unit>
 __global__ void __launch_bounds__(kMapThreads) copy_kernel(const Unit* from, Unit* to, const Walk walk) {
   Unit value[kUnrolled];
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kMapThreads) fill_kernel(Unit* to, Unit value,
 // Calls launch(Unit{}, first index of dim 0, walk, grid) for each piece.
 template <class Launch>
 void for_units(Walk walk, Launch&& launch) {
-  std::int64_t units_of_one = 1;  // of one index of dim 0
+  std::int64_t units_of_one = 1;  // units per index of dim 0
   for (int d = 1; d < walk.dims; ++d) units_of_one *= walk.size[d];
   for_pieces(walk.size[0], units_of_one, [&](std::int64_t first, std::int64_t count) {
     walk.units = static_cast<unsigned>(count * units_of_one);
@@ -189,7 +189,7 @@ void run(CudaStream& stream, const Add& op) {
 }
 
 void run(CudaStream& stream, const SumParts& op) {
-  // The parts lie one after the other: all are aligned where the first is and their size is a multiple.
+  // The parts are adjacent: all are aligned if the first is and their size is a multiple.
   const bool vector = starts_aligned(op.parts, op.y) && op.y.bytes() % 16 == 0;
   Variants(op.parts.dtype, vector).visit([&](auto type, auto is_vector) {
     using T = decltype(type);

@@ -1,5 +1,5 @@
-// Initial weights: normal numbers that are a function of the parameter's name and the element's place in it
-// (core/base/rng.h), so they depend neither on the layout of ranks nor on the device.
+// Initial weights: normal numbers that depend on the parameter's name and the element's index (core/base/rng.h), not on
+// the layout of ranks or the device.
 #pragma once
 
 #include "core/base/rng.h"
@@ -12,7 +12,7 @@ struct FillNormal {
   MEGALITH_OP(FillNormal, "fill_normal");
   Tensor x;  // out, [rows, columns], contiguous, fp32 or bf16
   NormalNumbers numbers;
-  std::int64_t pitch = 0;  // elements of a row of the whole parameter, of which x's columns are a part
+  std::int64_t pitch = 0;  // elements of a row of the unsharded parameter, of which x has some columns
 };
 
 }  // namespace megalith

@@ -19,7 +19,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     fill_normal_kernel(T* x, std::int64_t rows, std::int64_t columns, std::int64_t pitch, NormalNumbers numbers,
                        DeviceKey key) {
-  const std::int64_t blocks_of_row = columns / 4 + 2;  // wherever the first of them begins
+  const std::int64_t blocks_of_row = columns / 4 + 2;  // for any offset of the first number
   const std::int64_t item = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t row = item / blocks_of_row;
   if (row >= rows) return;

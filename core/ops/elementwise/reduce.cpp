@@ -29,8 +29,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return first < second + second_bytes && second < first + first_bytes && first_bytes != 0 && second_bytes != 0;
 }
 
-// Whether no earlier sum of the call reads or writes what this one writes, nor writes what it reads: they may run at
-// the same time.
+// Returns whether the sum shares no written memory with an earlier sum of the call, so that both may run concurrently.
 bool is_apart(const std::vector<RowSum>& sums, std::size_t sum) {
   const RowSum& later = sums[sum];
   return std::none_of(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(sum), [&](const RowSum& earlier) {
@@ -74,11 +73,11 @@ std::size_t workspace_bytes(const ReduceToScalar&, DeviceType device) {
 // Memory-bound, one pass. Deterministic: eight rows are added as a tree, up to 64 trees in a chain, then the chains.
 namespace {
 
-constexpr std::int64_t kColumns = 1024;  // sums of so many columns are kept in L1
+constexpr std::int64_t kColumns = 1024;  // the sums of these columns stay in L1
 constexpr std::int64_t kTree = 8;
 constexpr std::int64_t kChain = 64 * kTree;
 
-// sum += the first eight of `rows` rows; where there are fewer, zeros take the place of the others.
+// sum += the first eight of `rows` rows; zeros replace missing rows.
 template <class T>
 void add_tree(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, Row<float> sum) {
   static constexpr T kZeros[kColumns] = {};

@@ -1,4 +1,4 @@
-// Sums with a fixed order: the same bits on every run, whatever the alignment.
+// Sums with a fixed order: equal bits on every run, for any alignment.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace megalith {
 
-// Of each sum: out[c] = sum over r of x[r, c] (+ out[c]). Bias gradients, partial weight gradients of norms: a
-// segment's are one call, which on CUDA is one launch where rows are few. Added in fp32, rounded once. The bits of a
-// sum depend on its own shape alone, not on the other sums of the call, with which its out shares no memory.
+// Each sum: out[c] = sum over r of x[r, c] (+ out[c]), in fp32, rounded once. For bias gradients and partial weight
+// gradients of norms. A segment's sums are one call, which on CUDA is one launch if rows are few. The bits of a sum
+// depend on its shape alone, not on the other sums of the call. Its out overlaps no other sum's memory.
 struct RowSum {
   Tensor x;    // [R, C] bf16 | fp32; rows may be strided
   Tensor out;  // [C] out (in and out if accumulate), bf16 | fp32
@@ -20,14 +20,14 @@ struct ReduceRows {
   bool accumulate = false;
   Tensor workspace;  // [workspace_bytes(op, device)] uint8
 };
-// Of the CUDA backend: a block adds up all rows of its columns, or where these are many a piece of them.
+// CUDA backend: a block adds all rows of its columns, or a piece of them if there are more rows.
 inline constexpr std::int64_t kMaxRowsOfOnePass = 2048;
 inline constexpr std::int64_t kMinRowsOfPiece = 256;
-inline constexpr std::int64_t kStripeBytes = 128;  // of a row of a piece, that a block owns
+inline constexpr std::int64_t kStripeBytes = 128;  // bytes of a row of a piece that a block owns
 std::int64_t pieces_of(const Tensor& x);           // 0: one pass
-std::int64_t partial_floats(const Tensor& x);      // of the pieces' sums, in the workspace: whole packs
+std::int64_t partial_floats(const Tensor& x);      // size of the pieces' sums in the workspace: full packs
 
-inline constexpr int kMaxSumBlocks = 1024;  // of the CUDA backend, each of which leaves a sum in the workspace
+inline constexpr int kMaxSumBlocks = 1024;  // CUDA backend: blocks, each with a sum in the workspace
 
 // out[0] = sum of x (+ out[0]): the loss over tokens. Sums of blocks are added in fp64 and rounded once.
 struct ReduceToScalar {

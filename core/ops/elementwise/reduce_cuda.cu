@@ -1,8 +1,8 @@
-// Memory-bound, one pass. ReduceRows: few rows are bound by latency, so a block owns a narrow stripe of the columns,
-// all rows of which it has in flight at once. Of many rows a block owns a wider stripe of a piece of them; the pieces'
-// sums are then rows of the launch that also adds up the sums of few rows. ReduceToScalar sums in fp64: blocks own
-// kSumSlice elements at a time, and a second kernel adds the blocks' sums. Deterministic: pieces, slices and trees
-// depend on the shape alone.
+// Memory-bound, one pass. ReduceRows: few rows are bound by latency, so that a block owns a narrow stripe of the
+// columns and has all its rows in flight at once. With many rows a block owns a wider stripe of a piece of them. The
+// pieces' sums are then rows of the launch that also sums few rows. ReduceToScalar sums in fp64: blocks own kSumSlice
+// elements at a time, and a second kernel adds the blocks' sums. Deterministic: pieces, slices and trees depend on the
+// shape alone.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
@@ -15,29 +15,29 @@ namespace {
 using namespace cuda;
 
 constexpr int kRowsThreads = 256;
-constexpr int kUnrolled = 8;   // rows of a thread in flight
+constexpr int kUnrolled = 8;   // rows in flight per thread
 constexpr int kWideLanes = 8;  // packs of a piece's stripe: 128 bytes of a row
 constexpr int kLanes = 2;      // packs of a stripe in one pass: a sector
 static_assert(kRowsThreads / kWideLanes * kUnrolled == kMinRowsOfPiece && kWideLanes * sizeof(uint4) == kStripeBytes);
 
-constexpr int kMaxSums = 8;  // of a launch
+constexpr int kMaxSums = 8;  // sums per launch
 
 struct SumArguments {
   Rows x;
   std::int64_t rows;
   const std::int32_t* bound;
-  void* out;  // [columns], or of pieces [pieces, columns] fp32
+  void* out;  // [columns], or for pieces [pieces, columns] fp32
   int columns, stripes, pieces;
   bool is_wide, out_is_wide, vector;  // wide: fp32
 };
 
 struct RowsArguments {
   SumArguments sums[kMaxSums];
-  unsigned end_block[kMaxSums];  // blocks of the sums up to this one
+  unsigned end_block[kMaxSums];  // end of this sum's blocks
   bool accumulate;
 };
 
-// The sum that this block works on, and which of the sum's blocks it is.
+// Returns the sum of this block; `block` becomes the index among the sum's blocks.
 __device__ inline const SumArguments& find_sum(const RowsArguments& a, int& block) {
   int found = 0;
   unsigned first = 0;
@@ -51,7 +51,7 @@ __device__ inline const SumArguments& find_sum(const RowsArguments& a, int& bloc
   return a.sums[found];
 }
 
-// visit(T{}, is_vector) with the dtype of x.
+// Calls visit(T{}, is_vector) with the dtype of x.
 template <class Visit>
 __device__ inline void visit_rows(const SumArguments& sum, const Visit& visit) {
   if (sum.is_wide) {
@@ -61,7 +61,7 @@ __device__ inline void visit_rows(const SumArguments& sum, const Visit& visit) {
   }
 }
 
-// The sum of every kStep-th row from `row` on, in the pack of columns that begins at `first`.
+// Sums every kStep-th row from `row` on, in the pack of columns that begins at `first`.
 template <class T, bool kVector, int kStep, int kInFlight>
 __device__ inline Floats<T> sum_rows(const SumArguments& sum, int first, std::int64_t row, std::int64_t end) {
   Floats<T> total;
@@ -78,8 +78,8 @@ __device__ inline Floats<T> sum_rows(const SumArguments& sum, int first, std::in
   return total;
 }
 
-// The sums of a stripe's columns over the block: those of thread c's column in the first threads, `shared` is
-// [warps][columns of a stripe].
+// Sums a stripe's columns over the block. Thread c, of the first threads, returns column c; `shared` is [warps][columns
+// of a stripe].
 template <class T, int kStripeLanes>
 __device__ inline float add_threads(Floats<T>& sums, float* shared) {
   constexpr int kWidth = kPack<T>, kColumns = kStripeLanes * kWidth;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kRowsThreads) reduce_rows_kernel(const __grid_
     const bool writes = thread < kLanes * kWidth && column < sum.columns;
     float* const wide = static_cast<float*>(sum.out) + column;
     bf16* const narrow_out = static_cast<bf16*>(sum.out) + column;
-    float before = 0;  // read while the rows are on their way
+    float before = 0;  // read while the rows are in flight
     if (writes && a.accumulate) before = sum.out_is_wide ? *wide : widen(*narrow_out);
     const std::int64_t rows = sum.bound == nullptr ? sum.rows : *sum.bound;
     const int row = thread / kLanes;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kRowsThreads) reduce_rows_pieces_kernel(const 
   });
 }
 
-// Gathers sums, and launches `kernel` when they are kMaxSums and at the end.
+// Gathers sums, and launches `kernel` for each kMaxSums and at the end.
 class RowsLaunch {
  public:
   RowsLaunch(CudaStream& stream, void (*kernel)(RowsArguments), int lanes, bool accumulate)

@@ -1,6 +1,6 @@
 // A 64 x 64 tile of a matrix product, for any layout and alignment of its operands: bf16 through mma.sync (compute_80
-// on), fp32 through fused multiply-adds. Each element is one sum of fp32, over k ascending in steps of 64 bytes that
-// start at 0, so that it depends on its row, its column and k alone. A block of kTileThreads owns a tile.
+// on), fp32 through fused multiply-adds. Each element is one fp32 sum over k, ascending, in steps of 64 bytes from 0.
+// It depends on its row, its column and k alone. A block of kTileThreads owns a tile.
 #pragma once
 
 #include "core/ops/cuda_pack.cuh"
@@ -10,22 +10,22 @@ namespace megalith::cuda {
 inline constexpr int kTile = 64;
 inline constexpr int kTileThreads = 128;
 template <class T>
-inline constexpr int kTileDepth = 64 / static_cast<int>(sizeof(T));  // of k, at a time
+inline constexpr int kTileDepth = 64 / static_cast<int>(sizeof(T));  // elements of k per step
 
-// What an operand's tile is made of: 64 lines along k, or k lines of 64 elements. Lines are rows of a matrix, in order
-// or as `index` says.
+// Source of an operand's tile: 64 lines along k, or k lines of 64 elements. Lines are rows of a matrix, in order or by
+// `index`.
 template <class T>
 struct Lines {
-  const T* data;              // with an index: of row 0, otherwise of the first line; at its first element of the tile
+  const T* data;              // first element of the tile: with an index of row 0, otherwise of the first line
   std::int64_t stride;        // elements between rows
-  const std::int32_t* index;  // of the first line; may be null
-  int lines, elements;        // there are: the others count as 0
+  const std::int32_t* index;  // index of the first line; may be null
+  int lines, elements;        // valid ones: the others count as 0
 
   __device__ const T* line(int i) const { return data + (index == nullptr ? i : index[i]) * stride; }
 };
 
-// The part of an operand's tile in shared memory that is multiplied next. Bf16 lies as in memory, in lines which start
-// in banks of their own, as ldmatrix reads eight of them at once; fp32 always with k from line to line.
+// The operand's part in shared memory that is multiplied next. Bf16 is laid out as in memory, in lines with distinct
+// banks, as ldmatrix reads eight at once; fp32 always with k from line to line.
 template <class T, bool kAlongK>
 struct Panel {
   static constexpr bool kAsInMemory = sizeof(T) == 2;
@@ -33,8 +33,8 @@ struct Panel {
   alignas(16) T at[kAsInMemory && kAlongK ? kTile : kTileDepth<T>][kLineLength];
 };
 
-// Brings an operand from memory to its panel, two packs a thread, by way of registers, so that the next part is on its
-// way while one is multiplied.
+// Loads an operand from memory into its panel, two packs a thread, through registers: the next part is in flight while
+// one is multiplied.
 template <class T, bool kAlongK, bool kVector>
 class PanelLoader {
  public:
@@ -88,9 +88,9 @@ class PanelLoader {
   uint4 raw_[2];
 };
 
-// Four 8 x 8 matrices, of the 16 lines from `row` and the 16 elements from `column` on: the second is the first's
-// neighbour in the next eight elements if `across_first`, else that in the next eight lines. A thread gets of each two
-// neighbours in a line, or with kTranspose in a column.
+// Loads four 8 x 8 matrices: 16 lines from `row`, 16 elements from `column` on. The second matrix follows the first in
+// the elements if `across_first`, otherwise in the lines. A thread gets two neighbors in a line of each, or with
+// kTranspose in a column.
 template <bool kTranspose, int kLength>
 __device__ inline void load_matrices(const bf16 (*lines)[kLength], int row, int column, bool across_first,
                                      unsigned (&out)[4]) {
@@ -118,7 +118,7 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsig
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The sums of a tile, in the registers of its block.
+// Accumulators of a tile, in the registers of its block.
 template <class T>
 class TileSums;
 
@@ -156,7 +156,7 @@ class TileSums<bf16> {
     }
   }
 
-  // visit(row, column, sum, sum of the next column) for all that the thread has; columns are even.
+  // Calls visit(row, column, sum, sum of the next column) for the thread's sums; columns are even.
   template <class Visit>
   __device__ void for_each_pair(Visit&& visit) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -178,7 +178,7 @@ class TileSums<bf16> {
   float sums_[2][4][4] = {};
 };
 
-// A thread owns 8 rows, and of each two pairs of columns that lie 32 apart.
+// A thread owns 8 rows and in each two pairs of columns, 32 columns between the pairs.
 template <>
 class TileSums<float> {
  public:
@@ -226,7 +226,7 @@ struct TilePanels {
   Panel<T, kBAlongK> b;
 };
 
-// sums += a b over k < depth. All of the block take part, with the same depth.
+// sums += a b over k < depth. All threads of the block call it, with the same depth.
 template <class T, bool kAAlongK, bool kBAlongK, bool kVector>
 __device__ inline void multiply_tile(const Lines<T>& a, const Lines<T>& b, int depth,
                                      TilePanels<T, kAAlongK, kBAlongK>& panels, TileSums<T>& sums) {
@@ -237,7 +237,7 @@ __device__ inline void multiply_tile(const Lines<T>& a, const Lines<T>& b, int d
     load_b.fetch(0);
   }
   for (int k = 0; k < depth; k += kTileDepth<T>) {
-    __syncthreads();  // what was there has been read
+    __syncthreads();  // the previous part has been read
     load_a.store(panels.a);
     load_b.store(panels.b);
     __syncthreads();

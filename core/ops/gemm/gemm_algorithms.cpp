@@ -10,10 +10,10 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int32_t kMostAlignment = 16;  // no kernel asks for more, so more would only split the table
-constexpr std::size_t kDigits = 16;          // of one 64-bit word
+constexpr std::int32_t kMostAlignment = 16;  // no kernel requires more, and more would only split the table
+constexpr std::size_t kDigits = 16;          // hexadecimal digits of one 64-bit word
 
-// Row stride of a matrix; that of a single row is free, so it becomes the smallest legal one.
+// Returns a matrix's row stride. A single row's is arbitrary, so that it becomes the smallest legal one.
 std::int64_t row_stride(const Tensor& x, std::string_view name) {
   if (x.size(0) <= 1) return std::max<std::int64_t>(x.size(1), 1);
   if (x.stride(0) < x.size(1)) {

@@ -15,14 +15,14 @@ namespace megalith {
 
 namespace {
 
-constexpr int kAnswers = 24;           // asked for; the library has 6 to 20 of them
-constexpr int kFinalists = 5;          // that are measured again, in turns
-constexpr int kRounds = 7;             // each finalist's median over them counts
+constexpr int kAnswers = 24;           // requested; the library has 6 to 20 of them
+constexpr int kFinalists = 5;          // measured again, in turns
+constexpr int kRounds = 7;             // measurements per finalist; the median counts
 constexpr double kWithin = 1.12;       // a finalist's first time, relative to the fastest
-constexpr double kRoundMs = 3;         // of repeated calls, so that the clock's resolution does not matter
-constexpr double kFirstStays = 1.005;  // a later answer has to be faster than the first one by this factor
+constexpr double kRoundMs = 3;         // repeated calls, to exceed the clock's resolution
+constexpr double kFirstStays = 1.005;  // required speedup of a later answer over the first
 
-// Times algorithms on one signature's matrices, which lie one after the other in the scratch.
+// Times algorithms on one signature's matrices, which are adjacent in the scratch.
 class Measurement {
  public:
   Measurement(CudaStream& stream, const GemmSignature& s, const GemmScratch& scratch)
@@ -37,7 +37,7 @@ class Measurement {
 
   bool fits() const { return used_ <= scratch_.bytes; }
 
-  // Normal numbers: a GPU is faster on zeros, and on small numbers, than on what a model multiplies.
+  // Fills with normal numbers: a GPU is faster on zeros and small numbers than on a model's values.
   void fill() {
     for (const Tensor& x : matrices_) {
       if (x.dtype == DType::kUint8) continue;
@@ -47,7 +47,7 @@ class Measurement {
 
   std::vector<GemmAlgorithm> answers() { return problem_.answers(stream_, kAnswers); }
 
-  // Milliseconds of one call, from `calls` in a row.
+  // Returns milliseconds per call over `calls` calls.
   double time(const GemmAlgorithm& algorithm, int calls) {
     start_.record(stream_);
     for (int i = 0; i < calls; ++i) problem_.run(stream_, operands_, algorithm);
@@ -87,7 +87,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// The first answer, which always stays, and the fastest others.
+// Returns the first answer, which always stays, and the fastest others.
 std::vector<Candidate> finalists(Measurement& measurement) {
   std::vector<Candidate> candidates;
   double fastest = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// A Gemm with a GELU in two steps, for a backend that does not fuse them. Internal to the op.
+// An unfused Gemm with GELU in two steps, for backends without the fusion. Internal to the op.
 #pragma once
 
 #include "core/ops/elementwise/activation.h"

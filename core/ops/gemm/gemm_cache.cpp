@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kScope = "gemm_cache";
 constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
 
-// $MEGALITH_CACHE, $XDG_CACHE_HOME/megalith or ~/.cache/megalith; empty where none of them is set.
+// Returns $MEGALITH_CACHE, $XDG_CACHE_HOME/megalith or ~/.cache/megalith; empty if none is set.
 std::string cache_folder() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);

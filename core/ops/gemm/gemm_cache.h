@@ -1,4 +1,4 @@
-// The user's file of measured GEMM algorithms, and its entries as text.
+// The user's file of measured GEMM algorithms, and the text form of its entries.
 #pragma once
 
 #include <map>
@@ -6,17 +6,17 @@
 
 namespace megalith {
 
-using GemmEntries = std::map<std::string, std::string>;  // as GemmAlgorithms::entries()
+using GemmEntries = std::map<std::string, std::string>;  // as of GemmAlgorithms::entries()
 
-// gemm_algorithms.json in $MEGALITH_CACHE, $XDG_CACHE_HOME/megalith or ~/.cache/megalith; empty where none is set.
+// Returns gemm_algorithms.json in $MEGALITH_CACHE, $XDG_CACHE_HOME/megalith or ~/.cache/megalith; empty if none is set.
 std::string gemm_cache_file();
 
 std::string gemm_entries_text(const GemmEntries& entries);  // JSON
-GemmEntries gemm_entries_from(const std::string& text);     // what it has of them
+GemmEntries gemm_entries_from(const std::string& text);     // skips malformed entries
 
-// A cache that cannot be read is empty, and a warning: algorithms are measured again.
+// Reads the cache. An unreadable cache is empty, with a warning: algorithms are measured again.
 GemmEntries read_gemm_cache();
-// Whole or not at all; what other runs added meanwhile stays. A failure is a warning.
+// Writes atomically and keeps entries that other runs added meanwhile. A failure is a warning.
 void write_gemm_cache(const GemmEntries& entries);
 
 }  // namespace megalith

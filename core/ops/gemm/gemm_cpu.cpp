@@ -1,6 +1,6 @@
-// Compute-bound. Blocks of op(a) [kBlockRows, kBlockDepth] and op(b) [kBlockDepth, kBlockColumns] are copied as fp32
-// into the order in which the tile kernel reads them, which makes all transposes and dtypes equally fast.
-// Deterministic: the sum over k is cut at multiples of kBlockDepth only, and partial sums are never rounded to bf16.
+// Compute-bound. Blocks of op(a) [kBlockRows, kBlockDepth] and op(b) [kBlockDepth, kBlockColumns] are packed as fp32 in
+// the tile kernel's order, so that all transposes and dtypes are equally fast. Deterministic: the sum over k is cut at
+// multiples of kBlockDepth only, and partial sums are never rounded to bf16.
 #include <algorithm>
 #include <type_traits>
 
@@ -27,7 +27,7 @@ struct CpuScratch {
   alignas(64) float tile[kTileRows * kTileColumns];
 };
 
-// A matrix as stored, seen through `transpose`: element (row, column) of op(x).
+// A stored matrix viewed through `transpose`: element (row, column) of op(x).
 template <class T>
 struct Operand {
   const T* data;
@@ -45,7 +45,7 @@ template <class T>
 void pack_a(const Operand<T>& a, std::int64_t row, std::int64_t rows, std::int64_t p, std::int64_t depth, float* out) {
   for (std::int64_t i = 0; i < rows; i += kTileRows, out += kTileRows * depth) {
     if (a.transpose) {
-      // The block's own end, not the sliver's: a full sliver may read on into its neighbour.
+      // The end is the block's, not the sliver's: a full sliver may read into its neighbor.
       pack_along<kTileRows>(Lines<T>{a.at(row + i, p), a.stride, depth, rows - i}, out);
     } else {
       pack_across<kTileRows>(Lines<T>{a.at(row + i, p), a.stride, rows - i, depth}, out);
@@ -106,7 +106,7 @@ void multiply_block(const Block& block, CpuScratch& s, C* c, std::int64_t stride
   }
 }
 
-// `columns` of the bias as fp32, padded to whole panels; null without one.
+// Returns `columns` of the bias as fp32, padded to whole panels; null without a bias.
 template <class T>
 const float* convert_bias(const Tensor& bias, std::int64_t column, std::int64_t columns, CpuScratch& s) {
   if (!bias) return nullptr;
@@ -114,7 +114,7 @@ const float* convert_bias(const Tensor& bias, std::int64_t column, std::int64_t 
   return s.bias;
 }
 
-// Each block of b is packed once; partial sums over k stand in c, so c is fp32 or k fits one block.
+// Each block of b is packed once. Partial sums over k are kept in c, so that c is fp32 or k fits one block.
 template <class T, class C>
 void multiply_into_c(const Gemm& op, std::int64_t k, CpuScratch& s) {
   const Operand<T> a(op.a, op.transpose_a), b(op.b, op.transpose_b);
@@ -135,7 +135,7 @@ void multiply_into_c(const Gemm& op, std::int64_t k, CpuScratch& s) {
   }
 }
 
-// Partial sums over k stand in fp32 scratch, and c is rounded once.
+// Partial sums over k are kept in fp32 scratch, and c is rounded once.
 void multiply_by_sums(const Gemm& op, std::int64_t k, CpuScratch& s) {
   const Operand<bf16> a(op.a, op.transpose_a), b(op.b, op.transpose_b);
   const std::int64_t m = op.c.size(0), n = op.c.size(1), stride = op.c.stride(0);

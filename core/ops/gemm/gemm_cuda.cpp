@@ -1,6 +1,6 @@
 // GEMM through cuBLASLt: compute-bound, deterministic (no atomics, partial sums in the op's workspace). Sums are fp32
-// and rounded once, except that cuBLASLt rounds the product before it adds it to a bf16 c; fp32 inputs are multiplied
-// as fp32, never as TF32.
+// and rounded once, except that cuBLASLt rounds the product ahead of its addition to a bf16 c. fp32 inputs are
+// multiplied as fp32, never as TF32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 static_assert(sizeof(GemmAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
 
-constexpr int kFirstAnswers = 8;  // asked for: the first ones may be ruled out
+constexpr int kFirstAnswers = 8;  // requested: the first ones may be excluded
 constexpr float kOne = 1;
 constexpr float kZero = 0;
 
@@ -30,7 +30,7 @@ void set(cublasLtMatmulDescOpaque_t& product, cublasLtMatmulDescAttributes_t nam
   MEGALITH_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&product, name, &value, sizeof(value)));
 }
 
-// `rows` x `columns` of ours, stored row after row.
+// Describes a `rows` x `columns` row-major matrix.
 void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t rows, std::int64_t columns,
               std::int64_t stride) {
   MEGALITH_CUBLAS_CHECK(cublasLtMatrixLayoutInit(&layout, type_of(dtype), static_cast<std::uint64_t>(columns),
@@ -61,8 +61,8 @@ cublasLtEpilogue_t epilogue_of(const GemmSignature& s) {
   return s.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// Split-K only with fp32 partial sums in the workspace, added up in a fixed order; and not under a bias or a GELU,
-// which it applies to the sum already rounded to bf16.
+// Allows split-K only with fp32 partial sums in the workspace, added in a fixed order. Not with a bias or a GELU, which
+// cuBLASLt then applies to the sum rounded to bf16.
 bool is_allowed(const cublasLtMatmulAlgo_t& algorithm, const GemmSignature& s) {
   std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::size_t written = 0;
@@ -93,7 +93,7 @@ void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgor
   cublasLtMatmulAlgo_t native;
   std::copy(algorithm.begin(), algorithm.end(), native.data);
   std::size_t workspace = kGemmWorkspaceBytes;
-  // Most algorithms need none, so that in a graph the next GEMM, whose workspace lies there too, may run beside.
+  // Most algorithms use no workspace. In a graph the next GEMM, with the same workspace, may then run concurrently.
   if (CaptureNotes& notes = stream.state().capture; notes.wanted) {
     cublasLtMatmulHeuristicResult_t needs{};
     MEGALITH_CUBLAS_CHECK(cublasLtMatmulAlgoCheck(stream.blas_lt(), &product_, &b_, &a_, &c_, &c_, &native, &needs));
@@ -107,7 +107,7 @@ void GemmProblem::run(CudaStream& stream, const GemmOperands& x, const GemmAlgor
 
 std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
   cublasLtMatmulPreferenceOpaque_t preference = preference_for(signature_);
-  // Any address that is aligned; run() sets the one that counts.
+  // Any aligned address; run() sets the actual one.
   if (signature_.gelu != GemmGelu::kNone)
     set(product_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(kGemmWorkspaceBytes));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
@@ -126,7 +126,7 @@ std::vector<GemmAlgorithm> GemmProblem::answers(CudaStream& stream, int count) {
 
 namespace {
 
-// Null if there is none.
+// Returns null if there is none.
 const GemmAlgorithm* algorithm_for(CudaStream& stream, GemmProblem& problem, const GemmSignature& signature) {
   GemmAlgorithms& table = gemm_algorithms(stream);
   if (const GemmAlgorithm* known = table.find(signature); known != nullptr) return known;
@@ -137,7 +137,7 @@ const GemmAlgorithm* algorithm_for(CudaStream& stream, GemmProblem& problem, con
   return nullptr;
 }
 
-// The bias in every row of c, or added to what is there: what cuBLASLt does not do itself.
+// Writes the bias to every row of c, or adds it: the cases that cuBLASLt does not support.
 void run_bias(CudaStream& stream, const Gemm& op, bool accumulate) {
   Tensor rows = op.bias;
   rows.shape = op.c.shape;
@@ -178,7 +178,7 @@ void run(CudaStream& stream, const Gemm& op) {
                .gelu = op.pre_activation ? op.pre_activation.data : op.gelu_input.data,
                .workspace = op.workspace.data},
               *algorithm);
-  if (op.bias && !signature.bias) run_bias(stream, op, true);  // bf16 under an fp32 c, or not aligned
+  if (op.bias && !signature.bias) run_bias(stream, op, true);  // bf16 with an fp32 c, or not aligned
 }
 
 }  // namespace megalith

@@ -1,6 +1,6 @@
-// Memory-bound: b is read once, past L1. A warp owns a part of k of two rows of b, 32 bytes of each under way in every
-// lane: small blocks in great number keep the memory busier than many loads of a lane do. The block adds up the parts
-// in order: deterministic.
+// Memory-bound: b is read once, bypassing L1. A warp owns a part of k of two rows of b, with 32 bytes of each in flight
+// per lane: many small blocks use more bandwidth than many loads per lane. The block adds the parts in order:
+// deterministic.
 #include "core/ops/gemm/gemm_few_rows_cuda.h"
 
 #include "core/ops/cuda_launch.cuh"
@@ -14,18 +14,18 @@ namespace {
 using namespace cuda;
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kSplit = 4;                  // warps that share k
+constexpr int kSplit = 4;                  // warps that split k
 constexpr int kColumns = 2;                // rows of b that a warp owns
-constexpr int kLoads = 2;                  // packs of each that a lane has under way
-constexpr int kStride = 32 * kPack<bf16>;  // between them, elements
-constexpr int kTurn = kLoads * kStride;    // of k
+constexpr int kLoads = 2;                  // packs of each in flight per lane
+constexpr int kStride = 32 * kPack<bf16>;  // elements between them
+constexpr int kTurn = kLoads * kStride;    // elements of k per iteration
 
 struct FewRowsArguments {
   const bf16 *a, *b, *bias;
   void* c;
   std::int64_t stride_a, stride_b, stride_c;
   int rows, columns, k;  // m, n, k
-  int part;              // of k, that a warp owns
+  int part;              // part of k that a warp owns
   bool wide;             // c is fp32
   bool constant;         // b
 };

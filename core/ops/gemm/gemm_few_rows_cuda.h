@@ -1,5 +1,4 @@
-// c = a b^T (+ bias) for the few rows of a that generation has, where cuBLASLt leaves half of the memory's speed
-// unused.
+// c = a b^T (+ bias) for the few rows of a in generation, where cuBLASLt reaches half of the memory bandwidth.
 #pragma once
 
 #include "core/ops/gemm/gemm.h"
@@ -8,8 +7,8 @@ namespace megalith {
 
 inline constexpr std::int64_t kFewRows = 4;
 
-// bf16 operands, b transposed, whole packs of 16 bytes, nothing added but a bias. A row's bits do not depend on the
-// number of rows.
+// Returns whether operands are bf16, b transposed, in full packs of 16 bytes, with no epilogue but a bias. A row's bits
+// do not depend on the number of rows.
 bool suits_few_rows(const Gemm& op);
 void run_few_rows(CudaStream& stream, const Gemm& op);
 

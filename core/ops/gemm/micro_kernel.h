@@ -1,5 +1,5 @@
-// The inner product of GEMM and attention: a tile of up to 6 x 16 sums held in registers (12 AVX2 accumulators, two
-// rows of b, one broadcast), as in BLIS; Van Zee & van de Geijn 2015, doi:10.1145/2764454. For *_cpu.cpp files.
+// The inner product of GEMM and attention: a register tile of up to 6 x 16 sums (12 AVX2 accumulators, two rows of b,
+// one broadcast), as in BLIS; Van Zee & van de Geijn 2015, doi:10.1145/2764454. For *_cpu.cpp files.
 #pragma once
 
 #include <immintrin.h>
@@ -21,7 +21,7 @@ struct TileOperand {
 enum class TileOutput { kStore, kAdd };
 
 // c[i][j] (=|+=) start[j] + sum over p < k of a(i, p) b[p * b_stride + j] for i < Rows, j < 16. `start` may be null
-// (0). Each sum is one chain of fused multiply-adds in ascending p, so it does not depend on the tile it is in.
+// (0). Each sum is one chain of fused multiply-adds in ascending p, so that it does not depend on its tile.
 template <int Rows>
 inline void multiply_tile(std::int64_t k, const TileOperand& a, const float* b, std::int64_t b_stride,
                           const float* start, float* c, std::int64_t c_stride, TileOutput output) {
@@ -32,7 +32,7 @@ inline void multiply_tile(std::int64_t k, const TileOperand& a, const float* b, 
     sum[i][0] = start0;
     sum[i][1] = start1;
   }
-  // c is needed last, and often far away by then. A row of the tile spans at most two lines.
+  // c is used last and often out of cache. A row of the tile spans at most two lines.
   for (int i = 0; i < Rows; ++i) {
     _mm_prefetch(reinterpret_cast<const char*>(c + i * c_stride), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(c + i * c_stride + 15), _MM_HINT_T0);
@@ -63,7 +63,7 @@ inline void multiply_tile(std::int64_t k, const TileOperand& a, const float* b, 
   }
 }
 
-// The same for 1 to 6 rows. Inlined, so that constant strides become address constants.
+// Same for 1 to 6 rows. Inlined: constant strides become address constants.
 [[gnu::always_inline]] inline void multiply_rows(std::int64_t rows, std::int64_t k, const TileOperand& a,
                                                  const float* b, std::int64_t b_stride, const float* start, float* c,
                                                  std::int64_t c_stride, TileOutput output) {

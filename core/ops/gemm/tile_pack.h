@@ -1,4 +1,4 @@
-// Copies matrix lines, as fp32, into the order in which micro_kernel.h reads them. For *_cpu.cpp files.
+// Packing of matrix lines, as fp32, into the order of micro_kernel.h. For *_cpu.cpp files.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace megalith {
 
-// Floats beyond the last packed sliver that pack_* may write when Width is not a multiple of 8.
+// Floats past the last packed sliver that pack_* may write if Width is not a multiple of 8.
 inline constexpr std::int64_t kPackSlack = 8;
 
-// rows[i] lane j becomes rows[j] lane i.
+// Transposes: rows[i] lane j becomes rows[j] lane i.
 inline void transpose8(simd::F32x8 (&rows)[8]) {
   simd::F32x8 pairs[8], quads[8];
   for (int i = 0; i < 8; i += 2) {
@@ -31,7 +31,7 @@ inline void transpose8(simd::F32x8 (&rows)[8]) {
   }
 }
 
-// One per worker thread, from its first use to its end.
+// Scratch of a worker thread, from its first use to its end.
 template <class Scratch>
 Scratch& thread_scratch() {
   thread_local const std::unique_ptr<Scratch> own = std::make_unique_for_overwrite<Scratch>();
@@ -42,7 +42,7 @@ constexpr std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
-// `lines` lines, `stride` elements apart, of `depth` elements each.
+// `lines` lines of `depth` elements, at distance `stride`.
 template <class T>
 struct Lines {
   const T* data;

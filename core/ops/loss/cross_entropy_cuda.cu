@@ -1,9 +1,8 @@
-// Memory-bound. A block holds a row in shared memory and registers from the one time it is read to the one time its
-// gradient is written, and takes row after row. Each thread keeps packs of its own: as it writes the gradient of one it
-// fetches the same pack of the block's next row, and a few packs later adds what arrived to that row's running maximum
-// and sum of exponentials. So reading, writing and arithmetic go on at once, and only between rows the threads wait for
-// each other. What exceeds the memory of a multiprocessor is read again, from L2. Deterministic: the threads' pairs are
-// merged by fixed trees.
+// Memory-bound. A persistent block holds a row in shared memory and registers from its single read to the write of its
+// gradient. Each thread owns packs. While it writes a pack's gradient it fetches the same pack of the block's next row.
+// A few packs later it adds the arrived data to that row's running maximum and sum of exponentials. Reads, writes and
+// arithmetic thus overlap, and threads synchronize only between rows. Packs beyond the multiprocessor's memory are read
+// again, from L2. Deterministic: the threads' pairs are merged by fixed trees.
 #include "core/ops/cuda_indices.cuh"
 #include "core/ops/cuda_math.cuh"
 #include "core/ops/cuda_pack.cuh"
@@ -15,10 +14,10 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 1024;  // of a multiprocessor, in one block or several
-constexpr int kBeside = 512;    // of a block beside others
-constexpr int kTogether = 2;    // packs that a thread has at work at a time
-constexpr int kAhead = 2;       // so many times those are on their way while one is added
+constexpr int kThreads = 1024;  // threads of a multiprocessor, in one or more blocks
+constexpr int kBeside = 512;    // threads of a block that shares a multiprocessor
+constexpr int kTogether = 2;    // packs processed at a time per thread
+constexpr int kAhead = 2;       // groups of packs in flight while one is added
 constexpr float kLowest = -INFINITY;
 
 struct LossArguments {
@@ -28,15 +27,15 @@ struct LossArguments {
   const MicrobatchParameters* parameters;  // null: no gradient
   std::int64_t rows;
   int vocab, columns;
-  int shared_packs;  // of a thread, in shared memory
+  int shared_packs;  // packs of a thread, in shared memory
 };
 
-// max and sum of exp(x - max) over some elements. From max = -inf on, sum is 0 or NaN.
+// Maximum and sum of exp(x - max) over some elements. While max = -inf, sum is 0 or NaN.
 struct Softmax {
   float max = kLowest, sum = 0;
 };
 
-// exp(x - max): for fp32 as the difference says; in bf16 with one rounding less.
+// exp(x - max): for fp32 of the difference; in bf16 with one rounding less.
 template <class T>
 struct Shift {
   float max, scaled;
@@ -61,7 +60,7 @@ __device__ inline Softmax warp_softmax(Softmax x) {
   return x;
 }
 
-// What the warps of a block exchange; in turns, so that one barrier a row is enough.
+// Exchange of a block's warps, alternating buffers, so that one barrier a row is enough.
 struct Exchange {
   float max[2][32], sum[2][32];
 };
@@ -102,7 +101,7 @@ __device__ inline void add_pack(Softmax& to, uint4 raw, int first, int vocab) {
   to = {max, sum};
 }
 
-// What the gradient of a row depends on.
+// Parameters of a row's gradient.
 template <class T>
 struct Gradient {
   T* x = nullptr;  // the row; null: nothing is written
@@ -116,13 +115,13 @@ struct Gradient {
     Floats<T> v = logits_of<T>(raw, first, vocab);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) v[j] = shift.exponential_of(v[j]) * factor;
-    if (label >= first && label < first + kWidth) {  // the subtraction belongs before the rounding to T
+    if (label >= first && label < first + kWidth) {  // the subtraction precedes the rounding to T
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         if (first + j == label) v[j] = label_gradient;
       }
     }
-    if (first + kWidth > vocab) {  // also where a NaN would make NaN of exp(-inf)
+    if (first + kWidth > vocab) {  // also if exp(-inf) would be NaN because of a NaN
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) v[j] = first + j < vocab ? v[j] : 0.0f;
     }
@@ -130,7 +129,7 @@ struct Gradient {
   }
 };
 
-// kKept: packs of a thread in registers, after those in shared memory; what follows is in neither.
+// kKept: packs of a thread in registers, after those in shared memory. The remaining packs are in neither.
 template <class T, bool kVector, int kMaxThreads, int kKept>
 __global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_entropy_kernel(const LossArguments a) {
   constexpr int kWidth = kPack<T>;
@@ -145,7 +144,7 @@ __global__ void __launch_bounds__(kMaxThreads, kThreads / kMaxThreads) cross_ent
     return load_of_row<T, kVector>(x, first, first < a.vocab ? a.columns : 0);
   };
 
-  // Writes the gradient of one row and reads the next one, or does one of both.
+  // Writes the gradient of one row, reads the next one, or both.
   const auto pass = [&](const Gradient<T>& gradient, const T* next) {
     Softmax softmax;
     const auto write = [&](uint4 raw, int first) {

@@ -53,7 +53,7 @@ void fields(const VocabLoss& op, Fields& f) {
 
 namespace {
 
-// visit(row, its logits, how many of them count, its label's column): of ignored tokens none counts.
+// Calls visit(row, its logits, number that count, its label's column); in ignored tokens none counts.
 template <class T, class Op, class Visit>
 void for_each_token(const Op& op, Visit&& visit) {
   const std::int64_t live =

@@ -1,14 +1,12 @@
-// Cross-entropy over logits whose columns are split among ranks, none of which ever sees a whole row (Shoeybi et al.
-// 2019, arXiv:1909.08053, section 3). Three local ops; between them the ranks take the maximum of `max` and the sum of
-// `sums`:
-//     max[t]     = max_v logits[t, v]                     over this rank's columns; -inf if it has none that count
-//     sums[0, t] = sum_v exp(logits[t, v] - max[t]);      sums[1, t] = logits[t, labels[t]] - max[t], 0 elsewhere
-//     loss[t]    = log(sums[0, t]) - sums[1, t];          logits[t, v] = loss_scale * (exp(logits[t, v] - max[t]) /
-//                                                                        sums[0, t] - (v == labels[t]))
-// Column v of the tensor is column first_column + v of the whole row, of which the first `vocab_size` count: the others
-// are not read and get gradient 0. A label below 0 ignores the token: loss 0, gradient 0. A label of vocab_size or more
-// is found by the first op, which throws Error (kFormat). Memory-bound, a pass each; deterministic. T: tokens, V: this
-// rank's columns.
+// Cross-entropy over logits whose columns are split among ranks, without unsharded rows (Shoeybi et al. 2019,
+// arXiv:1909.08053, section 3). Three local ops; between them the ranks reduce `max` by maximum and `sums` by sum:
+//   max[t]     = max_v logits[t, v]                     over this rank's columns; -inf if none counts
+//   sums[0, t] = sum_v exp(logits[t, v] - max[t]);      sums[1, t] = logits[t, labels[t]] - max[t], 0 elsewhere
+//   loss[t]    = log(sums[0, t]) - sums[1, t];          logits[t, v] = loss_scale * (exp(logits[t, v] - max[t]) /
+//                                                                       sums[0, t] - (v == labels[t]))
+// Column v is column first_column + v of the unsharded row, whose first `vocab_size` columns count; the others are not
+// read and get gradient 0. A label below 0 ignores the token: loss 0, gradient 0. The first op throws Error (kFormat)
+// for a label of vocab_size or more. Memory-bound, a pass each; deterministic. T: tokens, V: this rank's columns.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +18,7 @@ namespace megalith {
 
 struct VocabColumns {
   std::int64_t first_column = 0;
-  std::int64_t vocab_size = 0;  // of the whole row, without padding
+  std::int64_t vocab_size = 0;  // columns of the unsharded row, without padding
 };
 
 struct VocabMax {
@@ -50,7 +48,7 @@ struct VocabLoss {
   Tensor loss;    // [T] out, fp32, not scaled
   VocabColumns columns;
   bool write_gradient = false;
-  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; needed when write_gradient
+  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; required by write_gradient
 };
 
 }  // namespace megalith

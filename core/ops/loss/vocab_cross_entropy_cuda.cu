@@ -16,7 +16,7 @@ struct VocabArguments {
   const std::int32_t *verdict, *labels;
   Rows logits;
   std::int64_t rows;
-  int width, columns;  // of the tensor; of these, that count
+  int width, columns;  // columns of the tensor; columns that count
   std::int64_t first_column;
   float *max, *sums, *loss;
   const MicrobatchParameters* parameters;  // null: no gradient
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) vocab_max_kernel(const VocabArgument
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) max = fmaxf(max, first + j < a.columns ? v[j] : kLowest);
   });
-  // Without NaN, which the sum keeps.
+  // Ignores NaN, which the sum keeps.
   max = block_reduce(max, kLowest, shared, [](float a, float b) { return fmaxf(a, b); });
   if (threadIdx.x == 0) a.max[blockIdx.x] = a.labels[blockIdx.x] < 0 ? 0.0f : max;
 }
@@ -81,14 +81,14 @@ __global__ void __launch_bounds__(kThreads) vocab_loss_kernel(const VocabArgumen
     for (int j = 0; j < kPack<T>; ++j) {
       const bool live = label >= 0 && first + j < a.columns;
       v[j] = live ? expf(v[j] - shift) * factor : 0.0f;
-      // The subtraction belongs before the rounding to T.
+      // The subtraction precedes the rounding to T.
       if (live && first + j == local) v[j] = (expf(label_logit) / sum - 1.0f) * scale;
     }
     store_of_row<T, kVector>(a.logits.at<T>(row), first, a.width, v.packed());
   });
 }
 
-// Fills in what the three have in common, and launches select(type, is_vector), a kernel, with a block for each row.
+// Sets the fields common to the three ops, and launches the kernel select(type, is_vector) with a block for each row.
 template <class Op, class Select>
 void launch_rows(CudaStream& stream, const Op& op, VocabArguments a, const Select& select) {
   require(op.logits.size(1) < kMaxIndex / 2, "vocab cross-entropy: more than 2^30 columns");

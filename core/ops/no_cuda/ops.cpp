@@ -1,4 +1,4 @@
-// The kernels of CUDA in a build without it: no CudaStream exists there, so that none is reached.
+// Stubs of the CUDA kernels in a build without CUDA. No CudaStream exists there, so that they are never called.
 #include "core/ops/attention/attention.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/elementwise/activation.h"

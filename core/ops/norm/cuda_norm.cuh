@@ -1,4 +1,4 @@
-// What the norms' forward and backward kernels share. Rows longer than kMaxRowPacks packs are left to slower kernels.
+// Definitions of the norms' forward and backward kernels. Slower kernels handle rows of more than kMaxRowPacks packs.
 #pragma once
 
 #include "core/device/cuda/named_barrier.cuh"
@@ -10,7 +10,7 @@
 namespace megalith::cuda {
 
 inline constexpr int kMaxGroup = 512;  // threads of a row
-// Named barriers of a block's groups of more than a warp, at most eight. 0 is that of the whole block.
+// Named barriers of a block's groups larger than a warp, at most eight. 0 is the block's barrier.
 inline constexpr int kFirstGroupBarrier = 1;
 inline constexpr std::int64_t kMaxRowPacks = 4 * kMaxGroup;
 

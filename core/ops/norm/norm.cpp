@@ -65,12 +65,12 @@ void fields(const LayerNormBackward& op, Fields& f) {
   f.out(op.d_bias_partial, "op.d_bias_partial").like(op.d_weight_partial);
 }
 
-// Memory-bound: a row is read from memory once, and from L1 for what follows; backward adds to a row of partial sums
-// that stays in L1. Deterministic: the sums over a row have fixed lanes, and a row of partial sums covers a fixed
-// eighth of the rows in ascending order.
+// Memory-bound: a row is read from memory once and then from L1; backward adds to a row of partial sums that stays in
+// L1. Deterministic: the sums over a row have fixed lanes, and a row of partial sums covers a fixed eighth of the rows
+// in ascending order.
 namespace {
 
-// What is normalised: x, or x + residual as `sum` stores it.
+// The normalized row: x, or x + residual as `sum` stores it.
 template <class T>
 Row<const T> add_residual(Row<const T> x, Row<const T> residual, Row<T> sum, std::int64_t length) {
   if (!residual) return x;
@@ -78,7 +78,7 @@ Row<const T> add_residual(Row<const T> x, Row<const T> residual, Row<T> sum, std
   return sum;
 }
 
-// visit(row, at, part) for the rows of each part of the gradients of weight and bias, which begin at 0.
+// Calls visit(row, at, part) for the rows of each part of the weight and bias gradients, which begin at 0.
 template <class Visit>
 void for_each_row_of_parts(const Tensor& x, const Tensor& partial, Visit&& visit) {
   const std::int64_t rows = live_rows(x), parts = partial.size(0), length = partial.size(1);

@@ -1,7 +1,7 @@
-// RMSNorm and LayerNorm over the last dim, with the residual add of a pre-norm block fused in.
-// Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4 (RMSNorm); Ba et al. 2016, arXiv:1607.06450, eq. 4 (LayerNorm).
-// T tokens, H: the normalised dim. Tensors marked [rows, H] have rank 2 to 4, e.g. [T, H], or [T, N, D] to normalise
-// each head (H = D, rows = T N); their leading dims may be strided, the last has stride 1. Statistics are contiguous,
+// RMSNorm and LayerNorm over the last dim, fused with the residual add of a pre-norm block. Zhang & Sennrich 2019,
+// arXiv:1910.07467, eq. 4 (RMSNorm); Ba et al. 2016, arXiv:1607.06450, eq. 4 (LayerNorm).
+// T tokens, H: the normalized dim. Tensors marked [rows, H] have rank 2 to 4, e.g. [T, H], or [T, N, D] to normalize
+// each head (H = D, rows = T N). Their leading dims may be strided, the last has stride 1. Statistics are contiguous,
 // one per row in row-major order of the leading dims.
 #pragma once
 
@@ -11,17 +11,17 @@
 
 namespace megalith {
 
-// How many rows P a partial weight gradient should have on a backend: each is the sum over a fixed P-th of the rows,
-// and ReduceRows adds them up. On CUDA a block makes each: two for each multiprocessor of an H100.
+// Returns the recommended rows P of a partial weight gradient: each is the sum over a fixed P-th of the rows, and
+// ReduceRows adds them. On CUDA a block makes each: two for each multiprocessor of an H100.
 constexpr std::int64_t norm_partials(DeviceType backend) { return backend == DeviceType::kCuda ? 264 : 8; }
 
 // x' = x (+ residual);  y = weight * x' * rstd,  rstd = 1 / sqrt(mean(x'^2) + eps)
-// With a residual, x' is first rounded to the dtype of `sum`, so that y is exactly the norm of what is stored.
+// With a residual, x' is first rounded to the dtype of `sum`, so that y is exactly the norm of the stored sum.
 struct RmsNormForward {
   MEGALITH_OP(RmsNormForward, "rms_norm_forward");
   Tensor x;           // [rows, H] bf16 | fp32
   Tensor residual;    // optional [rows, H], shape and dtype of x
-  Tensor sum;         // [rows, H] out: x + residual, dtype of x; present exactly with residual; may be x or residual
+  Tensor sum;         // [rows, H] out: x + residual, dtype of x; present only with residual; may be x or residual
   Tensor weight;      // [H] dtype of x
   Tensor y;           // [rows, H] out, dtype of x; must not overlap an input
   Tensor rstd;        // [rows] out, fp32, kept for backward
@@ -32,13 +32,13 @@ struct RmsNormForward {
 struct RmsNormBackward {
   MEGALITH_OP(RmsNormBackward, "rms_norm_backward");
   Tensor dy;                // [rows, H] dtype of x
-  Tensor x;                 // [rows, H] bf16 | fp32: what was normalised (forward's sum if it had a residual)
+  Tensor x;                 // [rows, H] bf16 | fp32: the normalized tensor (forward's sum if it had a residual)
   Tensor weight;            // [H] dtype of x
   Tensor rstd;              // [rows] fp32
-  Tensor d_residual;        // optional [rows, H], dtype of x: gradient that reached the sum on the other path
+  Tensor d_residual;        // optional [rows, H], dtype of x: gradient of the residual path
   Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
-  Tensor y;                 // optional, [rows, H] out: the forward's y again, bit for bit; dtype of x
+  Tensor y;                 // optional, [rows, H] out: forward's y again, bit for bit; dtype of x
 };
 
 // x' = x (+ residual);  y = weight * (x' - mean) * rstd + bias,  rstd = 1 / sqrt(variance + eps), biased variance

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm, backward. Memory-bound: dy, x and d_residual are read once, a few rows ahead into shared
-// memory, and dx is written once; each block walks a fixed share of the rows and keeps its sum of the weight gradient,
-// a row of the partial ones, in registers. Deterministic: fixed trees over lanes, warps and groups, whatever the
-// alignment and the device. Few rows have a kernel of their own, norm_backward_few.cuh.
+// memory, and dx is written once. Each block processes a fixed share of the rows and keeps its partial weight gradient
+// in registers. Deterministic: fixed trees over lanes, warps and groups, for any alignment and device.
+// norm_backward_few.cuh handles few rows.
 #include "core/ops/norm/norm_backward_few.cuh"
 
 namespace megalith {
@@ -17,7 +17,7 @@ struct Share {
       : begin(rows * blockIdx.x / gridDim.x), end(rows * (blockIdx.x + 1) / gridDim.x) {}
 };
 
-// Adds the groups' sums in order: out[i] for the elements of a row. `shared` is [groups][length].
+// Adds the groups' sums in order into out[i], for the elements of a row. `shared` is [groups][length].
 template <class T, int kPacks>
 __device__ void add_groups(const Floats<T> (&sums)[kPacks], const BackwardArguments<T>& a, float* shared, float* out) {
   constexpr int kWidth = kPack<T>;
@@ -40,10 +40,10 @@ __device__ void add_groups(const Floats<T> (&sums)[kPacks], const BackwardArgume
   }
 }
 
-constexpr int kDepth = 2;  // turns in flight, the one at work included
+constexpr int kDepth = 2;  // turns in flight, including the current one
 
-// How rows are shared out in the backward: kRows at a time to a group, so that their sums share barriers; several
-// groups a block; such that two blocks have room on a multiprocessor.
+// Tiling of the backward: a group processes kRows rows at a time, which share barriers; several groups a block; two
+// blocks fit a multiprocessor.
 template <int kPacks_, int kRows_, int kThreads_, int kBlocks_>
 struct BackwardTiling {
   static constexpr int kPacks = kPacks_, kRows = kRows_, kThreads = kThreads_, kBlocks = kBlocks_;
@@ -65,7 +65,7 @@ void visit_backward_tiling(std::int64_t row_packs, Visit&& visit) {
   return visit(BackwardTiling<4, 1, kMaxGroup, 1>());
 }
 
-// A block owns a share of the rows; its groups take turns at them. `stages` is [kDepth][kRows][3 or 2
+// A block owns a share of the rows; its groups take turns. `stages` is [kDepth][kRows][3 or 2
 // tensors][kPacks][threads], and at the end the groups' sums [groups][length].
 template <class Op, class T, class Tiling, bool kVector>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
   struct Ahead {
     float mean[kRows], rstd[kRows];
   };
-  // The group's rows of a turn; beyond its last one nothing.
+  // Fetches the group's rows of a turn; nothing beyond its last one.
   const auto fetch = [&](std::int64_t turn) {
     Ahead ahead;
 #pragma unroll
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     next = fetch(turn + 1);
     wait_for_stages<kDepth - 1>();
 
-    float total[kRows * kSums] = {};  // of each row's g (x - mean) and g
+    float total[kRows * kSums] = {};  // sums of each row's g (x - mean) and g
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -242,7 +242,7 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
     visit_backward_tiling(packs, [&](auto tiling) {
       using Tiling = decltype(tiling);
       constexpr int kShared = static_cast<int>(Tiling::kShared);
-      if (kShared > stream.dynamic_shared_memory_of_block()) return launch_long();  // the widest, before Hopper
+      if (kShared > stream.dynamic_shared_memory_of_block()) return launch_long();  // widest rows, before Hopper
       constexpr auto kKernel = norm_backward_kernel<Op, T, Tiling, is_vector()>;
       allow_shared_memory<kKernel>(kShared);
       a.group = Tiling::group(packs);

@@ -1,15 +1,14 @@
-// The norms' backward of few rows, which is bound by latency: each row of a block's share has a group of threads of its
-// own, which loads all that it needs at once and keeps it in registers. dx has the bits that norm_backward_kernel gives
-// it, since a row's sums are the same trees; the partial sums add a share's rows in ascending order.
+// Backward of the norms for few rows, bound by latency. Each row of a block's share has a dedicated group of threads,
+// which loads all inputs at once into registers. dx has the bits of norm_backward_kernel, since the sums of a row use
+// the same trees. The partial sums add a share's rows in ascending order.
 #pragma once
 
 #include "core/ops/norm/cuda_norm.cuh"
 
 namespace megalith::cuda {
 
-// Shared with norm_backward_kernel: kCount sums at once over the threads of a row. `shared` is [2][16 warps][kCount];
-// `turn` alternates, so that one barrier is enough. With groups of more than a warp all threads of the block must take
-// part.
+// Shared with norm_backward_kernel: computes kCount sums over the threads of a row. `shared` is [2][16 warps][kCount];
+// `turn` alternates, so that one barrier is enough. If groups exceed a warp, all threads of the block must call it.
 template <int kCount>
 struct GroupSums {
   int group;
@@ -44,7 +43,7 @@ template <class T>
 struct BackwardArguments {
   RowIndexer index;
   RowPointer<const T> dy, x, d_residual;
-  RowPointer<T> dx, y;  // y: of RMSNorm, or absent
+  RowPointer<T> dx, y;  // y: RMSNorm's, or absent
   const T* weight;
   const float *mean, *rstd;
   float *d_weight, *d_bias;  // [blocks, length]
@@ -52,10 +51,10 @@ struct BackwardArguments {
   float inverse_length;
 };
 
-inline constexpr int kFewThreads = kMaxGroup;  // of a block
+inline constexpr int kFewThreads = kMaxGroup;  // threads of a block
 inline constexpr std::int64_t kFewRows = 8;
 
-// row[first ...] = sums, of a row of partial sums.
+// row[first ...] = sums, for a row of partial sums.
 template <class T, bool kVector>
 __device__ inline void store_sums(float* row, int first, int length, const Floats<T>& sums) {
 #pragma unroll
@@ -67,7 +66,7 @@ __device__ inline void store_sums(float* row, int first, int length, const Float
   }
 }
 
-// out[i] = the sum over the groups of shared[group][i], kept [groups][count] in shared memory.
+// out[i] = sum over the groups of shared[group][i], [groups][count] in shared memory.
 template <bool kVector>
 __device__ inline void add_shared_rows(const float* shared, int groups, int stride, int length, float* out) {
   constexpr int kWidth = kPack<float>;
@@ -80,8 +79,7 @@ __device__ inline void add_shared_rows(const float* shared, int groups, int stri
   }
 }
 
-// A block owns a share of the rows, at most as many as it has groups. `sums` is [groups][1 or 2][length] where there
-// are several.
+// A block owns a share of the rows, at most one per group. `sums` is [groups][1 or 2][length] if there are several.
 template <class Op, class T, int kPacks, bool kVector>
 __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const BackwardArguments<T> a) {
   constexpr int kWidth = kPack<T>;
@@ -90,7 +88,7 @@ __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const Ba
   __shared__ float shared[2][kFewThreads / 32][kSums];
   extern __shared__ float4 sums_of_groups[];
   const int lane = static_cast<int>(threadIdx.x) % a.group, group = static_cast<int>(threadIdx.x) / a.group;
-  const auto rows = static_cast<unsigned>(a.index.live());  // few, so that no product overflows
+  const auto rows = static_cast<unsigned>(a.index.live());  // few rows: no overflow
   const unsigned row = rows * blockIdx.x / gridDim.x + static_cast<unsigned>(group);
   const int length = row < rows * (blockIdx.x + 1) / gridDim.x ? a.length : 0;
   const RowPlace place(a.index, length > 0 ? row : 0);
@@ -107,7 +105,7 @@ __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const Ba
   }
   const float mean = kCentred && length > 0 ? a.mean[row] : 0.0f, rstd = length > 0 ? a.rstd[row] : 0.0f;
 
-  float total[kSums] = {};  // of g (x - mean) and g
+  float total[kSums] = {};  // sums of g (x - mean) and g
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const Floats<T> d(raw_dy[k]), v(raw_x[k]), w(raw_weight[k]);
@@ -115,7 +113,7 @@ __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const Ba
     for (int j = 0; j < kWidth; ++j) {
       const float g = d[j] * w[j];
       total[0] = fmaf(g, kCentred ? v[j] - mean : v[j], total[0]);
-      if constexpr (kCentred) total[1] = __fadd_rn(total[1], g);  // in neither kernel an FMA
+      if constexpr (kCentred) total[1] = __fadd_rn(total[1], g);  // without FMA in both kernels
     }
   }
   GroupSums<kSums>{a.group, shared}(total);
@@ -155,7 +153,7 @@ __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const Ba
     add_shared_rows<kVector>(all + a.length, groups, kSums * a.length, a.length, a.d_bias + offset);
 }
 
-// Whether the rows are few enough; then it is launched. a.group is set.
+// Launches the kernel and returns true if the rows are few enough. a.group is set.
 template <class Op, int kPacks, bool kVector, class T>
 bool launch_few(CudaStream& stream, unsigned blocks, const BackwardArguments<T>& a) {
   const std::int64_t share = std::max<std::int64_t>(1, ceil_divide(a.index.rows, blocks));

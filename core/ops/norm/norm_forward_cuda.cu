@@ -1,5 +1,5 @@
-// RMSNorm and LayerNorm, forward. Memory-bound: a row belongs to a group of threads, is read once, kept in registers,
-// and written once. Deterministic: fixed trees over lanes and warps, whatever the alignment and the device.
+// RMSNorm and LayerNorm, forward. Memory-bound: a group of threads owns a row, reads it once into registers, and writes
+// it once. Deterministic: fixed trees over lanes and warps, for any alignment and device.
 #include "core/ops/norm/cuda_norm.cuh"
 
 namespace megalith {
@@ -8,15 +8,15 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 256;  // of a block, where groups are smaller
+constexpr int kThreads = 256;  // threads of a block with smaller groups
 
 struct Tiling {
-  int packs;   // of a thread
+  int packs;   // packs of a thread
   int group;   // threads of a row: a power of two up to 32, or whole warps
   int groups;  // rows a block works on at a time
 };
 
-constexpr std::int64_t kBlocks = 256;  // at least, where there are as many rows: few rows are bound by latency
+constexpr std::int64_t kBlocks = 256;  // least number of blocks, if rows suffice: few rows are bound by latency
 
 Tiling tile(std::int64_t row_packs, std::int64_t rows) {
   const int packs = row_packs <= 96                       ? static_cast<int>(ceil_divide(row_packs, 32))
@@ -40,8 +40,8 @@ void visit_packs(int packs, Visit&& visit) {
   }
 }
 
-// Sums over the threads of a row. `shared` is [2][16 warps]; `turn` alternates, so that one barrier a sum is enough.
-// With groups of more than a warp all threads of the block must take part.
+// Sums over the threads of a row. `shared` is [2][16 warps]; `turn` alternates, so that one barrier a sum is enough. If
+// groups exceed a warp, all threads of the block must call it.
 struct GroupSum {
   int group;
   float (*shared)[16];
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kThreads) norm_forwa
   constexpr bool kCentred = kIsLayerNorm<Op>;
   __shared__ float shared[2][16];
   let_next_grid_start();
-  if (gridDim.x == 1) {  // of the few rows that generation has, whose weights have left the cache since the last token
+  if (gridDim.x == 1) {  // few rows, as in generation: the weights have left the cache since the last token
     for (int i = static_cast<int>(threadIdx.x) * kPack<T>; i < a.length; i += static_cast<int>(blockDim.x) * kPack<T>)
       prefetch_to_l2(a.weight + i);
   }
@@ -91,10 +91,10 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kThreads) norm_forwa
   const int lane = static_cast<int>(threadIdx.x) % a.group;
   const int groups = static_cast<int>(blockDim.x) / a.group;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * groups + threadIdx.x / a.group;
-  const int length = row < a.index.live() ? a.length : 0;  // of rows that are none: as if empty
+  const int length = row < a.index.live() ? a.length : 0;  // rows past the end count as empty
   const RowPlace place(a.index, static_cast<unsigned>(length > 0 ? row : 0));
 
-  // Without a residual -0 is added, which changes nothing. There is no branch, so that all loads stay together.
+  // Without a residual -0 is added, which changes nothing. Without a branch, all loads stay together.
   const bool has_residual = a.residual.data != nullptr;
   const int also = has_residual ? length : 0;
   const unsigned absent = has_residual ? 0u : sizeof(T) == 2 ? 0x80008000u : 0x80000000u;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kThreads) norm_forwa
   }
 }
 
-// Rows of any length: a block owns one, reads it three times (the later times from cache), element by element.
+// Rows of any length: a block owns one and reads it three times (the later times from cache), element by element.
 template <class Op, class T>
 __global__ void __launch_bounds__(kMaxGroup) norm_forward_long_kernel(const ForwardArguments<T> a) {
   constexpr bool kCentred = kIsLayerNorm<Op>;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kMaxGroup) norm_forward_long_kernel(const Forw
     }
     total = kCentred ? total + v : fmaf(v, v, total);
   }
-  const T* input = a.residual.data != nullptr ? a.sum.at(place) : x;  // each thread reads what it wrote
+  const T* input = a.residual.data != nullptr ? a.sum.at(place) : x;  // each thread reads its own writes
   total = block_sum(total, shared);
   float mean = 0;
   if constexpr (kCentred) {

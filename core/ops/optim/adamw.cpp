@@ -32,7 +32,7 @@ void fields(const AdamW& op, Fields& f) {
 
 namespace {
 
-// By squaring: the C library's pow may differ between machines.
+// Computes the power by squaring: the C library's pow may differ between machines.
 double power(double base, std::int64_t exponent) {
   double result = 1;
   for (; exponent > 0; exponent >>= 1, base *= base) {
@@ -41,7 +41,7 @@ double power(double base, std::int64_t exponent) {
   return result;
 }
 
-// Dtypes of parameter, gradient, first and second moment.
+// Template arguments: dtypes of parameter, gradient, first and second moment.
 template <class T, class G, class M, class V>
 void adamw(const AdamW& op, const AdamWRange& range, const StepParameters& step) {
   const double learning_rate = static_cast<double>(step.learning_rate);

@@ -1,7 +1,7 @@
-// Memory-bound, one pass, one launch for up to kMaxRanges ranges, whose addresses are the kernel's parameters. Blocks
-// take chunks of the ranges in turn; a thread owns a few quads of neighbouring elements at a time, of all five arrays,
-// so that a warp's accesses are gapless in each. Every operation is rounded as on the CPU, so both give the same bits;
-// elementwise, so deterministic.
+// Memory-bound, one pass, one launch for up to kMaxRanges ranges, whose addresses are kernel parameters. Blocks process
+// chunks of the ranges in turn. A thread owns a few quads of neighboring elements at a time, of all five arrays, so
+// that a warp's accesses are contiguous in each. Every operation is rounded as on the CPU, so that both give equal
+// bits; elementwise, so deterministic.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/optim/adamw.h"
@@ -13,18 +13,18 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-constexpr int kQuad = 4;   // neighbouring elements
-constexpr int kQuads = 2;  // of a thread
+constexpr int kQuad = 4;   // neighboring elements
+constexpr int kQuads = 2;  // quads per thread
 constexpr std::int64_t kChunk = kThreads * kQuad * kQuads;
 constexpr int kBlocksPerMultiprocessor = 4;
-constexpr int kMaxRanges = 256;  // 16 KiB of the 32 KiB that a kernel's parameters may take
+constexpr int kMaxRanges = 256;  // 16 KiB of the 32 KiB limit of a kernel's parameters
 
 struct Range {
   void *param, *exp_avg, *exp_avg_sq, *grad;
   float* main_param;
   std::int64_t count;
   double weight_decay;
-  int end_chunk;  // chunks of the ranges up to this one
+  int end_chunk;  // end of this range's chunks
   bool vector;    // all five arrays are aligned
   bool separate;  // param is not main_param
 };
@@ -69,7 +69,7 @@ __device__ inline void step_element(float& w, float& m, float& v, float gradient
   w = __fmaf_rn(-c.step_size, __fdiv_rn(m, denominator), __fmul_rn(w, decay));
 }
 
-// The elements [first, first + 4) of a range, of which some may be beyond its end.
+// Elements [first, first + 4) of a range; some may be beyond its end.
 template <class T, class G, class M, class V>
 __device__ inline void step_few(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
   for (std::int64_t i = first; i < first + kQuad && i < range.count; ++i) {
@@ -88,7 +88,7 @@ __device__ inline Group<T, kQuad>& quad_at(void* data, std::int64_t first) {
   return *reinterpret_cast<Group<T, kQuad>*>(static_cast<T*>(data) + first);
 }
 
-// kCount aligned quads within the range, the first of them at `first`, one in kThreads of a chunk.
+// kCount aligned quads within the range, the first at `first`, one in kThreads of a chunk.
 template <class T, class G, class M, class V, int kCount>
 __device__ inline void step_quads(const Range& range, std::int64_t first, float decay, const Coefficients& c) {
   Group<G, kQuad> raw_gradient[kCount];

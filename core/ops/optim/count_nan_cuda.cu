@@ -1,4 +1,4 @@
-// A block owns kPacks packs of each of its threads; one pass. Sums of integers: their order is of no matter.
+// A block owns kPacks packs of each of its threads; one pass. Integer sums do not depend on their order.
 #include <algorithm>
 
 #include "core/ops/cuda_launch.cuh"
@@ -15,7 +15,7 @@ using namespace cuda;
 constexpr int kThreads = 256;
 constexpr int kPacks = 8;
 
-// `bound`: of rows, each of `row` elements; null: all `count` elements are looked at.
+// `bound` counts rows of `row` elements; null: all `count` elements.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) count_nan_kernel(const T* x, std::int64_t count, const std::int32_t* bound,
                                                              std::int64_t row, unsigned long long* nans) {

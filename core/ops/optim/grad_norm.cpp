@@ -44,7 +44,7 @@ void fields(const WriteMicrobatchParameters& op, Fields& f) { f.out(op.out, "op.
 
 namespace {
 
-// In fp64, so that no gradient of fp32 overflows. Element i goes to sum i % 32; the 32 are added by halves.
+// Sums in fp64, so that fp32 gradients cannot overflow. Element i goes to sum i % 32; the 32 are added by halves.
 template <class T>
 double sum_of_squares(const T* x, std::int64_t count) {
   constexpr std::int64_t kSums = 32;
@@ -98,7 +98,7 @@ void compute(const GradNormFinalize& op) {
   step.skip = !has_room ? kSkipNoRoom : finite ? 0 : kSkipNotFinite;
   step.clip_factor = op.clip_grad > 0 ? static_cast<float>(std::min(1.0, op.clip_grad / (norm + 1e-6))) : 1.0f;
   if (step.skip != 0) {
-    step.clip_factor = 1;  // unused; NaN would only confuse who prints it
+    step.clip_factor = 1;  // unused; NaN would mislead readers
   } else {
     ++step.adam_count;
   }

@@ -1,6 +1,6 @@
-// SumOfSquares is memory-bound, one pass, one launch for up to kMaxTensors tensors, whose addresses are the kernel's
-// parameters: a block owns a piece. In AddPieces a block owns a tensor. The others are single blocks that take no time.
-// Deterministic: a thread's elements of a piece, or pieces of a tensor, follow from their numbers in it.
+// SumOfSquares is memory-bound, one pass, one launch for up to kMaxTensors tensors, whose addresses are kernel
+// parameters: a block owns a piece. In AddPieces a block owns a tensor. The others are single short blocks.
+// Deterministic: the index alone assigns elements of a piece, or pieces of a tensor, to threads.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
@@ -15,9 +15,9 @@ using namespace cuda;
 constexpr int kSquareThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kPacks = 8;         // loads in flight per thread
-constexpr int kMaxTensors = 512;  // 20 KiB of the 32 KiB that a kernel's parameters may take
+constexpr int kMaxTensors = 512;  // 20 KiB of the 32 KiB limit of a kernel's parameters
 constexpr int kAddThreads = 256;
-constexpr int kMaxSums = 4096;  // of a launch, 16 KiB
+constexpr int kMaxSums = 4096;  // sums per launch, 16 KiB
 constexpr int kFinalizeThreads = 256;
 
 struct TensorPieces {
@@ -25,7 +25,7 @@ struct TensorPieces {
   double* out;
   std::int64_t count;
   int begin, block;
-  int end_piece;  // pieces of the tensors up to this one
+  int end_piece;  // end of this tensor's pieces
 };
 
 struct SquareArguments {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kSquareThreads, kBlocksPerMultiprocessor)
   __shared__ double shared[32];
   const int piece = static_cast<int>(blockIdx.x);
   if (piece >= a.pieces) return;
-  int low = 0, high = a.count - 1;  // the first tensor whose pieces end behind this one
+  int low = 0, high = a.count - 1;  // the first tensor whose pieces end after this one
   while (low < high) {
     const int middle = (low + high) / 2;
     if (piece < a.tensors[middle].end_piece) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kAddThreads) add_pieces_kernel(const __grid_co
   if (threadIdx.x == 0) a.out[i] = sum;
 }
 
-// One block, which fetches; one thread adds, in the order of the tensors.
+// One block fetches; one thread adds, in the order of the tensors.
 __global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count, const float* loss, double clip_grad,
                                           const std::int32_t* needed, std::int64_t arrived, std::int64_t rows,
                                           StepParameters* step) {

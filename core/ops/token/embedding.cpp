@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-// What forward and backward share; `table` is the weights or their gradient.
+// Declares the fields of forward and backward; `table` is the weights or their gradient.
 template <class Op>
 void check_places(const Op& op, const Tensor& table, Fields& f) {
   const std::int64_t rows = table.size(0);
@@ -26,9 +26,9 @@ void check_places(const Op& op, const Tensor& table, Fields& f) {
   check_part(op.part, op.rows_per_sample, "op.part");
 }
 
-// Of `table`, by as many tokens as `rows` has.
+// Returns the bytes of as many rows of `table` as `rows` has tokens.
 std::size_t bytes_of_rows(const Tensor& table, const Tensor& rows) {
-  if (table.rank() != 2) return 0;  // which is refused
+  if (table.rank() != 2) return 0;  // rejected by check()
   return static_cast<std::size_t>(std::min(rows.size(0), table.size(0)) * table.size(1)) * size_of(table.dtype);
 }
 
@@ -69,7 +69,7 @@ void fields(const EmbeddingBackward& op, Fields& f) {
 
 std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device) {
   if (device != DeviceType::kCuda) return 0;
-  constexpr std::size_t kSorterBytes = std::size_t{1} << 20;  // cub asks for two arrays and some tables
+  constexpr std::size_t kSorterBytes = std::size_t{1} << 20;  // cub requires two arrays and some tables
   const std::int64_t tokens = op.tokens.numel(), columns = op.d_table.size(1);
   const auto bytes = [&](std::int64_t chunk) {
     const std::int64_t sums = (tokens + chunk - 1) / chunk * 2 * columns;
@@ -82,7 +82,7 @@ std::size_t workspace_bytes(const EmbeddingBackward& op, DeviceType device) {
 
 namespace {
 
-// Checks every index before any row is written, so that a bad batch leaves the output and the gradients alone.
+// Checks every index ahead of the first write, so that a bad batch leaves outputs and gradients unchanged.
 template <class Op>
 void check_indices(const Op& op, const Tensor& table, std::int64_t start, const Tensor& positions) {
   const auto* token = op.tokens.template as<const std::int32_t>();
@@ -99,14 +99,14 @@ void check_indices(const Op& op, const Tensor& table, std::int64_t start, const 
   raise_bad_positions(values);
 }
 
-// The table's row of the token of `row`; null where that is of another rank's part.
+// Returns the table's row of the token of `row`; null if another rank holds it.
 template <class T, class Op>
 T* table_row(const Op& op, const Tensor& table, std::int64_t row) {
   const std::int64_t local = op.tokens.template as<const std::int32_t>()[row] - op.first_token;
   return local >= 0 && local < table.size(0) ? table.as<T>() + local * table.size(1) : nullptr;
 }
 
-// The row of the position of `row`, which `start` is added to.
+// Returns the row of the position of `row` plus `start`.
 template <class T, class Op>
 T* position_row(const Op& op, const Tensor& positions, std::int64_t row, std::int64_t start) {
   const std::int64_t at = start + op.part.position(row % op.rows_per_sample, op.rows_per_sample);
@@ -119,7 +119,7 @@ void add_row(To* to, const From* from, std::int64_t columns) {
   for_each_element(columns, [to = Row(to), from = Row(from)](auto i) { to.set(i, to[i] + from[i]); });
 }
 
-// to += the sum of dy's rows that next(row) leads to from `row` on, taken in fp32.
+// to += the sum in fp32 of dy's rows along next(row), from `row` on.
 template <class Next>
 void add_rows_once(bf16* to, const Tensor& dy, std::int64_t row, Next next) {
   constexpr std::int64_t kTile = 1024;
@@ -133,7 +133,7 @@ void add_rows_once(bf16* to, const Tensor& dy, std::int64_t row, Next next) {
   }
 }
 
-// Looking for a token's rows costs a comparison per pair of rows, which the matrix products of so many rows dwarf.
+// Finding a token's rows costs a comparison per pair of rows, little against the GEMMs of these rows.
 void add_to_bf16(const EmbeddingBackward& op) {
   const std::int64_t rows = op.tokens.numel();
   const auto* token = op.tokens.as<const std::int32_t>();

@@ -1,7 +1,7 @@
-// Memory-bound. Forward: a warp owns a row, one pass. Backward: the rows are sorted by token (stable radix sort), and
-// blocks walk kChunk sorted rows each, adding up the runs of equal tokens; what a run has in several chunks is added by
-// a second kernel in ascending order. dy is read once (twice with positions), each touched row of d_table once.
-// Deterministic, without atomics.
+// Memory-bound. Forward: a warp owns a row, one pass. Backward: the rows are sorted by token (stable radix sort).
+// Blocks process kChunk sorted rows each and add runs of equal tokens; a second kernel adds runs across chunks in
+// ascending order. dy is read once (twice with positions), each touched row of d_table once. Deterministic, without
+// atomics.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "core/ops/cuda_indices.cuh"
@@ -23,11 +23,11 @@ struct LookupArguments {
   const T *table, *positions;
   T* y;
   std::int64_t rows;
-  std::int64_t first_token, vocabulary;  // of the table
+  std::int64_t first_token, vocabulary;  // bounds of the table
   int columns;
   FastDivide per_sample;
-  std::int64_t first, gap;  // of the positions
-  unsigned half;            // row of a sample from which on the gap counts
+  std::int64_t first, gap;  // first position and gap
+  unsigned half;            // row of a sample from which the gap counts
 };
 
 template <class T, bool kVector>
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) embedding_forward_kernel(const Looku
   const std::int64_t token = a.tokens[row] - a.first_token;
   const bool here = token >= 0 && token < a.vocabulary;
   const T* from = a.table + (here ? token : 0) * a.columns;
-  const int columns = here ? a.columns : 0;  // to be read
+  const int columns = here ? a.columns : 0;  // columns to read
   const T* position = nullptr;
   if (a.positions != nullptr) {
     const std::int64_t start = a.start == nullptr ? 0 : *a.start;
@@ -72,18 +72,18 @@ __global__ void __launch_bounds__(kThreads) embedding_backward_number_rows_kerne
 }
 
 constexpr int kLanes = 128;                                   // threads of a block: columns of a tile, in packs of dy
-constexpr int kMaxChunk = static_cast<int>(kMaxSortedChunk);  // a block keeps their tokens and numbers in shared memory
+constexpr int kMaxChunk = static_cast<int>(kMaxSortedChunk);  // tokens and rows are in shared memory
 
 struct GradientArguments {
   const std::int32_t *verdict, *tokens, *rows;  // sorted by token, then row
   const void* dy;
   void* d_table;
-  float* partial;  // [chunks, 2, columns]: of the run that came in, of the run that goes on
+  float* partial;  // [chunks, 2, columns]: of the run that enters the chunk, of the run that leaves it
   int count, columns, chunk;
-  std::int32_t first_token, vocabulary;  // of the table
+  std::int32_t first_token, vocabulary;  // bounds of the table
 };
 
-// The row of the gradient, or -1 where the table has none.
+// Returns the row of the gradient, or -1 if the table has none.
 __device__ inline std::int64_t row_of(std::int32_t token, const GradientArguments& a) {
   const std::int64_t row = std::int64_t{token} - a.first_token;
   return row < a.vocabulary ? row : -1;
@@ -113,7 +113,7 @@ __device__ inline void write_to(G* to, int first, int columns, const Floats<T>& 
 template <class T, class G, bool kVector>
 __global__ void __launch_bounds__(kLanes) embedding_backward_kernel(const GradientArguments a) {
   constexpr int kWidth = kPack<T>;
-  __shared__ std::int32_t tokens[kMaxChunk + 2], rows[kMaxChunk];  // tokens: also the one before and the one after
+  __shared__ std::int32_t tokens[kMaxChunk + 2], rows[kMaxChunk];  // tokens: also the two neighbors
   if (*a.verdict != 0) return;
   const int chunk = static_cast<int>(blockIdx.x);
   const int begin = chunk * a.chunk, count = min(a.chunk, a.count - begin);
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kLanes) embedding_backward_kernel(const Gradie
   }
 }
 
-// A block owns the run that begins in a chunk and goes on into the next, if there is one, and a tile of columns.
+// A block owns a tile of columns of the run that begins in a chunk and continues in the next, if there is one.
 template <class G, bool kVector>
 __global__ void __launch_bounds__(kLanes) embedding_backward_runs_kernel(const GradientArguments a) {
   if (*a.verdict != 0) return;
@@ -228,7 +228,7 @@ const std::int32_t* check_tokens(CudaStream& stream, const Op& op, const Tensor&
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Sorts the tokens with their row numbers into the workspace, behind the verdict; the partial sums follow.
+// Sorts the tokens with their row numbers into the workspace, after the verdict; the partial sums follow.
 GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, const std::int32_t* verdict) {
   const std::int64_t count = op.tokens.numel();
   const auto vocabulary = static_cast<std::uint64_t>(vocabulary_of(op.vocabulary, op.d_table));
@@ -258,7 +258,7 @@ GradientArguments sort_tokens(CudaStream& stream, const EmbeddingBackward& op, c
                 number);
   sort(temporary, temporary_bytes, numbers, tokens, rows);
 
-  // Longer chunks where the partial sums would be large.
+  // Longer chunks if the partial sums would be large.
   std::int64_t chunk = min_sorted_chunk(count);
   const auto partial_bytes = [&] {
     return static_cast<std::size_t>(ceil_divide(count, chunk) * 2 * op.d_table.size(1)) * sizeof(float);

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-// Of one row at a time: weight and index of each candidate.
+// Weight and index of each candidate, for one row at a time.
 std::size_t workspace_bytes(const Sample& op, DeviceType) {
   return static_cast<std::size_t>(op.vocab_size) * (sizeof(float) + sizeof(std::int32_t));
 }
@@ -35,7 +35,7 @@ void fields(const NextPosition& op, Fields& f) {
 
 namespace {
 
-// The first of the largest logits; NaN compares false and is passed over.
+// Returns the first of the largest logits; NaN compares false and is skipped.
 template <class T>
 std::int32_t argmax(const T* x, std::int64_t columns, std::int64_t row) {
   std::int64_t best = -1;
@@ -59,13 +59,13 @@ double total_of(Tokens tokens, const float* weight) {
   return sum;
 }
 
-// The shortest list of first ones that holds `top_p` of the weight. A heap sorts only as many as turn out to matter.
+// Returns the shortest prefix of the ranking with `top_p` of the weight. A heap sorts only as many tokens as needed.
 template <class Before>
 Tokens nucleus(Tokens tokens, const float* weight, double top_p, const Before& before) {
   const auto after = [&](std::int32_t a, std::int32_t b) { return before(b, a); };
   const double wanted = top_p * total_of(tokens, weight);
   std::make_heap(tokens.begin(), tokens.end(), after);
-  auto rest = tokens.end();  // of the heap; after it lie the first ones
+  auto rest = tokens.end();  // end of the heap; the ranked tokens follow
   for (double sum = 0; rest != tokens.begin() && (rest == tokens.end() || sum < wanted);) {
     std::pop_heap(tokens.begin(), rest, after);
     sum += static_cast<double>(weight[*--rest]);
@@ -73,7 +73,7 @@ Tokens nucleus(Tokens tokens, const float* weight, double top_p, const Before& b
   return {rest, tokens.end()};
 }
 
-// Inverts the cumulative distribution in the order of tokens, so that the draw does not depend on how they were ranked.
+// Inverts the cumulative distribution in token order, so that the draw does not depend on the ranking.
 std::int32_t draw(Tokens tokens, const float* weight, double uniform_number) {
   if (!std::is_sorted(tokens.begin(), tokens.end())) std::sort(tokens.begin(), tokens.end());
   const double target = uniform_number * total_of(tokens, weight);
@@ -88,7 +88,7 @@ std::int32_t draw(Tokens tokens, const float* weight, double uniform_number) {
 // `best` is the largest logit's token.
 template <class T>
 std::int32_t sample(const Sample& op, const T* x, std::int32_t best, std::int64_t row) {
-  // By token, exp((logit - max) / temperature); the tokens that may be drawn come next in the workspace.
+  // exp((logit - max) / temperature), by token; candidate tokens follow in the workspace.
   float* weight = op.workspace.as<float>();
   for_each_element(op.vocab_size,
                    [=, logit = Row(x), to = Row(weight), max = to_float(x[best]),
@@ -100,7 +100,7 @@ std::int32_t sample(const Sample& op, const T* x, std::int32_t best, std::int64_
   }
   Tokens tokens(first, end);
   if (tokens.empty()) return best;  // the largest logit is +inf
-  // Larger logits first, of equal ones the lower index. Weights would not do: unequal logits may round to equal ones.
+  // Larger logits first, ties to the lower index. Not weights: unequal logits may round to equal weights.
   const auto before = [x](std::int32_t a, std::int32_t b) {
     const float left = to_float(x[a]), right = to_float(x[b]);
     return left != right ? left > right : a < b;

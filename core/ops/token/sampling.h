@@ -1,6 +1,6 @@
-// Choosing the next token among the first `vocab_size` columns: NaN logits are never chosen, and equal ones rank by the
-// lower index. A row without a logit above -inf is an Error (kNumeric) thrown by the kernel.
-// B: rows, V: vocabulary with padding. Deterministic.
+// Choice of the next token among the first `vocab_size` columns. NaN logits are never chosen, and ties go to the lower
+// index. A row without a logit above -inf is an Error (kNumeric) thrown by the kernel. B: rows, V: vocabulary with
+// padding. Deterministic.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace megalith {
 
 // Draws from softmax(logits / temperature) restricted first to the `top_k` largest logits (Fan et al. 2018,
-// arXiv:1805.04833), then to the shortest list of most probable tokens whose probability, renormalised after top_k, is
-// at least `top_p` (Holtzman et al. 2020, arXiv:1904.09751). The draw inverts the cumulative distribution, in fp64 and
-// in index order, at one Philox number keyed by (seed, *position, row).
+// arXiv:1805.04833). top_p then keeps the shortest list of most probable tokens with probability, renormalized after
+// top_k, of at least `top_p` (Holtzman et al. 2020, arXiv:1904.09751). The draw inverts the cumulative distribution, in
+// fp64 and in index order, with one Philox number keyed by (seed, *position, row).
 struct Sample {
   MEGALITH_OP_WITH_WORKSPACE(Sample, "sample");
   Tensor logits;                // [B, V] bf16 | fp32, rows may be strided
@@ -26,7 +26,7 @@ struct Sample {
   Tensor workspace;                        // [workspace_bytes(op, device)] uint8
 };
 
-// start = position, position += 1: what the step behind a draw reads, where the host does not know of it yet.
+// start = position, position += 1: inputs of the step that follows a draw, unknown to the host.
 struct NextPosition {
   MEGALITH_OP(NextPosition, "next_position");
   std::int32_t* start = nullptr;     // device, out

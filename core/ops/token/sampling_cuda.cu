@@ -1,6 +1,6 @@
-// A block owns a row, which stays in L2 from its first pass on. The cuts of top_k and top_p are found without sorting,
-// by bisection over the logits' ordered bits, two bits a pass; weights are summed as fixed-point integers, so that sums
-// are exact in any order. Latency-bound: it is called for a few rows. Deterministic; needs no workspace.
+// A block owns a row, which stays in L2 after its first pass. Bisection over the logits' ordered bits, two bits a pass,
+// finds the cuts of top_k and top_p without sorting. Weights are summed as fixed-point integers, so that sums are exact
+// in any order. Latency-bound: rows are few. Deterministic; needs no workspace.
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -23,7 +23,7 @@ using Mass = unsigned long long;
 
 constexpr int kThreads = 1024;
 
-// Orders as the logits do: sixteen bits for bf16, 32 for fp32. -0 counts as 0.
+// Returns a key that orders like the logits: sixteen bits for bf16, 32 for fp32. -0 counts as 0.
 template <class T>
 __device__ inline unsigned ordered_bits(float x) {
   const unsigned bits = __float_as_uint(x + 0.0f);
@@ -51,7 +51,7 @@ struct LogitRow {
   }
 };
 
-// The first of the largest logits, in all threads; -1 if there is none above -inf.
+// Returns the first of the largest logits, in all threads; -1 if there is none above -inf.
 template <class Row>
 __device__ int first_largest(const Row& row, Mass* shared) {
   Mass best = 0;
@@ -76,7 +76,7 @@ struct SampleArguments {
   std::int32_t* out;
   CudaFault* fault;
   CudaFault::Raise raise;
-  double unit;  // of fixed-point weights, a power of two: the sum over a row stays below 2^63
+  double unit;  // unit of fixed-point weights, a power of two: a row's sum stays below 2^63
 };
 
 template <class T, bool kVector>
@@ -91,14 +91,14 @@ __device__ LogitRow<T, kVector> row_of_block(const SampleArguments& a) {
   return {a.logits.at<const T>(blockIdx.x), a.vocab, a.columns};
 }
 
-// What may still be drawn: logits above the cut, and those equal to it up to an index.
+// Set of candidates: logits above the cut, and those equal to it up to an index.
 struct Cut {
   unsigned key = 0;
   int last_equal = INT_MAX;
   __device__ bool keeps(unsigned key_, int index) const { return key_ > key || (key_ == key && index <= last_equal); }
 };
 
-// Tokens with their measure: the number 1, or the weight exp((logit - max) / temperature).
+// Tokens with their measure: 1, or the weight exp((logit - max) / temperature).
 template <class T, bool kVector>
 struct Candidates {
   LogitRow<T, kVector> row;
@@ -124,14 +124,14 @@ struct Candidates {
     return block_sum(sum, shared);
   }
 
-  // The first index up to which the measures of the tokens that `counts` add up to more than `target`.
+  // Returns the first index up to which the measures of the tokens selected by `counts` exceed `target`.
   template <bool kCount, class Counts>
   __device__ int find(Mass target, Counts&& counts) const {
     constexpr int kWidth = kPack<T>;
     __shared__ int found;
     __syncthreads();
     if (threadIdx.x == 0) found = row.vocab - 1;
-    Mass before = 0;  // of earlier tiles
+    Mass before = 0;  // sum of earlier tiles
     for (int tile = 0; tile < row.vocab; tile += kThreads * kWidth) {
       const int first = tile + static_cast<int>(threadIdx.x) * kWidth;
       const Floats<T> v(load_of_row<T, kVector>(row.x, first, row.columns));
@@ -142,7 +142,7 @@ struct Candidates {
         measures[j] = inside ? measure<kCount>(first + j, v[j]) : 0;
         mine += measures[j];
       }
-      Mass up_to = mine;  // inclusive over the block's threads
+      Mass up_to = mine;  // inclusive sum over the block's threads
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
         const Mass other = __shfl_up_sync(kAllLanes, up_to, step);
@@ -157,7 +157,7 @@ struct Candidates {
         whole += shared[w];
       }
       Mass sum = before + up_to - mine;
-      if (sum <= target && sum + mine > target) {  // one thread
+      if (sum <= target && sum + mine > target) {  // true in one thread
         int index = first;
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
@@ -173,12 +173,12 @@ struct Candidates {
     return found;
   }
 
-  // Cuts to the fewest first tokens, larger logits first and of equal ones the lower index, whose measures add up to
-  // `target`, at least 1 and at most their total.
+  // Cuts to the fewest tokens, larger logits first and ties by lower index, whose measures reach `target`, which is at
+  // least 1 and at most their total.
   template <bool kCount>
   __device__ void cut_to(Mass target) {
     constexpr int kBits = 8 * sizeof(T);
-    unsigned key = 0;  // the largest with measure(logits from key on) >= target, found from its top bits down
+    unsigned key = 0;  // largest key with measure(logits from key on) >= target, built from its top bits down
     for (int shift = kBits - 2; shift >= 0; shift -= 2) {
       Mass sums[3] = {0, 0, 0};
       row.each([&](int index, float logit) {
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments 
   }
   const Mass total = candidates.template total<false>();
   int drawn = largest;
-  if (total > 0) {  // else the largest logit is +inf
+  if (total > 0) {  // otherwise the largest logit is +inf
     const DeviceKey key = key_for(a.seed, make_uint4(0, 0, 0, kRngSampling));
     const uint4 words = philox(make_uint4(static_cast<unsigned>(*a.position), blockIdx.x, 0, 0), key);
     const auto target = static_cast<Mass>(uniform_number(words.x, words.y) * static_cast<double>(total));
