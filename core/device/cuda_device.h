@@ -17,8 +17,8 @@ struct CudaFacts {
   std::string name;
 };
 CudaFacts cuda_facts(int index);
-// Fails with exit code 2 if there is no GPU, `index` is out of range, the driver is older than the runtime, or the GPU
-// is older than compute capability 8.0.
+// Fails with exit code 2 if GPU `index` does not exist or is older than compute capability 8.0, or the driver is older
+// than the runtime.
 void check(const CudaFacts& facts);
 
 // Returns why a GPU test cannot run here; empty if GPU 0 is usable.

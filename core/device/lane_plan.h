@@ -16,7 +16,7 @@ struct LanePlan {
   Dependencies follows;            // the given ones and the preceding op on the lane, without implied ones
 };
 
-// List scheduling by critical path (Graham 1969). The op and lane that can begin first are next; ties go to the op with
+// List scheduling by critical path (Graham 1969). The op and lane that can begin first are next. Ties go to the op with
 // the longest path to the end, then to list order. `seconds`: per op; `between`: per edge between lanes.
 LanePlan plan_lanes(const Dependencies& follows, const std::vector<double>& seconds, int lanes, double between);
 

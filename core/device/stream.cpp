@@ -180,9 +180,9 @@ CpuStream::~CpuStream() {
   try {
     std::rethrow_exception(error_);
   } catch (const std::exception& error) {
-    log_warning(std::string("a stream ended with an error nobody waited for: ") + error.what());
+    log_warning(std::string("a stream ended with an unreported error: ") + error.what());
   } catch (...) {
-    log_warning("a stream ended with an unknown error nobody waited for");
+    log_warning("a stream ended with an unknown, unreported error");
   }
 }
 

@@ -29,8 +29,8 @@ class Trace;
 
 // Numbers the event waits of a rank in program order. A test hides the wait with ordinal `suppressed` from the hazard
 // checker, to prove that the checker finds each missing wait. The wait still happens: ops that read addresses from
-// memory would otherwise access invalid memory. Waits between branches of a graph do not count: their capture fails, or
-// the checker finds them at the replay, where a CPU stream runs the ops in capture order.
+// memory would otherwise access invalid memory. Waits between branches of a graph do not count. A missing one fails the
+// capture, or the checker finds it at the replay, where a CPU stream runs ops in capture order.
 struct WaitCounter {
   std::int64_t count = 0;
   std::int64_t suppressed = -1;

@@ -31,7 +31,7 @@ class Trace {
   void begin_range(Stream& stream, std::string name);
   void end(Stream& stream);  // ends the span begun last on that stream, if any
 
-  // What one replay of a graph runs.
+  // Work of one replay of a graph.
   struct Replay {
     std::string ops;  // their names
     double flops = 0;

@@ -53,8 +53,8 @@ class Linear : public Layer {
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
   // Fuses GELU (tanh form) into the GEMM: into forward of a column-parallel layer, and into backward_data of a
-  // row-parallel one. Otherwise GELU is a separate op. Under --deterministic-mode forward's GELU is separate too: a
-  // recomputed GELU must match the stored one bit for bit, and on CUDA the GEMM applies GELU before rounding.
+  // row-parallel one. Otherwise GELU is a separate op. Under --deterministic-mode forward's GELU is separate too. A
+  // recomputed GELU must match the stored one bit for bit, but on CUDA the GEMM applies GELU before rounding.
   struct Activated {
     Tensor input, output;  // input (forward's output) and output of the GELU
   };

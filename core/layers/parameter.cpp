@@ -233,7 +233,7 @@ void ParameterStore::check_split(const TensorSplit& split) const {
   for_each_part([&](const Held& held) {
     if (held.part.declared) return;
     fail({.subject = "parameter " + held.part.name,
-          .expected = fmt::format("a word on what each of the {} tensor-parallel ranks holds of it", split.ranks),
+          .expected = fmt::format("a declaration of what each of the {} tensor-parallel ranks holds", split.ranks),
           .got = "none",
           .remedy = "declare it by TensorSplit::shared_between_linears or shared where each rank holds a copy, by "
                     "rows and global_shape where it holds a slice (CONTRIBUTING.md)"});

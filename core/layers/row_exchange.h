@@ -27,7 +27,7 @@ class RowExchange {
   virtual Tensor sum_rows(const Context&, const Tensor& partial, const std::string& /*label*/) { return partial; }
 
   // The same two collectives around the GEMM that reads or makes the rows. The task is called once with all rows or,
-  // under overlap, with each rank's rows: the GEMM of one piece runs while another is in transfer.
+  // under overlap, with each rank's rows. The GEMM of one piece then overlaps the transfer of another.
   using RowsTask = std::function<void(const Tensor& rows, std::int64_t first)>;
   // Returns all rows; under overlap without this rank's.
   virtual Tensor use_rows(const Context&, const Tensor& x, const std::string& /*label*/, const RowsTask& use) {

@@ -143,7 +143,7 @@ struct ArenaPlanSpec {
   std::int64_t ops_beside = 0;
   // Lays out each use of a scope separately, if there are not too many; otherwise all uses of a scope share places.
   bool by_use = false;
-  // By number of the recorded buffers: true for those that share one place in all uses. Empty: none.
+  // One flag per recorded buffer: true if it has one place in all uses. Empty: none.
   std::vector<bool> alike = {};
   bool searches = true;  // searches for a layout in less memory; slower
 };

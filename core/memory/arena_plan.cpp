@@ -1,6 +1,6 @@
 // Lifetimes and layout of a recorded step. Time is the index of an entry (op, record or wait) on lane 0, the compute
-// stream. The index of the op would be wrong: a branch forked between an op and a wait would seem to come after the
-// work that the wait joins.
+// stream. With op indices, a branch forked between an op and a wait would seem to come after the work that the wait
+// joins.
 #include <fmt/format.h>
 
 #include <algorithm>

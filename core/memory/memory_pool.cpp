@@ -110,7 +110,7 @@ void* MemoryPool::allocate(std::size_t bytes, MemoryCategory category, std::stri
 
 void MemoryPool::free(void* address) {
   const auto found = used_.find(address);
-  require(found != used_.end(), "MemoryPool::free of an address that was not given out");
+  require(found != used_.end(), "MemoryPool::free of an address that is not allocated");
   const Block& block = found->second;
   allocated_ -= block.requested;
   by_category_[static_cast<std::size_t>(block.category)] -= block.requested;

@@ -67,7 +67,7 @@ class TakenOffsets {
 
   std::size_t leaves_ = 1;   // a power of two
   std::vector<Node> nodes_;  // the root is 1, the children of n are 2n and 2n + 1, the leaf of a time is leaves_ + time
-  Lists above_, all_;        // of lowest_free(): nodes from the root down to a node, and all nodes
+  Lists above_, all_;        // lowest_free(): lists from the root to a node, and of all nodes
   std::size_t visits_ = 0;
 };
 

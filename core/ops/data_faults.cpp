@@ -11,7 +11,7 @@ void raise_bad_token(const std::int64_t* row_token_vocabulary) {
         .subject = fmt::format("token of row {}", row_token_vocabulary[0]),
         .expected = fmt::format("0 to {}", row_token_vocabulary[2] - 1),
         .got = fmt::format("{}", row_token_vocabulary[1]),
-        .remedy = "the data was tokenized for another vocabulary"});
+        .remedy = "use data that was tokenized with the model's vocabulary"});
 }
 
 void raise_bad_positions(const std::int64_t* first_last_limit) {
@@ -19,7 +19,7 @@ void raise_bad_positions(const std::int64_t* first_last_limit) {
         .subject = "positions",
         .expected = fmt::format("0 to {}", first_last_limit[2] - 1),
         .got = fmt::format("{} to {}", first_last_limit[0], first_last_limit[1]),
-        .remedy = "the sequence is longer than the learned position embeddings"});
+        .remedy = "shorten the sequence, or raise --max-position-embeddings"});
 }
 
 void raise_bad_label(const std::int64_t* row_label_vocabulary) {
@@ -27,7 +27,7 @@ void raise_bad_label(const std::int64_t* row_label_vocabulary) {
         .subject = fmt::format("label of row {}", row_label_vocabulary[0]),
         .expected = fmt::format("at most {}", row_label_vocabulary[2] - 1),
         .got = fmt::format("{}", row_label_vocabulary[1]),
-        .remedy = "the data was tokenized for another vocabulary"});
+        .remedy = "use data that was tokenized with the model's vocabulary"});
 }
 
 void raise_no_logits(const std::int64_t* row) {

@@ -63,7 +63,7 @@ void Field::check_overlap(const Field& earlier) const {
   if (!both_used || may_share(earlier) || earlier.may_share(*this)) return;
   const bool ours_first = !earlier.writes;
   fail({.subject = fmt::format("{} and {}", ours_first ? name : earlier.name, ours_first ? earlier.name : name),
-        .expected = "memory of their own",
+        .expected = "separate memory",
         .got = "an overlap"},
        place);
 }

@@ -2,7 +2,7 @@
 //   for_each_element(n, [=](auto i) { y.set(i, (x[i] - mean) * rstd * weight[i]); });
 // Rows belong to tensors with equal leading dims (up to three) and different strides:
 //   for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) { const Row x = xs[at]; ... });
-// For *_cpu.cpp files. An element's result does not depend on its position in a row or in memory: core/ops is compiled
+// For *_cpu.cpp files. An element's result does not depend on its position in a row or in memory. core/ops is compiled
 // without contraction, so that only fma() fuses, and sums have a fixed order.
 #pragma once
 

@@ -45,7 +45,7 @@ void check_no_overlap(const Tensor& a, std::string_view a_name, const Tensor& b,
   const auto* b_begin = b.as<const std::byte>();
   if (a.extent_bytes() == 0 || b.extent_bytes() == 0) return;
   if (a_begin + a.extent_bytes() <= b_begin || b_begin + b.extent_bytes() <= a_begin) return;
-  refuse(fmt::format("{} and {}", a_name, b_name), "memory of their own", "an overlap", place);
+  refuse(fmt::format("{} and {}", a_name, b_name), "separate memory", "an overlap", place);
 }
 
 }  // namespace megalith

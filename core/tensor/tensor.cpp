@@ -12,7 +12,7 @@ Tensor::Tensor(void* address, DType type, const Shape& extents) : data(address),
 
 Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t length) const {
   const int d = dim < 0 ? dim + rank() : dim;
-  require(d >= 0 && d < rank(), "Tensor::slice of a dim it has not");
+  require(d >= 0 && d < rank(), "Tensor::slice of a missing dim");
   require(start >= 0 && length >= 0 && start <= shape[d] && length <= shape[d] - start, "Tensor::slice out of range");
   require(bound == nullptr || d != 0 || length == shape[0], "Tensor::slice of the rows of a bounded tensor");
   Tensor result = *this;
@@ -34,7 +34,7 @@ Tensor Tensor::view(const Shape& extents) const {
 
 Tensor Tensor::split_dim(int dim, std::int64_t outer) const {
   const int d = dim < 0 ? dim + rank() : dim;
-  require(d >= 0 && d < rank(), "Tensor::split_dim of a dim it has not");
+  require(d >= 0 && d < rank(), "Tensor::split_dim of a missing dim");
   require(bound == nullptr || d != 0, "Tensor::split_dim of the rows of a bounded tensor");
   require(outer > 0 && shape[d] % outer == 0 && rank() < kMaxDims, "Tensor::split_dim does not divide");
   const std::int64_t inner = shape[d] / outer;

@@ -16,7 +16,7 @@ void fail_cuda(cudaError_t status, const char* call, std::source_location place)
         .expected = "success",
         .got =
             fmt::format("{} ({}): {}", cudaGetErrorName(status), static_cast<int>(status), cudaGetErrorString(status)),
-        .remedy = memory ? "lower --micro-batch-size, or stop what else uses this GPU" : ""},
+        .remedy = memory ? "lower --micro-batch-size, or stop other processes on this GPU" : ""},
        place);
 }
 

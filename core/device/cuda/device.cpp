@@ -124,7 +124,7 @@ void raise_cuda_fault() {
   const CudaFault found = *fault;
   *fault = CudaFault{};
   found.raise(found.values);
-  fail({.subject = "a kernel reported a fault", .got = "one whose description throws nothing"});
+  fail({.subject = "a kernel reported a fault", .got = "a report function that throws nothing"});
 }
 
 void record_cuda_profile(bool on) {

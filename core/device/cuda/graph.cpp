@@ -41,7 +41,7 @@ Tail tail_of(CudaStream& stream) {
     fail({.subject = "a CUDA capture",
           .expected = "only work that a graph can hold",
           .got = "a call before this one that ended it: an allocation, a host wait, or work on another stream",
-          .remedy = "run the op once before the capture, so that libraries set themselves up outside of it"});
+          .remedy = "run the op once before the capture, to initialize its libraries"});
   }
   if (status != cudaStreamCaptureStatusActive) return {};
   tail.nodes = {nodes, count};

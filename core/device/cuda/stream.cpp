@@ -22,7 +22,7 @@ CudaStream::CudaStream() : device_(use_cuda_device()), fault_(cuda_fault()) {
 }
 
 CudaStream::~CudaStream() {
-  log_cuda(cudaStreamSynchronize(stream_), "a stream ended with an error nobody waited for");
+  log_cuda(cudaStreamSynchronize(stream_), "a stream ended with an unreported error");
   delete state_;  // destroyed ahead of the library handles that created it
   if (dnn_ != nullptr) cudnnDestroy(dnn_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);

@@ -40,7 +40,7 @@ void start_and_rows(const std::int32_t* const& start, std::int64_t rows, std::in
 // Most bytes of dS in the deterministic backward on CUDA, unless one sample has more.
 constexpr std::int64_t kDirectScoresBytes = std::int64_t{2} << 30;
 constexpr std::int64_t kScoreTile = 128;                               // cuDNN pads keys to this, queries to half of it
-constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;       // cuDNN's requirement is tensors + 256 bytes
+constexpr std::int64_t kPlanSlackBytes = std::int64_t{64} << 10;       // cuDNN adds 256 bytes to the tensors
 constexpr std::size_t kForwardWorkspaceBytes = std::size_t{32} << 20;  // more than any plan of cuDNN has required
 
 // Returns the bytes of bf16 dS of one sample.

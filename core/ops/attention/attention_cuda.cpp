@@ -56,7 +56,7 @@ Plan make_plan(const AttentionProblem& problem, const DnnDescriptor& device_prop
   }
   fail({.subject = to_string(problem),
         .expected = "an engine of cuDNN",
-        .got = fmt::format("{} engines, none of which takes it", engines.size()),
+        .got = fmt::format("{} engines, none of which supports it", engines.size()),
         .remedy = fmt::format("cuDNN is {}; try a newer one, or a head dim of 64 or 128", cudnnGetVersion())});
 }
 

@@ -36,9 +36,9 @@ void fields(const Rope& op, Fields& f) {
   check_part(op.part, op.x.size(1), "op.part");
 }
 
-// Memory-bound, one pass. cos and sin are computed once for kPositions positions and used for all samples and heads:
-// directly at multiples of kPositions, in between by fp64 rotations, whose error (below 1e-14) vanishes in the rounding
-// to fp32. Results do not depend on the positions of a call.
+// Memory-bound, one pass. cos and sin are computed once for kPositions positions and used for all samples and heads.
+// Between multiples of kPositions they come from fp64 rotations, whose error (below 1e-14) vanishes in the rounding to
+// fp32. Results do not depend on the positions of a call.
 namespace {
 
 constexpr std::int64_t kPositions = 16;

@@ -14,7 +14,7 @@ struct RopeScaling {
   double factor = 1;  // at least 1; 1 changes nothing
   double low_freq_factor = 1;
   double high_freq_factor = 4;                           // above low_freq_factor
-  std::int64_t original_max_position_embeddings = 8192;  // of the model ahead of the scaling
+  std::int64_t original_max_position_embeddings = 8192;  // the unscaled model's
   bool operator==(const RopeScaling&) const = default;
 };
 

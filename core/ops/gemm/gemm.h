@@ -1,7 +1,7 @@
 // Matrix product with the epilogues of a linear layer: c = op(a) op(b) (+ bias) (+ c), and GELU on its output or input
 // (Hendrycks & Gimpel 2016, arXiv:1606.08415, the tanh form of core/ops/elementwise/activation.h). The CPU kernel
 // follows Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication" (doi:10.1145/1356052.1356053).
-// Every element of c depends only on its row of op(a), its column of op(b) and k: another cut of m or n (microbatch
+// Every element of c depends only on its row of op(a), its column of op(b) and k. Another cut of m or n (microbatch
 // size) or another alignment gives equal bits. On CUDA, cuBLASLt multiplies: the same call on the same sizes repeats
 // its bits (core/ops/gemm/gemm_algorithms_cuda.h), other sizes may not. The product is rounded before its addition to a
 // bf16 c. A dedicated kernel serves the few bf16 rows of generation (core/ops/gemm/gemm_few_rows_cuda.h).

@@ -1,6 +1,6 @@
 // Compute-bound. Blocks of op(a) [kBlockRows, kBlockDepth] and op(b) [kBlockDepth, kBlockColumns] are packed as fp32 in
-// the tile kernel's order, so that all transposes and dtypes are equally fast. Deterministic: the sum over k is cut at
-// multiples of kBlockDepth only, and partial sums are never rounded to bf16.
+// the tile kernel's order. All transposes and dtypes are therefore equally fast. Deterministic: the sum over k is cut
+// at multiples of kBlockDepth only, and partial sums are never rounded to bf16.
 #include <algorithm>
 #include <type_traits>
 

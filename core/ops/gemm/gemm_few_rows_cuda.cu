@@ -1,5 +1,5 @@
 // Memory-bound: b is read once, bypassing L1. A warp owns a part of k of two rows of b, with 32 bytes of each in flight
-// per lane: many small blocks use more bandwidth than many loads per lane. The block adds the parts in order:
+// per lane. Many small blocks use more bandwidth than many loads per lane. The block adds the parts in order:
 // deterministic.
 #include "core/ops/gemm/gemm_few_rows_cuda.h"
 

@@ -1,4 +1,4 @@
-// A GEMM in cuBLASLt's terms. The library is column-major and computes c^T = op(b)^T op(a)^T: its first matrix is b,
+// A GEMM in cuBLASLt's terms. The library is column-major and computes c^T = op(b)^T op(a)^T. Its first matrix is b,
 // our row is its column, and a bias over our columns is its bias over rows.
 #pragma once
 

@@ -173,8 +173,8 @@ struct Candidates {
     return found;
   }
 
-  // Cuts to the fewest tokens, larger logits first and ties by lower index, whose measures reach `target`, which is at
-  // least 1 and at most their total.
+  // Cuts to the fewest tokens, larger logits first and ties by lower index, whose measures reach `target`. `target` is
+  // from 1 to their total.
   template <bool kCount>
   __device__ void cut_to(Mass target) {
     constexpr int kBits = 8 * sizeof(T);

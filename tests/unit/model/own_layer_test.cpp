@@ -202,8 +202,8 @@ TEST(OwnLayer, AnUndeclaredSplitIsAnErrorUnderTensorParallelism) {
     }
     EXPECT_THAT(
         error_of(ExitCode::kInternal, run_it),
-        HasSubstr("parameter decoder.layers.0.own.a: expected a word on what each of the 2 tensor-parallel ranks "
-                  "holds of it, got none; declare it by TensorSplit"));
+        HasSubstr("parameter decoder.layers.0.own.a: expected a declaration of what each of the 2 tensor-parallel "
+                  "ranks holds, got none; declare it by TensorSplit"));
   }
 }
 
