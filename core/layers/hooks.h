@@ -2,6 +2,7 @@
 // capture, in list order: before and after each verb, also if a graph replays it. If one graph holds a run of verbs,
 // hooks run only before the first and after the last verb. An exception ends the step with an error that has segment
 // and point. parallel/pipeline_parallel/action_hooks.h attaches hooks as actions.
+//
 // A pipeline captures its graphs in a pass ahead of the step's first message. That pass calls each hook of the step
 // once, in the step's order, with phase kCaptureAhead; the step then calls them as usual.
 #pragma once

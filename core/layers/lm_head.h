@@ -2,12 +2,15 @@
 //   r = residual + hidden;  logits = norm(r) W^T;  loss = cross-entropy(logits, labels)
 // Train and eval: adds the sum of its tokens' losses (fp32, not scaled) to the step's sums and returns nothing. Its
 // gradient starts the backward pass. Generate: returns the logits of each sequence's last row, [B, V]. T tokens = B *
-// S, H hidden, V padded vocabulary. With loss_chunk_size N, forward computes logits, loss, data gradient and weight
-// gradient of N tokens at a time. Logits then exist for at most N tokens, and the stash keeps [T, H] instead of [T, V].
-// This is the one exception to the three verbs: forward adds the output layer's weight gradient, rounded to main_grad's
-// dtype after each chunk. Losses and data gradients equal the unchunked ones. If tensor-parallel ranks split the
-// vocabulary, the loss is computed without gathered logits, and every rank has the losses of all tokens. Generate mode
-// does not support this.
+// S, H hidden, V padded vocabulary.
+//
+// With loss_chunk_size N, forward computes logits, loss, data gradient and weight gradient of N tokens at a time.
+// Logits then exist for at most N tokens, and the stash keeps [T, H] instead of [T, V]. This is the one exception to
+// the three verbs: forward adds the output layer's weight gradient, rounded to main_grad's dtype after each chunk.
+// Losses and data gradients equal the unchunked ones.
+//
+// If tensor-parallel ranks split the vocabulary, the loss is computed without gathered logits, and every rank has the
+// losses of all tokens. Generate mode does not support this.
 #pragma once
 
 #include "core/layers/norm.h"

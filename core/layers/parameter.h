@@ -1,6 +1,7 @@
 // Trainable tensors. Layers request them from a ParameterStore while the model is built. allocate() then gives each
 // unit (a transformer block, the embedding, the head) flat buffers: weights in the model's dtype, and main gradients.
 // Each parameter is a 256-byte aligned view of them. Optimizer state uses the same element offsets.
+//
 // Data-parallel ranks hold a permanent shard each of a sharded unit (ZeRO, arXiv:1910.02054). The unsharded unit is
 // resident too, or exists only while bound to a unit slot of fsdp/; the parameters' views are null otherwise.
 #pragma once

@@ -33,10 +33,10 @@ struct AttentionForward {
 
 // P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta). k and v may be a part
 // of a query's keys, with out and lse over all keys. dk and dv are then the part's, and dq is its contribution. 5 B N
-// S^2 D FLOPs if causal, otherwise 10 B N S U D. Workspace on the CPU, or if a plan's backend is unknown: q, d_out and
-// the sums of dq, dk and dv of one head in fp32, (12 S + 8 U) D bytes (D rounded up to 16). CUDA, bf16: fp32 dq of all
-// heads or, if deterministic, dS of as many samples as fit 2 GiB, at least one. With fewer kv heads than query heads
-// also dk and dv of every query head.
+// S^2 D FLOPs if causal, otherwise 10 B N S U D. Workspace on the CPU, or if a plan's backend is unknown: (12 S + 8 U)
+// D bytes (D rounded up to 16). It holds q, d_out and the sums of dq, dk and dv of one head in fp32. CUDA, bf16: fp32
+// dq of all heads or, if deterministic, dS of as many samples as fit 2 GiB, at least one. With fewer kv heads than
+// query heads also dk and dv of every query head.
 struct AttentionBackward {
   MEGALITH_OP_WITH_WORKSPACE(AttentionBackward, "attention_backward");
   Tensor q, k, v;    // as in forward

@@ -1,4 +1,4 @@
-// Matrix product with the epilogues of a linear layer: c = op(a) op(b) (+ bias) (+ c), and GELU on its output or input
+// Matrix product with the epilogues of a linear layer: c = op(a) op(b) (+ bias) (+ c). Optional GELU on output or input
 // (Hendrycks & Gimpel 2016, arXiv:1606.08415, the tanh form of core/ops/elementwise/activation.h). The CPU kernel
 // follows Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication" (doi:10.1145/1356052.1356053).
 // Every element of c depends only on its row of op(a), its column of op(b) and k. Another cut of m or n (microbatch

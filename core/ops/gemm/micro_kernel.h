@@ -1,5 +1,5 @@
 // The inner product of GEMM and attention: a register tile of up to 6 x 16 sums (12 AVX2 accumulators, two rows of b,
-// one broadcast), as in BLIS; Van Zee & van de Geijn 2015, doi:10.1145/2764454. For *_cpu.cpp files.
+// one broadcast). As in BLIS: Van Zee & van de Geijn 2015, doi:10.1145/2764454. For *_cpu.cpp files.
 #pragma once
 
 #include <immintrin.h>
