@@ -13,7 +13,7 @@ Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options
 
 ExpertRoom Dispatcher::room(const Sizes& sizes) const {
   const RoutedSizes routed = routed_sizes(sizes);
-  return sizes.never_overflows ? most_room(routed) : expert_room(routed, options_.capacity_factor);
+  return sizes.never_overflows ? max_room(routed) : expert_room(routed, options_.capacity_factor);
 }
 
 RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {

@@ -44,7 +44,7 @@ inline MeanRows mean_rows(const RoutedSizes& s) {
 }
 
 // Maximum capacity, which never overflows.
-inline ExpertRoom most_room(const RoutedSizes& s) {
+inline ExpertRoom max_room(const RoutedSizes& s) {
   const std::int64_t tokens = s.ranks * s.tokens;
   return {.arrived = tokens, .rows = tokens * std::min(s.choices, s.local_experts())};
 }
@@ -57,7 +57,7 @@ inline ExpertRoom expert_room(const RoutedSizes& s, double factor) {
     return wanted < static_cast<double>(most) ? static_cast<std::int64_t>(wanted) : most;
   };
   const MeanRows mean = mean_rows(s);
-  const ExpertRoom most = most_room(s);
+  const ExpertRoom most = max_room(s);
   return {.arrived = s.all_arrive ? most.arrived : room(mean.arrived, most.arrived),
           .rows = room(mean.rows, most.rows)};
 }

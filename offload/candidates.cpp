@@ -221,14 +221,14 @@ class Finder {
         a.last_writer == b.last_writer && a.last_forward_reader == b.last_forward_reader &&
         a.first_backward_reader == b.first_backward_reader)
       return;
-    const auto said = [](const OffloadSlot& slot) {
+    const auto describe_slot = [](const OffloadSlot& slot) {
       return fmt::format("{} bytes, last read by {} of segment {}, then by {} of segment {}", slot.bytes,
                          name_of(slot.last_forward_reader.kind), slot.last_forward_reader.segment,
                          name_of(slot.first_backward_reader.kind), slot.first_backward_reader.segment);
     };
     fail({.subject = fmt::format("offload: {} of chunk {}", a.name, a.chunk),
-          .expected = fmt::format("the same in each microbatch: {}", said(a)),
-          .got = said(b)});
+          .expected = fmt::format("the same in each microbatch: {}", describe_slot(a)),
+          .got = describe_slot(b)});
   }
 
   const OffloadRecording& recording_;

@@ -47,7 +47,7 @@ void CopiesForecast::place_all(const OffloadRecording& recording, const std::vec
                                                    {.bytes = moved,
                                                     .alive = bytes_alive(recording),
                                                     .rates = spec_.rates,
-                                                    .most_stalls = spec_.slowdown,
+                                                    .max_stalls = spec_.slowdown,
                                                     .layers = spec_.distance,
                                                     .room = spec_.room},
                                                    points);

@@ -62,7 +62,7 @@ class Search {
     }
     return distances;
   }
-  bool hides(const Option& option) const { return option.stalls <= request_.most_stalls * computing_; }
+  bool hides(const Option& option) const { return option.stalls <= request_.max_stalls * computing_; }
 
   Option option(const Distances& distances) const {
     OffloadPoints only{

@@ -22,8 +22,8 @@ struct PlacementRequest {
   const std::vector<double>& bytes;  // bytes copied of each slot
   const std::vector<double>& alive;  // bytes during each action, with all slots on the device
   CopyRates rates;
-  double most_stalls = 0.005;  // share of the step's computation
-  int layers = -1;             // common distance of all copies to their readers; -1: best
+  double max_stalls = 0.005;  // share of the step's computation
+  int layers = -1;            // common distance of all copies to their readers; -1: best
   // Bytes that a step may hold. If more would be live, computation waits for as long as needed.
   double room = std::numeric_limits<double>::infinity();
 };

@@ -67,7 +67,7 @@ class Chooser {
 
   // Keeps slots beyond the limit of a layer, and prefers to move large slots.
   void keep_layers_within_limit() {
-    if (request_.most_bytes_of_layer == 0) return;
+    if (request_.max_bytes_of_layer == 0) return;
     std::vector<std::size_t> order(candidates_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(order, std::greater(), [&](std::size_t i) { return candidates_[i].slot.bytes; });
@@ -76,7 +76,7 @@ class Chooser {
       if (!choices_[index].moves) continue;
       const OffloadSlot& slot = candidates_[index].slot;
       std::size_t& bytes = bytes_of_layer[{slot.chunk, slot.layer}];
-      if (bytes + slot.bytes > request_.most_bytes_of_layer) {
+      if (bytes + slot.bytes > request_.max_bytes_of_layer) {
         keep(index, "beyond --offload-mb-per-layer");
       } else {
         bytes += slot.bytes;

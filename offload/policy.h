@@ -21,8 +21,8 @@ struct OffloadRequest {
   // A group is a layer's storages of one kind. Of a chunk's n groups the last int(n (1 - fraction)) stay, as in
   // Megatron-LM.
   double fraction = 1;
-  std::size_t most_bytes_of_layer = 0;  // per microbatch; 0: no limit
-  std::size_t min_bytes = 1 << 20;      // smaller storages stay
+  std::size_t max_bytes_of_layer = 0;  // per microbatch; 0: no limit
+  std::size_t min_bytes = 1 << 20;     // smaller storages stay
 };
 
 inline constexpr const char* kNotAskedFor = "not in --offload-modules";  // value of OffloadChoice::reason

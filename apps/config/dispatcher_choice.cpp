@@ -23,7 +23,7 @@ MoeTokenDispatcher dispatcher_of(const Options& options) {
   return reads_peers ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll;
 }
 
-std::string said_dispatcher(const Options& options) {
+std::string describe_dispatcher(const Options& options) {
   switch (dispatcher_of(options)) {
     case MoeTokenDispatcher::kAllGather: return "rows by allgather";
     case MoeTokenDispatcher::kFlex: return "rows by flex";

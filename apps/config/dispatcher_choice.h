@@ -13,6 +13,6 @@ struct Options;
 // Dispatcher of the run; never kAuto.
 MoeTokenDispatcher dispatcher_of(const Options& options);
 // Text such as "rows by alltoall (flex needs GPUs)".
-std::string said_dispatcher(const Options& options);
+std::string describe_dispatcher(const Options& options);
 
 }  // namespace megalith

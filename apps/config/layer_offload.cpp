@@ -136,7 +136,7 @@ OffloadRequest offload_request(const Options& options, const std::vector<GptPart
   OffloadRequest request{.policies = stash_policies(options, parts),
                          .by_forecast = offloads_by_forecast(options),
                          .fraction = offload.activation_offload_fraction,
-                         .most_bytes_of_layer = static_cast<std::size_t>(offload.offload_mb_per_layer) << 20,
+                         .max_bytes_of_layer = static_cast<std::size_t>(offload.offload_mb_per_layer) << 20,
                          .min_bytes = static_cast<std::size_t>(offload.min_offload_bytes)};
   if (offload.min_offloaded_tensor_size > 0) {
     request.min_bytes = static_cast<std::size_t>(offload.min_offloaded_tensor_size) * size_of(options.params_dtype());

@@ -69,7 +69,7 @@ struct ParallelOptions {
     const bool is_own = expert_data_parallel_sharding_strategy != ShardingStrategy::kAuto;
     return is_own ? expert_data_parallel_sharding_strategy : sharding();
   }
-  ShardingStrategy most_sharding() const { return std::max(sharding(), expert_sharding()); }
+  ShardingStrategy max_sharding() const { return std::max(sharding(), expert_sharding()); }
   std::int64_t expert_ranks() const { return expert_model_parallel_size * expert_tensor_parallel_size; }
   bool shards_optimizer() const { return sharding() != ShardingStrategy::kNoShard; }
 };

@@ -32,7 +32,7 @@ void check_step_size(const Options& options) {
 
 // Rejects sizes beyond any machine's memory, so that sums of bytes of hundreds of buffers stay within 64 bits.
 void check_memory_sums(const ModelConfig& model, std::int64_t tokens) {
-  constexpr double kMostParameters = 0x1p52, kMostActivations = 0x1p54;
+  constexpr double kMaxParameters = 0x1p52, kMaxActivations = 0x1p54;
   const std::int64_t width =
       std::max({model.hidden_size, 3 * model.ffn_hidden_size, 3 * model.num_attention_heads * model.kv_channels,
                 3 * model.moe.router_topk * model.moe.ffn_hidden_size});
@@ -45,9 +45,9 @@ void check_memory_sums(const ModelConfig& model, std::int64_t tokens) {
                          .got = fmt::format("{:.3g}", count),
                          .remedy = "lower one of the sizes"});
   };
-  limit("--num-layers and the sizes of a layer", "parameters", parameters, kMostParameters);
+  limit("--num-layers and the sizes of a layer", "parameters", parameters, kMaxParameters);
   limit("--global-batch-size, --seq-length and the sizes of the model", "activations of a step", activations,
-        kMostActivations);
+        kMaxActivations);
 }
 
 std::int64_t count_microbatches(const TrainingOptions& options, std::int64_t data_parallel_size) {

@@ -317,11 +317,11 @@ StepTimes times_of(const StepRecording& recording, const CostModel& costs) { ret
 // Each round delays a stage by what the others did in the round before, until none is delayed further.
 std::vector<std::vector<ActionSpan>> spans_of_stages(const std::vector<StepRecording>& stages, const CostModel& costs,
                                                      int ranks_of_stage) {
-  std::size_t most_rounds = 2;
-  for (const StepRecording& stage : stages) most_rounds += stage.calls.size();
+  std::size_t max_rounds = 2;
+  for (const StepRecording& stage : stages) max_rounds += stage.calls.size();
   Meetings meetings(ranks_of_stage);
   std::vector<std::vector<ActionSpan>> spans(stages.size());
-  for (std::size_t round = 0; round == 0 || (round < most_rounds && meetings.take_changed()); ++round) {
+  for (std::size_t round = 0; round == 0 || (round < max_rounds && meetings.take_changed()); ++round) {
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       Player player(stages[stage], costs, &meetings, static_cast<int>(stage));
       player.run();

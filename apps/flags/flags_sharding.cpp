@@ -19,31 +19,31 @@ std::string flag_value(ShardingStrategy strategy) {
 }
 
 // Texts of messages about the strategies; experts may have a separate strategy.
-struct Said {
+struct ShardingText {
   std::string got, weights, gradients;
 };
-Said said_of(const Options& options) {
+ShardingText describe_sharding_options(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const std::string flag = "--data-parallel-sharding-strategy ";
   const std::string of_experts = "--expert-data-parallel-sharding-strategy";
-  Said said{.got = flag + flag_value(parallel.sharding()),
-            .weights = flag + "optim_grads_params",
-            .gradients = flag + "optim_grads_params or optim_grads"};
-  if (options.moe().num_experts == 0) return said;
+  ShardingText text{.got = flag + flag_value(parallel.sharding()),
+                    .weights = flag + "optim_grads_params",
+                    .gradients = flag + "optim_grads_params or optim_grads"};
+  if (options.moe().num_experts == 0) return text;
   if (parallel.expert_sharding() != parallel.sharding())
-    said.got += fmt::format(" and {} {}", of_experts, flag_value(parallel.expert_sharding()));
-  if (parallel.sharding() == ShardingStrategy::kNoShard) return said;  // experts are not sharded either
-  for (std::string* needs : {&said.weights, &said.gradients}) *needs += ", or the same value of " + of_experts;
-  return said;
+    text.got += fmt::format(" and {} {}", of_experts, flag_value(parallel.expert_sharding()));
+  if (parallel.sharding() == ShardingStrategy::kNoShard) return text;  // experts are not sharded either
+  for (std::string* needs : {&text.weights, &text.gradients}) *needs += ", or the same value of " + of_experts;
+  return text;
 }
 
-void check_slot_grads(const Options& options, const Said& said) {
+void check_slot_grads(const Options& options, const ShardingText& text) {
   const GradientDType dtype = options.optimizer.megatron_fsdp_grad_comm_dtype;
   if (dtype == GradientDType::kAuto) return;
   const std::string flag =
       fmt::format("--megatron-fsdp-grad-comm-dtype {}", dtype == GradientDType::kBf16 ? "bf16" : "fp32");
-  only_with(options.parallel.most_sharding() >= ShardingStrategy::kOptimGrads || options.forecast.suggest,
-            {.flag = flag, .needs = said.gradients, .got = said.got});
+  only_with(options.parallel.max_sharding() >= ShardingStrategy::kOptimGrads || options.forecast.suggest,
+            {.flag = flag, .needs = text.gradients, .got = text.got});
   only_with(options.parallel.fsdp_reduce_grads == GradientReduction::kEach,
             {.flag = flag, .needs = "--fsdp-reduce-grads each", .got = "--fsdp-reduce-grads last"});
   if (dtype == GradientDType::kBf16) {
@@ -55,26 +55,26 @@ void check_slot_grads(const Options& options, const Said& said) {
   }
 }
 
-void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
+void check_sharded_units(const ParallelOptions& parallel, const ShardingText& text) {
   const ParallelOptions defaults;
-  const ShardingStrategy most = parallel.most_sharding();
+  const ShardingStrategy most = parallel.max_sharding();
   const bool shards_weights = most == ShardingStrategy::kOptimGradsParams;
   const bool shards_gradients = most >= ShardingStrategy::kOptimGrads;
   for (const auto& [is_set, flag] :
        {std::pair{parallel.fsdp_unit_slots != defaults.fsdp_unit_slots, "--fsdp-unit-slots"},
         {parallel.fsdp_gradient_slots != defaults.fsdp_gradient_slots, "--fsdp-gradient-slots"}})
-    only_with(shards_gradients || !is_set, {.flag = flag, .needs = said.gradients, .got = said.got});
+    only_with(shards_gradients || !is_set, {.flag = flag, .needs = text.gradients, .got = text.got});
   for (const auto& [is_set, flag] :
        {std::pair{parallel.fsdp_prefetch != defaults.fsdp_prefetch, "--fsdp-prefetch"},
         {parallel.fsdp_reduce_grads != defaults.fsdp_reduce_grads, "--fsdp-reduce-grads last"},
         {parallel.outer_dp_sharding_strategy != defaults.outer_dp_sharding_strategy,
          "--outer-dp-sharding-strategy optim"}})
-    only_with(shards_weights || !is_set, {.flag = flag, .needs = said.weights, .got = said.got});
+    only_with(shards_weights || !is_set, {.flag = flag, .needs = text.weights, .got = text.got});
   only_with(parallel.sharding() == ShardingStrategy::kOptimGradsParams ||
                 parallel.fsdp_embedding_and_head == defaults.fsdp_embedding_and_head,
             {.flag = "--fsdp-embedding-and-head",
              .needs = "--data-parallel-sharding-strategy optim_grads_params",
-             .got = said.got});
+             .got = text.got});
   const std::int64_t prefetch = parallel.fsdp_prefetch, slots = parallel.fsdp_unit_slots;
   if (shards_weights && prefetch >= slots)
     refuse_numbers({"--fsdp-prefetch", prefetch}, {"--fsdp-unit-slots", slots},
@@ -83,14 +83,14 @@ void check_sharded_units(const ParallelOptions& parallel, const Said& said) {
 }
 
 // Rejects --fsdp-reduce-grads last with optim_grads, which adds each microbatch to gradient shards.
-void check_reduction(const ParallelOptions& parallel, const Said& said) {
+void check_reduction(const ParallelOptions& parallel, const ShardingText& text) {
   const bool keeps_shares = parallel.sharding() == ShardingStrategy::kOptimGrads ||
                             parallel.expert_sharding() == ShardingStrategy::kOptimGrads;
   if (parallel.fsdp_reduce_grads != GradientReduction::kLast || !keeps_shares) return;
   refuse_usage("--fsdp-reduce-grads last and optim_grads",
                {.expected = "optim or optim_grads_params for experts and for the rest, as a rank holds only gradient "
                             "shards with optim_grads",
-                .got = said.got,
+                .got = text.got,
                 .remedy = "use optim instead of optim_grads, or remove --fsdp-reduce-grads last"});
 }
 
@@ -111,16 +111,16 @@ void check_sharding(const Options& options) {
   not_both(parallel.use_distributed_optimizer && parallel.sharding() == ShardingStrategy::kNoShard,
            "--use-distributed-optimizer", "--data-parallel-sharding-strategy no_shard",
            "remove --use-distributed-optimizer, or use --data-parallel-sharding-strategy optim");
-  const Said said = said_of(options);
+  const ShardingText text = describe_sharding_options(options);
   // --use-distributed-optimizer is incompatible with any other strategy that is given.
   const bool is_given = parallel.data_parallel_sharding_strategy != ShardingStrategy::kAuto;
   const std::string needs = is_given ? "--data-parallel-sharding-strategy optim" : "--use-distributed-optimizer";
-  const std::string got = is_given ? said.got : "";
+  const std::string got = is_given ? text.got : "";
   only_with(!parallel.overlap_param_gather || parallel.shards_optimizer(),
             {.flag = "--overlap-param-gather", .needs = needs, .got = got});
-  if (options.moe().num_experts > 0) check_reduction(parallel, said);
-  check_sharded_units(parallel, said);
-  check_slot_grads(options, said);
+  if (options.moe().num_experts > 0) check_reduction(parallel, text);
+  check_sharded_units(parallel, text);
+  check_slot_grads(options, text);
   only_with(parallel.num_distributed_optimizer_instances == 1 || parallel.shards_optimizer(),
             {.flag = "--num-distributed-optimizer-instances", .needs = needs, .got = is_given ? got : "no sharding"});
   check_sharding_of_experts(options);

@@ -57,7 +57,7 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
     step.host_seconds =
         std::max(step.host_seconds, static_cast<double>(graphs.eager_ops) * rates.launch_seconds +
                                         static_cast<double>(graphs.replays) * rates.graph_launch_seconds);
-    step.most_memory = std::max(step.most_memory, stage.memory.total());
+    step.max_memory = std::max(step.max_memory, stage.memory.total());
   }
   step.seconds = std::max(step.seconds, step.host_seconds);
   const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
@@ -118,14 +118,14 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage)
     if (looked[static_cast<std::size_t>(stage)] == stage) stages.push_back({.stage = stage});
   const auto is_too_large = [&](const StageForecast& stage) {
-    return spec.most_memory != 0 && stage.memory.total() > spec.most_memory;
+    return spec.max_memory != 0 && stage.memory.total() > spec.max_memory;
   };
   const auto look_at = [&](StageForecast& out) {
     StepRecording recording = record_step(options, forecast.config, static_cast<int>(out.stage * ranks_of_stage),
-                                          {.most_microbatches = spec.most_recorded / mesh.pp,
-                                           .most_memory = spec.most_memory,
-                                           .searches = spec.most_memory == 0});
-    if (spec.most_memory == 0)
+                                          {.max_microbatches = spec.max_recorded / mesh.pp,
+                                           .max_memory = spec.max_memory,
+                                           .searches = spec.max_memory == 0});
+    if (spec.max_memory == 0)
       add_room_for_stages(options, forecast.config, static_cast<int>(out.stage * ranks_of_stage), recording.plans);
     out.memory = memory_use(recording.plans);
     if (is_too_large(out)) return;
@@ -133,7 +133,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
     if (costs) out.times = times_of(recording, *costs);
     out.plans = std::move(recording.plans);
   };
-  if (spec.most_memory == 0) {
+  if (spec.max_memory == 0) {
     side_by_side(stages.size(), kForecastsTogether, [&](std::size_t i) { look_at(stages[i]); });
     forecast.stages = std::move(stages);
   } else {

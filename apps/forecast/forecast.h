@@ -36,7 +36,7 @@ struct StepForecast {
   double pipeline_seconds = 0;  // from the first forward to the last backward
   double bubble_share = 0;      // fraction of all stages' time within pipeline_seconds
   double host_seconds = 0;      // of the busiest host
-  std::size_t most_memory = 0;  // bytes, over all stages
+  std::size_t max_memory = 0;   // bytes, over all stages
 };
 
 struct Forecast {
@@ -54,8 +54,8 @@ struct ForecastSpec {
   // more microbatches (not in a V schedule).
   bool one_of_alike = false;
   // Microbatches of all stages together; longer schedules are recorded in part (record_step).
-  std::int64_t most_recorded = 16'384;
-  std::size_t most_memory = 0;  // bytes; the first larger stage ends the forecast; 0: no limit
+  std::int64_t max_recorded = 16'384;
+  std::size_t max_memory = 0;  // bytes; the first larger stage ends the forecast; 0: no limit
 };
 // Forecast of `options`, which are complete (complete_options).
 Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec);

@@ -24,7 +24,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int64_t kMostTokens = 65'536;  // per microbatch; more tokens make no GEMM faster
+constexpr std::int64_t kMaxTokens = 65'536;  // per microbatch; more tokens make no GEMM faster
 
 // Spare layouts in addition to those listed, in case full forecasts show that some do not fit.
 constexpr std::size_t kSpare = 3;
@@ -127,11 +127,10 @@ class Search {
   std::vector<Candidate> candidates() {
     std::vector<Candidate> all;
     const std::int64_t experts = options_.model.moe.num_experts;
-    const std::int64_t most_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
+    const std::int64_t max_ep = experts == 0 ? 1 : std::min<std::int64_t>(experts, spec_.rates->host_ranks);
     for (const std::int64_t tp : divisors_of(world_, spec_.rates->host_ranks)) {
       for (const std::int64_t pp : divisors_of(world_ / tp, options_.model.num_layers)) {
-        for (const std::int64_t ep : divisors_of(world_ / pp, most_ep))
-          add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
+        for (const std::int64_t ep : divisors_of(world_ / pp, max_ep)) add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
     side_by_side(all.size(), kForecastsTogether,
@@ -152,13 +151,13 @@ class Search {
     return std::numeric_limits<double>::infinity();
   }
   bool may_fit(const SuggestedLayout& layout, RecomputeGranularity recompute) {
-    return bounds_.memory(layout, recompute) <= static_cast<double>(spec_.most_memory);
+    return bounds_.memory(layout, recompute) <= static_cast<double>(spec_.max_memory);
   }
 
   // Adds all layouts of these parallel sizes.
   void add_layouts(std::vector<Candidate>& all, SuggestedLayout layout) {
     const bool asks_for_slots = options_.optimizer.megatron_fsdp_grad_comm_dtype != GradientDType::kAuto;
-    for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMostTokens; micro *= 2) {
+    for (std::int64_t micro = 1; micro == 1 || micro * options_.model.seq_length <= kMaxTokens; micro *= 2) {
       layout.micro_batch_size = micro;
       for (const ShardingStrategy sharding : {ShardingStrategy::kOptim, ShardingStrategy::kNoShard,
                                               ShardingStrategy::kOptimGrads, ShardingStrategy::kOptimGradsParams}) {
@@ -197,7 +196,7 @@ class Search {
         !is_legal(with_layout(options_, layout, RecomputeGranularity::kNone), world_)) {
       ++found_.tried;
       ++found_.dropped[kDoesNotDivide];
-    } else if (bounds_.states(layout) > static_cast<double>(spec_.most_memory)) {
+    } else if (bounds_.states(layout) > static_cast<double>(spec_.max_memory)) {
       ++found_.tried;
       ++found_.dropped[kTooLarge];
     } else {
@@ -209,7 +208,7 @@ class Search {
   // reductions of gradients in each microbatch may pay off.
   bool asks_for_memory(SuggestedLayout layout) const {
     layout.sharding = ShardingStrategy::kOptim;
-    return 2 * bounds_.states(layout) > static_cast<double>(spec_.most_memory);
+    return 2 * bounds_.states(layout) > static_cast<double>(spec_.max_memory);
   }
 
   // Forecasts the layout, also with overlap if that may be among the best. Overlap hides at most the tensor-parallel
@@ -263,8 +262,8 @@ class Search {
   }
 
   Forecast forecast(const Options& options, bool whole) const {
-    ForecastSpec spec{.rates = spec_.rates, .one_of_alike = true, .most_memory = spec_.most_memory};
-    if (!whole) spec.most_recorded = 0;
+    ForecastSpec spec{.rates = spec_.rates, .one_of_alike = true, .max_memory = spec_.max_memory};
+    if (!whole) spec.max_recorded = 0;
     return make_forecast(options, world_, spec);
   }
 

@@ -28,7 +28,7 @@ struct Suggestions {
 
 struct SuggestSpec {
   const Rates* rates = nullptr;
-  std::size_t most_memory = 0;  // bytes per rank
+  std::size_t max_memory = 0;  // bytes per rank
   std::size_t count = 10;
 };
 // Fails with exit code 2 if a flag sets a part of the layout.

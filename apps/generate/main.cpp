@@ -202,7 +202,7 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
   const Generator::Sizes sizes = request.sizes();
   const bool cuda = options.device == DeviceType::kCuda;
   const int neighbours = mpi == nullptr ? 1 : mpi->local_size();
-  const int on_gpu = mpi == nullptr ? 1 : mpi->most_on_gpu();
+  const int on_gpu = mpi == nullptr ? 1 : mpi->max_on_gpu();
   on_all_ranks(world, [&] {
     if (cuda && mpi != nullptr) select_cuda_device(mpi->gpu());
     check_memory(options, sizes, world.size(),

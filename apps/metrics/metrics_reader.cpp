@@ -179,7 +179,7 @@ struct Reading {
   }
   // Reads a loss of the router, which has no upper bound.
   template <class Value>
-  static constexpr double most_of() {
+  static constexpr double max_of() {
     if constexpr (!std::is_arithmetic_v<Value>) {
       using Number = typename Value::value_type;
       if constexpr (std::is_floating_point_v<Number>) return static_cast<double>(std::numeric_limits<Number>::max());
@@ -191,7 +191,7 @@ struct Reading {
                           std::vector<ExpertLoad>& loads) {
     constexpr bool kIsOptional = !std::is_arithmetic_v<Value>;
     if (kIsOptional && !members.has(key)) return;
-    const std::vector<double> values = members.numbers(key, kIsOptional, most_of<Value>());
+    const std::vector<double> values = members.numbers(key, kIsOptional, max_of<Value>());
     if (values.size() != loads.size()) {
       refuse_content(members.place_of(key), fmt::format("{} numbers, as many as layers", loads.size()),
                      std::to_string(values.size()));

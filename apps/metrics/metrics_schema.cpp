@@ -59,15 +59,15 @@ Number gib_moved(const StepMetrics& step) {
   return gib(step.offload->sums.bytes_out + step.offload->sums.bytes_back);
 }
 template <class Get>
-Number most_ms(const StepMetrics& step, const Get& seconds) {
+Number max_ms(const StepMetrics& step, const Get& seconds) {
   if (!step.offload || step.offload->stages.empty()) return std::nullopt;
   double most = 0;
   for (const OffloadStats& stage : step.offload->stages) most = std::max(most, 1e3 * std::invoke(seconds, stage));
   return most;
 }
-Number most_waits(const StepMetrics& step) { return most_ms(step, &OffloadStats::waits); }
-Number most_out(const StepMetrics& step) { return most_ms(step, &OffloadStats::copy_out); }
-Number most_back(const StepMetrics& step) { return most_ms(step, &OffloadStats::copy_back); }
+Number max_waits(const StepMetrics& step) { return max_ms(step, &OffloadStats::waits); }
+Number max_out(const StepMetrics& step) { return max_ms(step, &OffloadStats::copy_out); }
+Number max_back(const StepMetrics& step) { return max_ms(step, &OffloadStats::copy_back); }
 Number saved_of_possible(const OffloadStats& stats) {
   return stats.saving_bytes > 0 ? Number(stats.ratio()) : std::nullopt;
 }
@@ -156,11 +156,11 @@ constexpr StepRow kStepRows[] = {
             {.when = kWithExpertRanks, .chart = {"Rows sent to other ranks", kExperts}}),
     StepRow("", &gib_moved, "GiB per step, all ranks", "sum of `bytes_out` and `bytes_back`",
             {.when = "with offloaded activations", .chart = {"Moved to the host and back", kOffload}}),
-    StepRow("", &most_waits, "milliseconds per step, worst stage", "maximum `wait_out_ms` + `wait_back_ms` over stages",
+    StepRow("", &max_waits, "milliseconds per step, worst stage", "maximum `wait_out_ms` + `wait_back_ms` over stages",
             {.when = "if copies were timed", .chart = {"Compute waits for copies", kOffload}}),
-    StepRow("", &most_out, "milliseconds per step, worst stage", "maximum `copy_out_ms` over stages",
+    StepRow("", &max_out, "milliseconds per step, worst stage", "maximum `copy_out_ms` over stages",
             {.when = "if copies were timed", .chart = {"Copies to the host", kOffload}}),
-    StepRow("", &most_back, "milliseconds per step, worst stage", "maximum `copy_back_ms` over stages",
+    StepRow("", &max_back, "milliseconds per step, worst stage", "maximum `copy_back_ms` over stages",
             {.when = "if copies were timed", .chart = {"Copies back", kOffload}}),
 };
 

@@ -20,8 +20,8 @@
 #include "apps/plan/plan_tables.h"
 #include "apps/plan/plan_timeline.h"
 #include "apps/run/own_model.h"
+#include "apps/summary/format_actions.h"
 #include "apps/summary/planned_graphs.h"
-#include "apps/summary/printed_actions.h"
 #include "core/base/error.h"
 #include "core/base/machine/cpu_check.h"
 #include "core/base/machine/host_memory.h"
@@ -37,12 +37,12 @@ namespace {
 // Decides as training does, by the device memory in --rates.
 void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   const auto room = static_cast<std::size_t>(rates.device_memory - rates.device_reserve);
-  const std::size_t whole = forecast.step->most_memory;
+  const std::size_t whole = forecast.step->max_memory;
   if (!may_shard_ends(options) || whole <= room) return;
   Options with_shards = options;
   with_shards.machine.ends_exceed_memory = true;
   Forecast sharded = make_forecast(with_shards, static_cast<int>(options.parallel.world_size), {.rates = &rates});
-  if (sharded.step->most_memory >= whole) return;
+  if (sharded.step->max_memory >= whole) return;
   options = std::move(with_shards);
   forecast = std::move(sharded);
 }
@@ -59,8 +59,8 @@ void print_suggestions(const Options& options, const Rates& rates) {
   }
   const Suggestions found =
       suggest_layouts(options, static_cast<int>(options.parallel.world_size),
-                      {.rates = &rates, .most_memory = static_cast<std::size_t>(memory - rates.device_reserve)});
-  fmt::print("{}", printed(suggestion_tables(options, rates, memory, found)));
+                      {.rates = &rates, .max_memory = static_cast<std::size_t>(memory - rates.device_reserve)});
+  fmt::print("{}", to_text(suggestion_tables(options, rates, memory, found)));
 }
 
 ExitCode forecast(int argc, char** argv) {
@@ -88,11 +88,11 @@ ExitCode forecast(int argc, char** argv) {
   if (!graphs.empty()) check_captured_modules(options, graphs);
   if (rates) decide_on_ends(options, *rates, forecast);
   if (options.logging.print_actions) {
-    fmt::print("{}", printed_actions(options, config));
-    if (rates) fmt::print("{}", printed(copies_table(forecast)));
+    fmt::print("{}", format_actions(options, config));
+    if (rates) fmt::print("{}", to_text(copies_table(forecast)));
     return ExitCode::kOk;
   }
-  fmt::print("{}", printed(plan_tables(options, forecast, rates ? &*rates : nullptr)));
+  fmt::print("{}", to_text(plan_tables(options, forecast, rates ? &*rates : nullptr)));
   const auto write = [](const std::string& file, const std::string& text, const char* flag) {
     write_page(file, text, flag);
     fmt::print("{}\n", file);

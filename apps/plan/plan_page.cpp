@@ -26,14 +26,14 @@ Json tiles(const StepForecast& step) {
        Json::array({with_unit(step.tokens_per_second), "tokens/s, all ranks"}),
        Json::array({fmt::format("{:.4g}", step.tflops_per_rank), "model TFLOP/s per rank"}),
        Json::array({fmt::format("{:.1f} %", 100 * step.bubble_share), "pipeline bubble"}),
-       Json::array({bytes_text(static_cast<std::int64_t>(step.most_memory)), "peak memory, largest rank"})});
+       Json::array({bytes_text(static_cast<std::int64_t>(step.max_memory)), "peak memory, largest rank"})});
 }
 
 // Schedule of the step, or of fewer microbatches if the step has too many boxes for a page.
 Json picture(const Forecast& forecast) {
   const PipelineLayout& pipeline = forecast.config.pipeline;
   const auto boxes_each = static_cast<std::int64_t>(3 * pipeline.placement.num_parts());
-  const auto most = static_cast<std::int64_t>(kMostBoxes) / boxes_each;
+  const auto most = static_cast<std::int64_t>(kMaxBoxes) / boxes_each;
   if (forecast.config.microbatches <= most) return schedule_block(forecast.config.schedule(), forecast.simulation);
   const std::int64_t stages = pipeline.placement.num_stages;
   const std::int64_t drawn = std::max(most / stages, std::int64_t{2}) * stages;

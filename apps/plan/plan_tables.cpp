@@ -35,7 +35,7 @@ std::string mib_text(double bytes) {
 }
 std::string mib_text(std::size_t bytes) { return mib_text(static_cast<double>(bytes)); }
 
-std::string said_layers(const std::vector<GptPart>& parts) {
+std::string describe_layers(const std::vector<GptPart>& parts) {
   std::string text;
   for (const GptPart& part : parts) {
     std::string chunk = part.has_embedding ? "embedding" : "";
@@ -51,14 +51,14 @@ std::string said_layers(const std::vector<GptPart>& parts) {
 
 // Table of the ranks: one line per tensor-parallel group, whose ranks are adjacent.
 Table mesh_table(const MeshSizes& mesh) {
-  constexpr int kMostLines = 64;
+  constexpr int kMaxLines = 64;
   if (mesh.world() == 1) return {};
   const bool shared = mesh.cp > 1;  // sequences are split
   Table table{.title = fmt::format("mesh (rank = tp + {} x ({}dp + {} x pp){})", mesh.tp,
                                    shared ? fmt::format("cp + {} x (", mesh.cp) : "", mesh.dp, shared ? ")" : "")};
   const auto tp = static_cast<int>(mesh.tp);
   const int groups = static_cast<int>(mesh.world()) / tp;
-  for (int group = 0; group < std::min(groups, kMostLines); ++group) {
+  for (int group = 0; group < std::min(groups, kMaxLines); ++group) {
     const std::vector<int> ranks = group_of(mesh, group * tp, {Axis::kTp});
     const MeshCoordinates first = coordinates_of(mesh, ranks.front()), last = coordinates_of(mesh, ranks.back());
     table.add({}, fmt::format("pp {:<3} dp {:<5} {}tp {:<7} {}", first.pp, first.dp,
@@ -67,20 +67,19 @@ Table mesh_table(const MeshSizes& mesh) {
                               tp == 1 ? fmt::format("rank {}", ranks.front())
                                       : fmt::format("ranks {} to {}", ranks.front(), ranks.back())));
   }
-  if (groups > kMostLines)
-    table.add({}, fmt::format("and {} in this order", counted(groups - kMostLines, "more group")));
+  if (groups > kMaxLines) table.add({}, fmt::format("and {} in this order", counted(groups - kMaxLines, "more group")));
   return table;
 }
 
 void add_sharding(Table& table, const Options& options, const MeshSizes& mesh, bool knows_memory) {
   const ShardingStrategy of_experts = options.parallel.expert_sharding();
   if (of_experts != options.parallel.sharding())
-    table.add({"experts"}, " " + said_sharding(of_experts, sharers_of_experts(options, mesh)));
+    table.add({"experts"}, " " + describe_sharding(of_experts, sharers_of_experts(options, mesh)));
   if (options.parallel.sharding() != ShardingStrategy::kOptimGradsParams) return;
   const bool open = may_shard_ends(options) && !knows_memory;
   table.add({"fully sharded"}, sharers(options, mesh) == 1 ? " no effect (sharding group of one rank)"
                                : open ? " embedding and head unsharded if memory suffices (--rates decides)"
-                                      : " " + said_ends(options));
+                                      : " " + describe_ends(options));
 }
 
 Table layout_table(const Options& options, const RunConfig& config, bool knows_memory) {
@@ -122,7 +121,7 @@ Table pipeline_table(const RunConfig& config) {
   const std::int64_t ranks = config.mesh.world() / config.mesh.pp;
   for (int stage = 0; stage < pipeline.placement.num_stages; ++stage)
     table.add({}, fmt::format("stage {:<4} ranks {:>5} to {:<5} {}", stage, stage * ranks, (stage + 1) * ranks - 1,
-                              said_layers(pipeline.parts_of(stage))));
+                              describe_layers(pipeline.parts_of(stage))));
   return table;
 }
 
@@ -166,7 +165,7 @@ Table memory_table(const MemoryUse& use, const StepPlans& plans, const std::stri
 // Adds the communication of sharded units in a step; with rates also the compute stream's waits for them.
 void add_units(Table& table, const Forecast& forecast) {
   for (const StageForecast& stage : forecast.stages) {
-    const auto said = [&](const char* verb, const AxisVolume& volume, double exposed) {
+    const auto describe = [&](const char* verb, const AxisVolume& volume, double exposed) {
       const std::string waits = volume.seconds > 0 ? fmt::format(", exposed {:.2f} ms", 1e3 * exposed) : "";
       return fmt::format("{} {:.0f} times, {:.2f} GiB sent{}", verb, volume.calls, gib(volume.sent), waits);
     };
@@ -175,10 +174,10 @@ void add_units(Table& table, const Forecast& forecast) {
     // With --fsdp-reduce-grads last all gradients are reduced together, as without units.
     const std::string reduced = work.reductions.calls == 0
                                     ? "reduced once per step, in the lines above"
-                                    : said("reduced", work.reductions, stage.times.exposed_reductions);
+                                    : describe("reduced", work.reductions, stage.times.exposed_reductions);
     table.add({},
               fmt::format("units{}: {}; {}", forecast.stages.size() > 1 ? fmt::format(" of stage {}", stage.stage) : "",
-                          said("gathered", work.gathers, stage.times.exposed_gathers), reduced));
+                          describe("gathered", work.gathers, stage.times.exposed_gathers), reduced));
   }
 }
 
@@ -247,7 +246,7 @@ Table step_table(const Forecast& forecast, const Rates* rates) {
   return table;
 }
 
-std::string said_way(const Options& options, const Forecast& forecast) {
+std::string describe_way(const Options& options, const Forecast& forecast) {
   switch (forecast.dispatcher) {
     case MoeTokenDispatcher::kAllGather: return "allgather: each token to all ranks";
     case MoeTokenDispatcher::kFlex: return "flex: ranks read the tokens that chose them from each other's memory";
@@ -293,7 +292,7 @@ Table experts_table(const Options& options, const Forecast& forecast) {
   table.add({"  tokens of the rank", fmt::to_string(rows->sizes.tokens)});
   add("  tokens that arrive", rows->mean.arrived, rows->room.arrived);
   add("  rows of its experts", rows->mean.rows, rows->room.rows);
-  table.add({}, said_way(options, forecast));
+  table.add({}, describe_way(options, forecast));
   for (const StageForecast& stage : forecast.stages) {
     const auto each = static_cast<double>(layers_of(options, forecast, stage.stage) * forecast.config.microbatches);
     if (each == 0) continue;
@@ -314,7 +313,7 @@ Table copies_table(const Forecast& forecast) {
   for (const StageForecast& stage : forecast.stages) {
     const std::string whose = forecast.stages.size() > 1 ? fmt::format(" of stage {}", stage.stage) : "";
     const StepTimes* const times = forecast.step ? &stage.times : nullptr;
-    if (std::string line = said_copies(stage.plans, forecast.config.microbatches, times, whose); !line.empty())
+    if (std::string line = describe_copies(stage.plans, forecast.config.microbatches, times, whose); !line.empty())
       table.add({}, std::move(line));
   }
   return table;
@@ -359,7 +358,7 @@ std::vector<Table> suggestion_tables(const Options& options, const Rates& rates,
     const StepForecast& step = suggestion.step;
     best.add({fmt::format("{:.1f}", 1e3 * step.seconds), fmt::format("{:.0f}", step.tokens_per_second),
               fmt::format("{:.1f}", step.tflops_per_rank), fmt::format("{:.1f}", 100 * step.bubble_share),
-              fmt::format("{:.1f}", gib(step.most_memory)), fmt::format(" {}", fmt::join(suggestion.flags, " "))});
+              fmt::format("{:.1f}", gib(step.max_memory)), fmt::format(" {}", fmt::join(suggestion.flags, " "))});
   }
   if (found.best.empty()) best.add({}, "no layout fits");
   Table dropped{.title = fmt::format("of {} layouts, dropped:", found.tried), .columns = {{.width = 6}}};

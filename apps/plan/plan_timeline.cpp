@@ -10,7 +10,7 @@
 #include "apps/forecast/forecast.h"
 #include "apps/planning/plan_steps.h"
 #include "apps/report/step_picture.h"
-#include "apps/summary/printed_actions.h"
+#include "apps/summary/format_actions.h"
 #include "core/base/counted.h"
 
 namespace megalith {
@@ -64,7 +64,7 @@ TimelinePicture plan_timeline(const Options& given, int world, const Rates& rate
   const int stages = config.pipeline.placement.num_stages, ranks = world / stages;
   std::vector<StepRecording> recordings;
   for (int stage = 0; stage < stages; ++stage)
-    recordings.push_back(record_step(options, config, stage * ranks, {.most_microbatches = config.microbatches}));
+    recordings.push_back(record_step(options, config, stage * ranks, {.max_microbatches = config.microbatches}));
   const std::vector<std::vector<ActionSpan>> spans = spans_of_stages(recordings, costs, ranks);
   TimelinePicture picture;
   for (int stage = 0; stage < stages; ++stage) {

@@ -311,12 +311,12 @@ void add_room_for_stages(const Options& options, const RunConfig& config, int ra
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
-  const RunConfig recorded = as_recorded(config, spec.most_microbatches);
+  const RunConfig recorded = as_recorded(config, spec.max_microbatches);
   StepRecording recording;
   recording.searches = spec.searches;
   recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = {}, .searches = spec.searches});
   plan_training(options, recorded, mesh, recording);
-  if (spec.most_memory != 0 && memory_use(recording.plans).total() > spec.most_memory) return recording;
+  if (spec.max_memory != 0 && memory_use(recording.plans).total() > spec.max_memory) return recording;
   if (options.parallel.overlap_param_gather) {
     ranks.clear_calls();
     record_second_step(options, recorded, mesh, recording);

@@ -23,9 +23,9 @@ StepPlans plan_stages(const Options& options, const RunConfig& config, int rank)
 void add_room_for_stages(const Options& options, const RunConfig& config, int rank, StepPlans& largest);
 
 struct RecordSpec {
-  std::int64_t most_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
-  std::size_t most_memory = 0;         // bytes; larger steps get no times; 0: no limit
-  bool searches = true;                // as StepRecording::searches
+  std::int64_t max_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
+  std::size_t max_memory = 0;         // bytes; larger steps get no times; 0: no limit
+  bool searches = true;               // as StepRecording::searches
 };
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 

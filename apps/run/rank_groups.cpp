@@ -28,7 +28,7 @@ ReplicaGroups::ReplicaGroups(Communicator& of, const ParallelOptions& parallel)
       by_instance(instances_of(replicas, parallel)),
       shards_instances(by_instance.instances && parallel.outer_dp_sharding_strategy == OuterSharding::kOptim),
       instance_sums(by_instance.shards && !shards_instances ? shards().duplicate(shards().name() + " norm") : nullptr),
-      unshard(shards().size() > 1 && parallel.most_sharding() >= ShardingStrategy::kOptimGrads
+      unshard(shards().size() > 1 && parallel.max_sharding() >= ShardingStrategy::kOptimGrads
                   ? shards().duplicate(shards().name() + " units")
                   : nullptr) {}
 

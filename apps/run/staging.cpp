@@ -16,7 +16,7 @@ constexpr std::size_t kSteps = 3;  // two pending steps and the previous step, a
 constexpr std::size_t kRoom = 2;   // numbers in StagedStep::room_needed
 constexpr std::size_t kMoved = 2;  // numbers in StagedStep::moved_bytes
 
-std::int64_t most_microbatches(const RunConfig& config) {
+std::int64_t max_microbatches(const RunConfig& config) {
   return std::max(config.microbatches, config.evaluation_microbatches);
 }
 
@@ -27,7 +27,7 @@ std::size_t tokens_of(const RunConfig& config, std::int64_t microbatches) {
 std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
   constexpr std::size_t kPadding = 7 * 256;  // alignment of each of the seven buffers
   const std::size_t numbers =
-      2 * tokens_of(config, most_microbatches(config)) + report.sums + report.counts + kRoom;  // of 4 bytes
+      2 * tokens_of(config, max_microbatches(config)) + report.sums + report.counts + kRoom;  // of 4 bytes
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
 }
 
@@ -54,13 +54,13 @@ BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::in
 
 Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report)
     : config_(config),
-      most_microbatches_(most_microbatches(config)),
+      max_microbatches_(max_microbatches(config)),
       part_(part),
       arena_(device, bytes_of(config, report), "step staging") {
   for (std::size_t i = 0; i < kSteps; ++i) {
     const auto& step = steps_.emplace_back(std::make_unique<StagedStep>());
-    step->tokens = arena_.allocate_as<std::int32_t>(tokens_of(config, most_microbatches_));
-    step->labels = arena_.allocate_as<std::int32_t>(tokens_of(config, most_microbatches_));
+    step->tokens = arena_.allocate_as<std::int32_t>(tokens_of(config, max_microbatches_));
+    step->labels = arena_.allocate_as<std::int32_t>(tokens_of(config, max_microbatches_));
     step->report = arena_.allocate_as<StepParameters>(1);
     step->sums = arena_.allocate_as<float>(report.sums);
     step->counts = arena_.allocate_as<std::int32_t>(report.counts);
@@ -83,7 +83,7 @@ StagedStep& Staging::ago(int steps) {
 void Staging::stage(Stream& compute, const StepInput& input) {
   const std::int64_t microbatches = std::ssize(input.first_samples), sequences = microbatches * config_.sequences;
   const std::int64_t length = config_.seq_length, mine = config_.rank_length();
-  require(microbatches <= most_microbatches_, "StepInput has more microbatches than the staging memory");
+  require(microbatches <= max_microbatches_, "StepInput has more microbatches than the staging memory");
   require(input.tokens.size() == static_cast<std::size_t>(sequences * (length + 1)),
           "StepInput::tokens has a wrong size");
   ++staged_;

@@ -82,7 +82,7 @@ class Staging {
 
  private:
   RunConfig config_;
-  std::int64_t most_microbatches_;
+  std::int64_t max_microbatches_;
   SequencePart part_;
   HostArena arena_;
   std::vector<std::unique_ptr<StagedStep>> steps_;

@@ -76,7 +76,7 @@ StepInput StepSamples::again(const RunProgress& before) { return read_training(b
 
 StepInput StepSamples::validation(std::int64_t consumed_samples, std::int64_t iteration) {
   const std::int64_t size = data_.valid.size(), end = consumed_samples + options_.train.global_batch_size;
-  if (mesh_.rank() == 0 && end > size && !std::exchange(told_of_wrap_, true))
+  if (mesh_.rank() == 0 && end > size && !std::exchange(warned_of_wrap_, true))
     log_info(
         fmt::format("evaluations have read all {} and restart with the first", counted(size, "validation sample")));
   StepInput input = read(

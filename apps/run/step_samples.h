@@ -53,7 +53,7 @@ class StepSamples {
   const Datasets& data_;
   StepInput next_;
   std::vector<std::int32_t> next_tokens_, tokens_;
-  bool told_of_wrap_ = false;
+  bool warned_of_wrap_ = false;
   std::exception_ptr error_;
   std::chrono::steady_clock::time_point next_check_{};
 };

@@ -21,14 +21,14 @@ std::size_t moving_bytes(const OffloadChosen& chosen) {
 
 double shown_ms(double seconds) { return 1e3 * seconds; }
 
-std::string said_forecast(const OffloadStats& times) {
+std::string describe_forecast(const OffloadStats& times) {
   return fmt::format(
       "forecast per microbatch: {:.2f} ms to the host and {:.2f} back, concurrent with {:.2f} of compute, exposed "
       "{:.2f}",
       shown_ms(times.copy_out), shown_ms(times.copy_back), shown_ms(times.step), shown_ms(times.waits()));
 }
 
-std::string said_nodes(const MemoryNodes& nodes) {
+std::string describe_nodes(const MemoryNodes& nodes) {
   return nodes.first == nodes.last ? fmt::format("node {}", nodes.first)
                                    : fmt::format("nodes {} and {}", nodes.first, nodes.last);
 }
@@ -79,7 +79,7 @@ std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks
   return worst;
 }
 
-std::string said_measured(const OffloadStats& m) {
+std::string describe_measured(const OffloadStats& m) {
   std::string text = fmt::format(
       "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; compute waited {:.2f} "
       "and {:.2f}; saves {:.2f} of {:.2f} MiB at peak memory (R = {:.4f})",
@@ -89,10 +89,10 @@ std::string said_measured(const OffloadStats& m) {
   text += m.saved_driver_bytes ? fmt::format(", {:.2f} by the driver (R = {:.4f})", mib(*m.saved_driver_bytes),
                                              m.ratio(*m.saved_driver_bytes))
                                : ", n/a by the driver";
-  return m.nodes.first < 0 ? text : text + "; the host's memory is on NUMA " + said_nodes(m.nodes);
+  return m.nodes.first < 0 ? text : text + "; the host's memory is on NUMA " + describe_nodes(m.nodes);
 }
 
-std::string said_misplaced(const std::vector<OffloadStats>& ranks) {
+std::string describe_misplaced(const std::vector<OffloadStats>& ranks) {
   const auto is_misplaced = [](const OffloadStats& rank) {
     const auto is_elsewhere = [&](int node) { return node >= 0 && rank.near_node >= 0 && node != rank.near_node; };
     return is_elsewhere(rank.nodes.first) || is_elsewhere(rank.nodes.last);
@@ -103,10 +103,10 @@ std::string said_misplaced(const std::vector<OffloadStats>& ranks) {
       "activations on the host of {}, first rank {}: expected memory of the GPU's NUMA node {}, got {}; copies are "
       "slower; free memory of that node and run the process on its CPUs",
       counted(std::ranges::count_if(ranks, is_misplaced), "rank"), first - ranks.begin(), first->near_node,
-      said_nodes(first->nodes));
+      describe_nodes(first->nodes));
 }
 
-std::string said_layers(const std::vector<std::int64_t>& layers) {
+std::string describe_layers(const std::vector<std::int64_t>& layers) {
   std::vector<std::int64_t> sorted = layers;
   std::ranges::sort(sorted);
   std::string text;
@@ -133,7 +133,7 @@ std::vector<Table> offload_tables(const StepPlans& plans, const std::string& who
                           {.is_text = true, .head = "where"}}};
   for (const OffloadChosen::Row& row : chosen.rows) {
     kinds.add({std::string(name_of(row.kind)), mib_text(row.bytes), fmt::to_string(row.slots),
-               row.slots == 1 ? "slot" : "slots", "layers " + said_layers(row.layers),
+               row.slots == 1 ? "slot" : "slots", "layers " + describe_layers(row.layers),
                row.reason.empty() ? "moves" : "stays: " + row.reason});
   }
   const OffloadStats planned = planned_offload(plans);
@@ -143,12 +143,12 @@ std::vector<Table> offload_tables(const StepPlans& plans, const std::string& who
   sums.add({"saved, peak memory", mib_text(planned.saving_bytes)});
   sums.add({"saved, step arena", mib_text(planned.saved_bytes)}, fmt::format(", R = {:.4f}", planned.ratio()));
   sums.add({"host memory, pinned", mib_text(planned.host_bytes)});
-  if (chosen.forecast) sums.add({}, said_forecast(*chosen.forecast));
+  if (chosen.forecast) sums.add({}, describe_forecast(*chosen.forecast));
   return {std::move(kinds), std::move(sums)};
 }
 
-std::string said_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
-                        const std::string& whose) {
+std::string describe_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
+                            const std::string& whose) {
   if (plans.offload.points.empty()) return {};
   const double bytes = plans.offload.used_bytes * static_cast<double>(microbatches);
   double of_microbatch = 0;  // with waits
@@ -163,7 +163,7 @@ std::string said_copies(const StepPlans& plans, std::int64_t microbatches, const
       shown_ms(times->offload.wait_out), shown_ms(times->offload.wait_back));
 }
 
-std::string said_offload(const StepPlans& plans) {
+std::string describe_offloading(const StepPlans& plans) {
   const OffloadChosen& chosen = plans.offload;
   if (chosen.rows.empty()) return {};
   const auto slots = std::ssize(chosen.points.slots);
@@ -176,7 +176,8 @@ std::string said_offload(const StepPlans& plans) {
   std::string kinds;
   for (const OffloadChosen::Row& row : chosen.rows) {
     if (row.reason.empty())
-      kinds += fmt::format("{}{} of layers {}", kinds.empty() ? "" : ", ", name_of(row.kind), said_layers(row.layers));
+      kinds +=
+          fmt::format("{}{} of layers {}", kinds.empty() ? "" : ", ", name_of(row.kind), describe_layers(row.layers));
   }
   const OffloadStats planned = planned_offload(plans);
   std::string text = fmt::format(
@@ -184,7 +185,7 @@ std::string said_offload(const StepPlans& plans) {
       "{:.4f})",
       kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(planned.saved_bytes),
       mib(planned.saving_bytes), planned.ratio());
-  if (chosen.forecast) text += "; " + said_forecast(*chosen.forecast);
+  if (chosen.forecast) text += "; " + describe_forecast(*chosen.forecast);
   return text;
 }
 

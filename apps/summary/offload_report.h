@@ -24,21 +24,21 @@ OffloadStats measured_offload(const StepPlans& plans, const StepResult& step, st
 // rank with the lowest R.
 std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks, std::size_t stages);
 // Text such as "6 slots, 12.00 MiB to the host in 1.20 ms and 12.00 back in 1.10, in a step of 100.00; ...".
-std::string said_measured(const OffloadStats& measured);
+std::string describe_measured(const OffloadStats& measured);
 
 // Problem of the placement of ranks' memory on the host; empty: none is known.
-std::string said_misplaced(const std::vector<OffloadStats>& ranks);
+std::string describe_misplaced(const std::vector<OffloadStats>& ranks);
 
 // Layers as text such as "0-10,12".
-std::string said_layers(const std::vector<std::int64_t>& layers);
+std::string describe_layers(const std::vector<std::int64_t>& layers);
 
 // Tables of offloaded and kept activations, with reasons and savings; `whose`: text such as " of stage 1". Empty
 // without a request for offload.
 std::vector<Table> offload_tables(const StepPlans& plans, const std::string& whose);
 // Text about the step's copies; with rates also their times and waits. Empty if nothing moves.
-std::string said_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
-                        const std::string& whose);
+std::string describe_copies(const StepPlans& plans, std::int64_t microbatches, const StepTimes* times,
+                            const std::string& whose);
 // Line for the start of a run: "12 slots, 96.00 MiB of a microbatch, ...".
-std::string said_offload(const StepPlans& plans);
+std::string describe_offloading(const StepPlans& plans);
 
 }  // namespace megalith

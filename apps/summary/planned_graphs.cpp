@@ -33,7 +33,7 @@ bool hold(const StepGraphs& graphs, std::string_view module) {
   return graphs.graphs > 0;  // layer
 }
 
-std::string said_capture(const MemoryOptions& memory) {
+std::string describe_capture(const MemoryOptions& memory) {
   return fmt::format("captured after {} (--cuda-graph-warmup-steps; Megatron-LM's default is 3){}",
                      counted(memory.cuda_graph_warmup_steps, "warmup step"),
                      memory.cuda_graph_impl == CudaGraphImpl::kLocal ? "" : "; transformer_engine means local here");
@@ -57,7 +57,7 @@ void check_captured_modules(const Options& options, const std::vector<StepGraphs
   }
 }
 
-std::string said_graphs(const Options& options, const std::vector<StepGraphs>& ranks) {
+std::string describe_graphs(const Options& options, const std::vector<StepGraphs>& ranks) {
   if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone || options.train.skip_train || ranks.empty()) return "";
   std::vector<std::string> modules;
   for (const std::string& module : options.memory.cuda_graph_modules) {
@@ -68,7 +68,7 @@ std::string said_graphs(const Options& options, const std::vector<StepGraphs>& r
   const auto [least, most] = std::ranges::minmax(ranks, {}, &StepGraphs::graphs);
   return fmt::format("{}; {}{} per rank, {}", fmt::join(modules, ", "),
                      least.graphs == most.graphs ? "" : fmt::format("{} to ", least.graphs),
-                     counted(most.graphs, "graph"), said_capture(options.memory));
+                     counted(most.graphs, "graph"), describe_capture(options.memory));
 }
 
 Table graphs_table(const StepGraphs& graphs, const Options& options, const std::string& whose) {
@@ -77,7 +77,7 @@ Table graphs_table(const StepGraphs& graphs, const Options& options, const std::
   std::ranges::copy_if(options.memory.cuda_graph_modules, std::back_inserter(modules),
                        [&](const std::string& module) { return hold(graphs, module); });
   Table table{.title = "graphs per rank" + whose, .columns = {{.width = 25, .is_text = true}, {.width = 12}}};
-  table.add({"of"}, fmt::format(" {}, {}", fmt::join(modules, " and "), said_capture(options.memory)));
+  table.add({"of"}, fmt::format(" {}, {}", fmt::join(modules, " and "), describe_capture(options.memory)));
   const auto add = [&table](const char* name, std::int64_t count) { table.add({name, fmt::to_string(count)}); };
   add("captured", graphs.graphs);
   add("captured ops", graphs.captured_ops);

@@ -17,7 +17,7 @@ void check_captured_modules(const Options& options, const std::vector<StepGraphs
 
 // Text about the captured modules, their ranks, the number of graphs and the time of capture; empty without graphs:
 // "attn, mlp on 2 of 4 ranks; 8 to 16 graphs a rank, captured after 1 warm-up step".
-std::string said_graphs(const Options& options, const std::vector<StepGraphs>& ranks);
+std::string describe_graphs(const Options& options, const std::vector<StepGraphs>& ranks);
 // Table of one rank's graphs; without rows if nothing is captured.
 Table graphs_table(const StepGraphs& graphs, const Options& options, const std::string& whose);
 

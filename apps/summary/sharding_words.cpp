@@ -15,7 +15,7 @@ std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh) {
   return mesh.edp / options.parallel.num_distributed_optimizer_instances;
 }
 
-std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
+std::string describe_sharding(ShardingStrategy sharding, std::int64_t sharers) {
   const char* const vain = sharers == 1 ? " (no effect: sharding group of one rank)" : "";
   switch (sharding) {
     case ShardingStrategy::kOptim: return fmt::format("distributed optimizer{}", vain);
@@ -25,7 +25,7 @@ std::string said_sharding(ShardingStrategy sharding, std::int64_t sharers) {
   }
 }
 
-std::string said_ends(const Options& options) {
+std::string describe_ends(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   if (!options.model.untie_embeddings_and_output_weights) return "embedding and head unsharded, as they are tied";
   if (options.machine.ends_exceed_memory) return "embedding and head sharded, as device memory does not suffice";

@@ -32,18 +32,18 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kMostNames = 4;
+constexpr std::size_t kMaxNames = 4;
 
 // First names of a long list.
 std::string listed(const std::vector<std::string>& names) {
-  const std::size_t shown = names.size() > kMostNames ? kMostNames - 1 : names.size();
+  const std::size_t shown = names.size() > kMaxNames ? kMaxNames - 1 : names.size();
   std::string text =
       fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }
 
-std::string said_ranks(const std::vector<RankFacts>& ranks) {
+std::string describe_ranks(const std::vector<RankFacts>& ranks) {
   std::vector<std::string> hosts, devices;  // in the order of the ranks
   std::map<std::string, int> ranks_of;
   for (const RankFacts& rank : ranks) {
@@ -57,7 +57,7 @@ std::string said_ranks(const std::vector<RankFacts>& ranks) {
   return fmt::format("{} on {}, {}", ranks.size(), where, listed(devices));
 }
 
-std::string said_layout(const Options& options, const RunConfig& config) {
+std::string describe_layout(const Options& options, const RunConfig& config) {
   const MeshSizes& mesh = config.mesh;
   const PipelineLayout& pipeline = config.pipeline;
   std::string text = fmt::format("tp {} x cp {} x dp {} x pp {}", mesh.tp, mesh.cp, mesh.dp, mesh.pp);
@@ -66,10 +66,11 @@ std::string said_layout(const Options& options, const RunConfig& config) {
   if (options.parallel.sequence_parallel) text += ", sequence parallel";
   const ShardingStrategy sharding = options.parallel.sharding(), of_experts = options.parallel.expert_sharding();
   const std::int64_t ranks = sharers(options, mesh);
-  if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", said_sharding(sharding, ranks));
-  if (sharding == ShardingStrategy::kOptimGradsParams && ranks > 1) text += fmt::format(" ({})", said_ends(options));
+  if (sharding != ShardingStrategy::kNoShard) text += fmt::format(", {}", describe_sharding(sharding, ranks));
+  if (sharding == ShardingStrategy::kOptimGradsParams && ranks > 1)
+    text += fmt::format(" ({})", describe_ends(options));
   if (of_experts != sharding)
-    text += fmt::format(", experts: {}", said_sharding(of_experts, sharers_of_experts(options, mesh)));
+    text += fmt::format(", experts: {}", describe_sharding(of_experts, sharers_of_experts(options, mesh)));
   if (const std::int64_t instances = options.parallel.num_distributed_optimizer_instances; instances > 1)
     text += fmt::format(
         " in {} instances{}", instances,
@@ -78,7 +79,7 @@ std::string said_layout(const Options& options, const RunConfig& config) {
                             counted(config.sequences, "sequence"));
 }
 
-std::string said_model(const Options& options) {
+std::string describe_model(const Options& options) {
   const ModelConfig& model = options.model;
   const std::int64_t parameters = count_parameters(options).total;
   std::string text = fmt::format(
@@ -92,14 +93,14 @@ std::string said_model(const Options& options) {
 }
 
 // Text about a growing batch size.
-std::string said_ramp(const Options& options) {
+std::string describe_ramp(const Options& options) {
   if (options.train.rampup_batch_size.empty()) return "";
   const std::int64_t first = batch_after(options.train, 0), last = options.train.rampup_batch_size[2];
   return fmt::format(", from {} over {} (--rampup-batch-size),", first * options.model.seq_length,
                      counted(last, "sample"));
 }
 
-std::string said_tokens(const Options& options) {
+std::string describe_tokens(const Options& options) {
   const TrainingOptions& train = options.train;
   const std::int64_t step = train.global_batch_size * options.model.seq_length;
   std::vector<std::string> prefixes;
@@ -109,12 +110,12 @@ std::string said_tokens(const Options& options) {
   const RunEnd end = end_of_run(train, {});
   const double all = static_cast<double>(end.at.samples) * static_cast<double>(options.model.seq_length);
   return fmt::format(
-      "{} per step{} in sequences of {}, {}, from {}", step, said_ramp(options), options.model.seq_length,
+      "{} per step{} in sequences of {}, {}, from {}", step, describe_ramp(options), options.model.seq_length,
       train.skip_train ? "evaluation only" : fmt::format("{} in {}", with_unit(all), counted(end.at.steps, "step")),
       prefixes.empty() ? "--mock-data" : listed(prefixes));
 }
 
-std::string said_experts(const Options& options, const RunConfig& config) {
+std::string describe_experts(const Options& options, const RunConfig& config) {
   const MoeConfig& moe = options.model.moe;
   if (moe.num_experts == 0) return "";
   const ParameterCount count = count_parameters(options);
@@ -128,7 +129,7 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   const MeshSizes& mesh = config.mesh;
   if (mesh.etp * mesh.ep > 1)
     text += fmt::format("; split over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep, counted(mesh.edp, "copy", "copies"),
-                        said_dispatcher(options));
+                        describe_dispatcher(options));
   if (mesh.tp > 1 && options.is_default("expert-tensor-parallel-size"))
     text +=
         "; --expert-tensor-parallel-size 1: each tensor-parallel rank has unsplit experts for its own rows "
@@ -138,7 +139,7 @@ std::string said_experts(const Options& options, const RunConfig& config) {
   return text;
 }
 
-std::string said_memory(const std::vector<RankFacts>& ranks) {
+std::string describe_memory(const std::vector<RankFacts>& ranks) {
   const auto most = std::max_element(ranks.begin(), ranks.end(),
                                      [](const RankFacts& a, const RankFacts& b) { return a.bytes < b.bytes; });
   return fmt::format("{}rank {} needs {:.2f} MiB by forecast: {}", ranks.size() > 1 ? "at most, " : "",
@@ -146,7 +147,7 @@ std::string said_memory(const std::vector<RankFacts>& ranks) {
 }
 
 // Text about the offload of each stage's first rank.
-std::string said_offloads(const std::vector<RankFacts>& ranks, std::int64_t stages) {
+std::string describe_offloads(const std::vector<RankFacts>& ranks, std::int64_t stages) {
   std::string text;
   for (std::size_t stage = 0; stage < static_cast<std::size_t>(stages); ++stage) {
     const RankFacts& first = ranks[stage * ranks.size() / static_cast<std::size_t>(stages)];
@@ -163,7 +164,7 @@ std::string device_name(const Options& options) {
   return options.device == DeviceType::kCuda ? cuda_facts(use_cuda_device()).name : "CPU";
 }
 
-std::string said_owners(const MemoryUse& use) {
+std::string describe_owners(const MemoryUse& use) {
   constexpr double kShown = 0.005;
   std::string text;
   for (const auto& [bytes, name] : use.owners()) {
@@ -176,16 +177,16 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
   std::vector<StepGraphs> graphs;
   for (const RankFacts& rank : ranks) graphs.push_back(rank.graphs);
   std::string text = version_line("train") + "\n";
-  for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", said_ranks(ranks)},
-                                    {"layout", said_layout(options, config)},
-                                    {"model", said_model(options)},
-                                    {"experts", said_experts(options, config)},
-                                    {"tokens", said_tokens(options)},
-                                    {"graphs", said_graphs(options, graphs)},
-                                    {"memory", said_memory(ranks)}}) {
+  for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", describe_ranks(ranks)},
+                                    {"layout", describe_layout(options, config)},
+                                    {"model", describe_model(options)},
+                                    {"experts", describe_experts(options, config)},
+                                    {"tokens", describe_tokens(options)},
+                                    {"graphs", describe_graphs(options, graphs)},
+                                    {"memory", describe_memory(ranks)}}) {
     if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
   }
-  return text + said_offloads(ranks, config.mesh.pp);
+  return text + describe_offloads(ranks, config.mesh.pp);
 }
 
 void print_banner(const RunSetup& setup, Communicator& world) {
@@ -193,8 +194,8 @@ void print_banner(const RunSetup& setup, Communicator& world) {
   const std::vector<std::string> hosts = hosts_of(world);
   const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
   const std::vector<std::size_t> bytes = world.host_gather(use.total());
-  const std::vector<std::string> owners = world.host_all_gather(said_owners(use));
-  const std::vector<std::string> offloads = world.host_all_gather(said_offload(setup.plans));
+  const std::vector<std::string> owners = world.host_all_gather(describe_owners(use));
+  const std::vector<std::string> offloads = world.host_all_gather(describe_offloading(setup.plans));
   const std::vector<StepGraphs> graphs = world.host_gather(setup.plans.graphs);
   std::vector<RankFacts> ranks;
   for (std::size_t r = 0; r < hosts.size(); ++r)

@@ -25,7 +25,7 @@ std::string device_name(const Options& options);
 std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks);
 
 // Text such as "parameters 0.25, gradients 0.50 MiB", the largest first, without amounts that are too small to show.
-std::string said_owners(const MemoryUse& use);
+std::string describe_owners(const MemoryUse& use);
 
 // Prints the banner to standard output on rank 0. Collective over all ranks.
 void print_banner(const RunSetup& setup, Communicator& world);

@@ -55,7 +55,7 @@ std::optional<OffloadMetrics> offload_of(const std::vector<OffloadStats>& ranks,
 void tell(const std::vector<OffloadStats>& stages, std::int64_t iteration) {
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const std::string whose = stages.size() > 1 ? fmt::format(" of stage {}", stage) : "";
-    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, said_measured(stages[stage])));
+    log_info(fmt::format("offload{} in step {} | {}", whose, iteration, describe_measured(stages[stage])));
   }
 }
 
@@ -66,7 +66,7 @@ RunLog::RunLog(const RunSetup& setup, int rank, int world)
 
 void RunLog::open(const TrainState& state) {
   if (!writes_) return;
-  most_planned_ = memory_use(setup_.plans).total();
+  max_planned_ = memory_use(setup_.plans).total();
   const Options& options = setup_.options;
   const LoggingOptions& logging = options.logging;
   log_ = std::make_unique<StepLog>(
@@ -117,7 +117,7 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
   if (metrics.offload) tell(metrics.offload->stages, result.iteration);
-  if (const std::string problem = said_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
+  if (const std::string problem = describe_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
     log_warning(problem);
 }
 
@@ -160,7 +160,7 @@ void RunLog::memory(const Rank& rank, std::size_t checkpoint_staging) const {
   std::string text = "memory (MiB)";
   for (const auto& [owner, bytes] : memory_by_owner(rank))
     if (bytes > 0) text += fmt::format(" | {}: {:.2f}", owner, mib(bytes));
-  const std::size_t planned = std::max(most_planned_, memory_use(setup_.plans).total());
+  const std::size_t planned = std::max(max_planned_, memory_use(setup_.plans).total());
   const std::size_t measured = pool.peak_allocated_bytes();
   text += fmt::format(" | arena used: {:.2f} of {:.2f} planned | peak: {:.2f}, planned {:.2f} | reserved: {:.2f}",
                       mib(rank.memory.arena.touched_bytes()), mib(setup_.plans.block_bytes()), mib(measured),

@@ -49,8 +49,8 @@ class RunLog {
   double flops_per_token_;
   int world_;
   bool writes_;
-  std::size_t most_planned_ = 0;  // bytes of this rank at the start, for the largest stage of --rampup-batch-size
-  bool warned_ = false;           // about the placement of activations on the host
+  std::size_t max_planned_ = 0;  // bytes of this rank at the start, for the largest stage of --rampup-batch-size
+  bool warned_ = false;          // about the placement of activations on the host
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;

@@ -21,8 +21,8 @@
 #include "apps/flags/flags.h"
 #include "apps/flags/flags_table.h"
 #include "apps/run/own_model.h"
+#include "apps/summary/format_actions.h"
 #include "apps/summary/planned_graphs.h"
-#include "apps/summary/printed_actions.h"
 #include "apps/train/banner.h"
 #include "apps/train/trainer.h"
 #include "core/base/digest.h"
@@ -190,7 +190,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   RunSetup setup = load(parsed.options, world, std::move(found));
   find_machine(setup, world);
   plan(setup, world);
-  if (setup.options.logging.print_actions) return printed(printed_actions(setup.options, setup.config));
+  if (setup.options.logging.print_actions) return printed(format_actions(setup.options, setup.config));
   watch(mpi, setup, stop, world.rank() == 0, timeout_of(flags, {}));
   const std::unique_ptr<Communicator> gpus = on_gpus ? gpu_world(mpi) : nullptr;
   print_banner(setup, world);

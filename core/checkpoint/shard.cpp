@@ -208,7 +208,7 @@ std::string told(const Slice& a, const Slice& b) {
 }
 
 // Returns the dim with the most distinct starts. Boxes sorted by that dim rarely overlap in it.
-std::size_t most_cut(const std::vector<Box>& boxes) {
+std::size_t max_cut(const std::vector<Box>& boxes) {
   std::size_t best = 0, most = 0;
   for (std::size_t d = 0; d < boxes[0].slice.start.size(); ++d) {
     std::set<std::int64_t> starts;
@@ -223,7 +223,7 @@ constexpr const char* kInterleaved = "its slices interleave too much to be compa
 // Returns a message for two overlapping boxes, or "".
 std::string overlap_problem(std::vector<Box> boxes, std::size_t comparisons) {
   if (boxes.size() < 2) return {};
-  const std::size_t d = most_cut(boxes);
+  const std::size_t d = max_cut(boxes);
   std::ranges::sort(boxes, {}, [d](const Box& box) { return box.slice.start[d]; });
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     for (std::size_t j = i + 1; j < boxes.size() && boxes[j].slice.start[d] < boxes[i].slice.stop[d]; ++j) {

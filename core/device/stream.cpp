@@ -85,13 +85,13 @@ void Stream::record(Event& event) {
 
 void Stream::wait(Event& event) {
   if (Graph* graph = capture_ != nullptr ? capture_ : event.capturing()) {
-    if (tells_next_wait()) graph->wait(*this, event);
+    if (reports_next_wait()) graph->wait(*this, event);
     return;
   }
   if (event.in_graph_) event.require_record_outside_graphs("stream " + name_);
   if (is_after(event)) return;
   clock_.merge(event.clock_);
-  const bool told = tells_next_wait();
+  const bool told = reports_next_wait();
   if (device() == DeviceType::kPlan) {
     instruments_.timeline->wait(lane_, event.id_);
     return;
@@ -135,7 +135,7 @@ void Stream::record_external(Event& event) {
 
 void Stream::wait_external(Event& event) {
   require(capture_ != nullptr, "wait_external outside a capture: use wait");
-  capture_->add_external(Graph::Kind::kWaitExternal, *this, event, tells_next_wait());
+  capture_->add_external(Graph::Kind::kWaitExternal, *this, event, reports_next_wait());
 }
 
 void Stream::synchronize() {
@@ -147,7 +147,7 @@ void Stream::synchronize() {
 }
 
 void Stream::synchronize_host(Event& event) {
-  const bool told = tells_next_wait();
+  const bool told = reports_next_wait();
   if (device() == DeviceType::kPlan) return;
   refuse_during_capture(fmt::format("the host waits for event {}", event.name()),
                         "move the host's wait out of the captured range");

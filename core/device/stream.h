@@ -34,7 +34,7 @@ class Trace;
 struct WaitCounter {
   std::int64_t count = 0;
   std::int64_t suppressed = -1;
-  bool tells_next() { return count++ != suppressed; }
+  bool reports_next() { return count++ != suppressed; }
 };
 
 // Called with each op right ahead of its enqueue, except while a stream captures.
@@ -153,7 +153,7 @@ class Stream {
   friend class Graph;
 
   bool traced() const;
-  bool tells_next_wait() { return instruments_.waits == nullptr || instruments_.waits->tells_next(); }
+  bool reports_next_wait() { return instruments_.waits == nullptr || instruments_.waits->reports_next(); }
   void add_note(std::function<void(Stream&)> note);  // adds to the graph
   void enqueue_record(Event& event);                 // not on a plan, not capturing
   void enqueue_wait(Event& event);

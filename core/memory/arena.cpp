@@ -14,7 +14,7 @@
 namespace megalith {
 
 namespace {
-constexpr std::uintptr_t kMostRecorded = Arena::kOfHost - Arena::kOfDevice;
+constexpr std::uintptr_t kMaxRecorded = Arena::kOfHost - Arena::kOfDevice;
 }  // namespace
 
 std::uint64_t digest_of(const ArenaPlan& plan) {
@@ -33,7 +33,7 @@ std::uint64_t digest_of(const ArenaPlan& plan) {
 }
 
 Arena::Arena(MemoryPool& pool, Mode mode, std::uintptr_t first_address)
-    : pool_(pool), mode_(mode), next_address_(first_address), end_address_(first_address + kMostRecorded) {}
+    : pool_(pool), mode_(mode), next_address_(first_address), end_address_(first_address + kMaxRecorded) {}
 
 Arena::~Arena() {
   reset();

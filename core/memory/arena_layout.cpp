@@ -138,7 +138,7 @@ class Layout {
   enum class Earlier : std::uint8_t { kFirst, kHalfway };
   // Visits of other buffers for one layout: about 0.2 s; a visit of TakenOffsets is slower. A search spends half of the
   // remaining visits, and ends after kInVain tries without a gain.
-  static constexpr std::size_t kMostVisits = 100'000'000, kVisitOfTaken = 5;
+  static constexpr std::size_t kMaxVisits = 100'000'000, kVisitOfTaken = 5;
   static constexpr int kInVain = 200;
 
   bool is_tight() const { return megalith::is_tight(best_end_, live_bytes_); }
@@ -188,7 +188,7 @@ class Layout {
 
   // Repeats the placement; buffers that ended above the live bytes come earlier in the next try.
   void search(Order order, Earlier earlier) {
-    const std::size_t last_visit = visits() + (visits() < kMostVisits ? (kMostVisits - visits()) / 2 : 0);
+    const std::size_t last_visit = visits() + (visits() < kMaxVisits ? (kMaxVisits - visits()) / 2 : 0);
     std::size_t lowest = kNowhere;
     for (int in_vain = 0; in_vain <= kInVain && visits() < last_visit; ++in_vain) {
       const std::size_t end = place(order);

@@ -137,7 +137,7 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
 }
 
 // Largest number of buffers laid out by use: about 10 s and 0.5 GiB. Above, all uses of a scope share places.
-constexpr std::size_t kMostByUse = 300'000;
+constexpr std::size_t kMaxByUse = 300'000;
 
 void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   std::map<std::int64_t, std::int64_t> changes;
@@ -188,7 +188,7 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const Are
   require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
   const std::vector<Interval> times = op_times(timeline);
   ArenaPlanSpec within = spec;
-  within.by_use = spec.by_use && recording.recorded().size() <= kMostByUse;
+  within.by_use = spec.by_use && recording.recorded().size() <= kMaxByUse;
   ArenaPlan plan = laid_out(lifetimes(timeline, recording, times, within), within);
   if (!within.by_use || spec.alike.empty() || is_tight(plan.peak_bytes, plan.live_bytes)) return plan;
   // With many buffers in one place, the search may miss a layout in which all share places.

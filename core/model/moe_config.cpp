@@ -16,7 +16,7 @@ namespace megalith {
 namespace {
 
 // Limits of the router's ops (moe/ops/router.h, route_rows.h).
-constexpr std::int64_t kMostExperts = 1024, kMostChoices = 16, kMostGroups = 32;
+constexpr std::int64_t kMostExperts = 1024, kMostChoices = 16, kMaxGroups = 32;
 constexpr std::int64_t kMostFfn = std::int64_t{1} << 22, kMostRows = std::int64_t{1} << 26;
 constexpr std::size_t kMostLayers = 10'000;
 
@@ -74,7 +74,7 @@ class LayerPattern {
 
   List list(int depth) {
     if (take('(')) {
-      const List inner = depth < kMostParentheses ? sum(depth + 1) : std::nullopt;
+      const List inner = depth < kMaxParentheses ? sum(depth + 1) : std::nullopt;
       return take(')') ? inner : std::nullopt;
     }
     if (!take('[')) return std::nullopt;
@@ -87,7 +87,7 @@ class LayerPattern {
     return take(']') ? List(layers) : std::nullopt;
   }
 
-  static constexpr int kMostParentheses = 8;
+  static constexpr int kMaxParentheses = 8;
   std::string text_;
   std::size_t at_ = 0;
 };
@@ -141,14 +141,14 @@ void check_groups(const MoeConfig& moe) {
     refuse("--moe-router-num-groups and --moe-router-group-topk", "both of them, or none",
            groups == 0 ? "--moe-router-group-topk alone" : "--moe-router-num-groups alone", "give both");
   }
-  const bool fits = groups <= kMostGroups && moe.num_experts % groups == 0 && open <= groups &&
+  const bool fits = groups <= kMaxGroups && moe.num_experts % groups == 0 && open <= groups &&
                     moe.router_topk % open == 0 && moe.router_topk / open <= moe.num_experts / groups;
   if (fits) return;
   refuse(
       "--moe-router-num-groups and --moe-router-group-topk",
       fmt::format("at most {} groups that divide --num-experts, and open ones, at most all, that divide "
                   "--moe-router-topk and have experts for it",
-                  kMostGroups),
+                  kMaxGroups),
       fmt::format("{} groups, {} open ones, {} experts and {} choices", groups, open, moe.num_experts, moe.router_topk),
       "such as 8 groups, 4 of them open, of 256 experts for 8 choices");
 }

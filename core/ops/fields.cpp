@@ -96,7 +96,7 @@ Field& Fields::workspace(const Tensor& tensor, Place place) {
 
 Field& Fields::add(std::string_view name, Place place) {
   close();
-  require(open_ < kMostFields, "Fields: more fields than an op may have");
+  require(open_ < kMaxFields, "Fields: more fields than an op may have");
   Field& field = *new (&rooms_[open_++].field) Field;  // no parentheses, which would zero it first
   field.name = name;
   field.place = place;

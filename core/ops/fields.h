@@ -146,7 +146,7 @@ class Fields {
   void close();  // checks the latest field; called after the last one
 
  private:
-  static constexpr std::size_t kMostFields = 16;
+  static constexpr std::size_t kMaxFields = 16;
   union Room {  // storage of a field that is constructed when added
     Room() {}
     Field field;
@@ -172,7 +172,7 @@ class Fields {
 
   Access* access_;
   std::vector<Field>* seen_;
-  std::array<Room, kMostFields> rooms_;
+  std::array<Room, kMaxFields> rooms_;
   std::size_t open_ = 0;       // fields of the op, then of one element
   std::size_t closed_ = 0;     // checked fields
   std::size_t of_the_op_ = 0;  // fields ahead of the elements

@@ -13,7 +13,7 @@ namespace megalith {
 
 namespace {
 
-constexpr std::size_t kMostWaiting = std::size_t{16} << 20;
+constexpr std::size_t kMaxWaiting = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ AppendLog::~AppendLog() {
 }
 
 void AppendLog::write(std::string_view record) {
-  if (waiting_.size() + record.size() <= kMostWaiting) {
+  if (waiting_.size() + record.size() <= kMaxWaiting) {
     waiting_ += record;
   } else {
     ++lost_;

@@ -45,13 +45,13 @@ WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
   switch (pattern) {
     case WordPattern::kGpt2:
       return {.contraction = Contraction::kLowerCase, .any_prefix = false, .newlines_end = false};
-    case WordPattern::kCl100k: return {.contraction = Contraction::kAnyCase, .most_digits = 3, .space_at_end = true};
-    case WordPattern::kLlama3: return {.contraction = Contraction::kAnyCase, .most_digits = 3};
-    case WordPattern::kQwen2: return {.contraction = Contraction::kAnyCase, .most_digits = 1};
+    case WordPattern::kCl100k: return {.contraction = Contraction::kAnyCase, .max_digits = 3, .space_at_end = true};
+    case WordPattern::kLlama3: return {.contraction = Contraction::kAnyCase, .max_digits = 3};
+    case WordPattern::kQwen2: return {.contraction = Contraction::kAnyCase, .max_digits = 1};
     case WordPattern::kO200k:
-      return {.contraction = Contraction::kSuffix, .cased = true, .most_digits = 3, .slashes_end = true};
-    case WordPattern::kTikTokenV1: return {.most_digits = 1};
-    case WordPattern::kTikTokenV2: return {.cased = true, .most_digits = 1, .slashes_end = true};
+      return {.contraction = Contraction::kSuffix, .cased = true, .max_digits = 3, .slashes_end = true};
+    case WordPattern::kTikTokenV1: return {.max_digits = 1};
+    case WordPattern::kTikTokenV2: return {.cased = true, .max_digits = 1, .slashes_end = true};
   }
   return {};
 }
@@ -149,7 +149,7 @@ std::size_t WordScanner::next(std::string_view text, std::size_t at) const {
   }
   if (start == at && is_in(c.type, kNumbers)) {
     std::size_t end = at + c.bytes;
-    for (int digits = 1; digits < rules_.most_digits; ++digits) {
+    for (int digits = 1; digits < rules_.max_digits; ++digits) {
       const Char digit = peek(text, end);
       if (!is_in(digit.type, kNumbers)) break;
       end += digit.bytes;

@@ -48,7 +48,7 @@ class WordScanner {
     Contraction contraction = Contraction::kNone;
     bool any_prefix = true;     // [^\r\n\p{L}\p{N}]? ahead of letters; else a space, also ahead of numbers
     bool cased = false;         // words are capitals, then small letters, with marks
-    int most_digits = 0;        // 0: unlimited
+    int max_digits = 0;         // 0: unlimited
     bool newlines_end = true;   // [\r\n]* after punctuation, \s*[\r\n]+
     bool slashes_end = false;   // [\r\n/]* after punctuation
     bool space_at_end = false;  // \s++$

@@ -24,7 +24,7 @@ struct ExpertTile {
 };
 
 // Finds a tile by its index among all experts' tiles of up to kRows rows of one expert. All lanes of a warp call it
-// together. A capacity has at most most_tiles() tiles.
+// together. A capacity has at most max_tiles() tiles.
 template <int kRows>
 __device__ inline ExpertTile find_tile(const RoutedExperts& offsets, unsigned tile) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -52,7 +52,7 @@ __device__ inline ExpertTile find_tile(const RoutedExperts& offsets, unsigned ti
   return {0, 0, 0};
 }
 
-inline std::int64_t most_tiles(std::int64_t capacity, std::int64_t experts, int rows) {
+inline std::int64_t max_tiles(std::int64_t capacity, std::int64_t experts, int rows) {
   return capacity / rows + experts;
 }
 

@@ -50,7 +50,7 @@ class Pieces {
     return op;
   }
   std::int64_t bytes() const { return bytes_; }
-  std::int64_t most_workspace() const { return workspace_bytes_; }
+  std::int64_t max_workspace() const { return workspace_bytes_; }
 
  private:
   static constexpr std::int64_t kAlignment = 256;
@@ -68,7 +68,7 @@ auto in_room(const Context& ctx, const Block& block, const Cut& cut) {
   cut(block.other_form(), other);
   const Tensor room = ctx.empty({std::max(own.bytes(), other.bytes())}, DType::kUint8, "attention of a block");
   Tensor workspace;
-  if (const std::int64_t most = std::max(own.most_workspace(), other.most_workspace()); most > 0)
+  if (const std::int64_t most = std::max(own.max_workspace(), other.max_workspace()); most > 0)
     workspace = ctx.empty({most}, DType::kUint8, "workspace");
   Pieces pieces(room.data, workspace);
   return cut(block, pieces);

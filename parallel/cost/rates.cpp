@@ -26,8 +26,8 @@ constexpr const char* kRatesForm = "tests/bench/rates.sh writes such a file, con
 constexpr double kHuge = 1e12;
 constexpr RealRange kPositive{0, kHuge, true};
 constexpr RealRange kNotNegative{0, kHuge};
-constexpr double kMostGib = 1e9;  // bytes fit into 64 bits
-constexpr RealRange kMemoryGib{0, kMostGib, true}, kReserve{0, kMostGib};
+constexpr double kMaxGib = 1e9;  // bytes fit into 64 bits
+constexpr RealRange kMemoryGib{0, kMaxGib, true}, kReserve{0, kMaxGib};
 
 // Lists of a file: columns of tables, with one item per row.
 struct Columns {

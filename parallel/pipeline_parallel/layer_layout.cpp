@@ -13,9 +13,9 @@ namespace megalith {
 namespace {
 
 constexpr std::string_view kFlag = "--pipeline-model-parallel-layout";
-constexpr std::size_t kMostText = 16384;      // characters as written
-constexpr std::size_t kMostExpanded = 65536;  // letters and bars after expansion
-constexpr int kMostRepeats = 10000;
+constexpr std::size_t kMostText = 16384;     // characters as written
+constexpr std::size_t kMaxExpanded = 65536;  // letters and bars after expansion
+constexpr int kMaxRepeats = 10000;
 
 // Parser that reads the text once and expands repeats.
 class LayoutReader {
@@ -74,12 +74,12 @@ class LayoutReader {
     const std::size_t digits = ++at_;
     int count = 0;
     while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0) {
-      count = std::min(count * 10 + (text_[at_++] - '0'), kMostRepeats + 1);
+      count = std::min(count * 10 + (text_[at_++] - '0'), kMaxRepeats + 1);
     }
-    if (count < 1 || count > kMostRepeats) {
+    if (count < 1 || count > kMaxRepeats) {
       const std::string got = at_ == digits ? here() : std::string(text_.substr(digits, at_ - digits));
       at_ = digits;
-      refuse(fmt::format("a count from 1 to {} after *", kMostRepeats), got);
+      refuse(fmt::format("a count from 1 to {} after *", kMaxRepeats), got);
     }
     std::string out;
     for (int i = 0; i < count; ++i) append(out, what);
@@ -87,8 +87,8 @@ class LayoutReader {
   }
 
   void append(std::string& out, const std::string& more) {
-    if (out.size() + more.size() > kMostExpanded)
-      refuse(fmt::format("at most {} letters and bars once repeats are written out", kMostExpanded), "more");
+    if (out.size() + more.size() > kMaxExpanded)
+      refuse(fmt::format("at most {} letters and bars once repeats are written out", kMaxExpanded), "more");
     out += more;
   }
 
@@ -166,7 +166,7 @@ int extra_layers(const LayerSplit& split) { return split.account_for_embedding +
 
 bool is_uneven(const LayerSplit& split) { return split.first_stage_layers != 0 || split.last_stage_layers != 0; }
 
-std::string said_extra(const LayerSplit& split) {
+std::string describe_extra(const LayerSplit& split) {
   if (extra_layers(split) == 0) return {};
   return fmt::format(", {} counted as {}",
                      extra_layers(split) == 2      ? "embedding and loss"
@@ -182,13 +182,13 @@ void check_divides(const LayerSplit& split, int divisor, const std::string& divi
   refuse_usage(
       "--num-layers",
       {.expected = fmt::format("{}a multiple of {} ({}{})", extra > 0 ? fmt::format("{} less than ", extra) : "",
-                               divisor, divisor_is, said_extra(split)),
+                               divisor, divisor_is, describe_extra(split)),
        .got = fmt::format("{}", split.num_layers),
        .remedy = fmt::format("{}{} would fit; or {}", below > 0 ? fmt::format("{} or ", below) : "", below + divisor,
                              kRemedy)});
 }
 
-std::string said_parts(const Placement& placement) {
+std::string describe_parts(const Placement& placement) {
   const std::string stages = fmt::format("--pipeline-model-parallel-size {}", placement.num_stages);
   return placement.num_chunks == 1 ? stages : fmt::format("{} x {} chunks", stages, placement.num_chunks);
 }
@@ -246,7 +246,7 @@ LayerLayout split_layers(const LayerSplit& split) {
   if (is_uneven(split)) {
     stage_layers = uneven_layers(split);
   } else {
-    check_divides(split, placement.num_parts(), said_parts(placement));
+    check_divides(split, placement.num_parts(), describe_parts(placement));
     const int even = (split.num_layers + extra_layers(split)) / placement.num_stages;
     stage_layers = {.first = even, .others = even, .last = even};
   }
@@ -284,9 +284,9 @@ int chunks_of_virtual_stages(const LayerSplit& split, int num_layers_per_virtual
   for (int i = 1; i <= per_stage; ++i) {
     if (per_stage % i == 0) divisors += fmt::format("{}{}", divisors.empty() ? "" : ", ", i);
   }
-  refuse_usage(
-      kFlag, {.expected = fmt::format("a divisor of a stage's {} layers{}: {}", per_stage, said_extra(split), divisors),
-              .got = fmt::format("{}", num_layers_per_virtual_stage)});
+  refuse_usage(kFlag, {.expected = fmt::format("a divisor of a stage's {} layers{}: {}", per_stage,
+                                               describe_extra(split), divisors),
+                       .got = fmt::format("{}", num_layers_per_virtual_stage)});
 }
 
 }  // namespace megalith

@@ -55,7 +55,7 @@ struct Lists {
   std::vector<std::int32_t> sends;  // [P, P + 1]
   std::vector<std::int32_t> index;  // [M] of this rank
   std::int64_t most = 0;            // rows that arrive on one rank
-  std::int64_t most_sent = 0;       // from others
+  std::int64_t max_sent = 0;        // from others
   double load = 0;                  // busiest rank over the mean
 
   Lists(const Communicator& world, const Case& of) : index(static_cast<std::size_t>(of.tokens * world.size())) {
@@ -81,7 +81,7 @@ struct Lists {
       }
     }
     most = *std::max_element(arrived.begin(), arrived.end());
-    most_sent = *std::max_element(from_others.begin(), from_others.end());
+    max_sent = *std::max_element(from_others.begin(), from_others.end());
     const auto sum = static_cast<double>(std::accumulate(arrived.begin(), arrived.end(), std::int64_t{0}));
     load = static_cast<double>(most) * ranks / sum;
   }
@@ -203,7 +203,7 @@ void measure(Communicator& world, const Case& of) {
   const Tensor memory = exchanges.shared();
   const bool pulls = sharing != nullptr && sharing->share_memory(memory.data, memory.bytes(), 1);
   for (const ExchangeRows* op : {&exchanges.there, &exchanges.back})
-    measure_exchange(world, pulls ? pulling.get() : nullptr, rig.stream(), *op, lists.most_sent * row_bytes(*op),
+    measure_exchange(world, pulls ? pulling.get() : nullptr, rig.stream(), *op, lists.max_sent * row_bytes(*op),
                      room.tensor());
   if (sharing != nullptr) sharing->unshare_memory();
 }

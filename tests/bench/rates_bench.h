@@ -70,7 +70,7 @@ class Bench {
   // Seconds of one call, in a captured graph of such calls without host waits: the median of several rows.
   double seconds(const std::function<void()>& call) {
     constexpr double kRow = 0.05;
-    constexpr int kMostCalls = 100, kMostReplays = 2000;
+    constexpr int kMaxCalls = 100, kMaxReplays = 2000;
     const auto timed = [this](const std::function<void()>& work) {
       const auto start = Clock::now();
       work();
@@ -81,12 +81,12 @@ class Bench {
       return static_cast<int>(std::clamp(kRow / each, 1.0, 1.0 * most));
     };
     timed(call);
-    const int calls = fitting(timed(call), kMostCalls);
+    const int calls = fitting(timed(call), kMaxCalls);
     Graph graph("bench");
     capture(graph, calls, call);
     const auto replay = [&] { graph.replay(stream_); };
     timed(replay);
-    const int replays = fitting(timed(replay), kMostReplays);
+    const int replays = fitting(timed(replay), kMaxReplays);
     return median([&] {
       return timed([&] {
                for (int i = 0; i < replays; ++i) replay();

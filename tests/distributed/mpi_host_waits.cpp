@@ -43,7 +43,7 @@ Words experts(int ranks, const std::string& dispatcher) {
                                      ranks, dispatcher));
 }
 
-constexpr long kMostQuestions = 1000;  // per step; a loop that waits by polling queries far more often
+constexpr long kMaxQuestions = 1000;  // per step; a loop that waits by polling queries far more often
 
 // Whether expert rows, if there are any, used the dispatcher that the flags select.
 bool went_as_asked(const Options& options, const Rank& rank) {
@@ -69,7 +69,7 @@ bool passes(const Words& flags, Communicator& gpus, Communicator& world) {
   const CountedStep step = count_waits(trainer, counting);
   const long waits = step.waits.of_runtime + step.waits.of_driver + step.waits.unseen;
   const bool as_asked = went_as_asked(options, trainer.rank()) && moved_as_asked(options, trainer.rank());
-  const bool fails = waits != 0 || !as_asked || step.waits.questions > kMostQuestions ||
+  const bool fails = waits != 0 || !as_asked || step.waits.questions > kMaxQuestions ||
                      (step.replays > 0) != (options.memory.cuda_graph_impl != CudaGraphImpl::kNone);
   if (fails)
     fmt::print(

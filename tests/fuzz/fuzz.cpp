@@ -19,7 +19,7 @@ namespace megalith::fuzz {
 
 namespace {
 
-constexpr double kMostMilliseconds = 100;
+constexpr double kMaxMilliseconds = 100;
 constexpr std::size_t kSmallForm = 4096;  // run_target.sh makes no longer ones without FORM=large
 
 std::size_t input_size = 0;  // current input
@@ -83,7 +83,7 @@ static double attempt(const std::function<void()>& parse) {
 }
 
 void expect_result_or_error(const std::function<void()>& parse, double milliseconds_per_kib) {
-  const double most = kMostMilliseconds + milliseconds_per_kib * static_cast<double>(input_size) / 1024;
+  const double most = kMaxMilliseconds + milliseconds_per_kib * static_cast<double>(input_size) / 1024;
   double used = attempt(parse);
   // A busy machine charges a process for some of the others' work, but not each time.
   for (int again = 0; again < 4 && used > most; ++again) used = std::min(used, attempt(parse));

@@ -11,7 +11,7 @@ namespace megalith::test {
 namespace {
 
 constexpr int kChanges = 2;
-constexpr std::size_t kMostReads = 16;  // changed alone in one run
+constexpr std::size_t kMaxReads = 16;  // changed alone in one run
 // Larger tests cover sizes; the same op's small tests check their reads, since the host's copies are slow.
 constexpr std::size_t kMostBytes = std::size_t{8} << 20;
 
@@ -96,7 +96,7 @@ void OpTest::expect_declared_reads(const Access& accesses, const Enqueue& enqueu
     EXPECT_TRUE(std::any_of(reads.begin(), reads.end(), is_it))
         << "access() declares no read that could be without influence as " << one.because;
   }
-  const std::size_t count = std::min(reads.size(), kMostReads);
+  const std::size_t count = std::min(reads.size(), kMaxReads);
   for (std::size_t i = 0; i < count; ++i)
     expect_influence(reads[i * reads.size() / count], touched, enqueue, eager, idle);
 }

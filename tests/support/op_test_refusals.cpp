@@ -8,7 +8,7 @@ namespace megalith::test {
 
 namespace {
 
-constexpr std::size_t kMostFields = 16;  // for an op with a list
+constexpr std::size_t kMaxFields = 16;  // for an op with a list
 
 Tensor& tensor_of(const Field& field) { return const_cast<Tensor&>(*field.tensor); }
 
@@ -100,7 +100,7 @@ bool overlap(const Field& field, const Field& other) {
 }  // namespace
 
 void OpTest::expect_refusals(const std::vector<Field>& list, const std::function<void()>& check) {
-  const std::size_t count = std::min(list.size(), kMostFields);
+  const std::size_t count = std::min(list.size(), kMaxFields);
   for (std::size_t i = 0; i < count; ++i) {
     const Field& field = list[i];
     const auto refuses = [&](const char* what) {

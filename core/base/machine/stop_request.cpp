@@ -20,8 +20,8 @@ namespace {
 // State of the signal handler, which may use only lock-free variables.
 std::atomic<StopRequest*> taken_by{nullptr};
 std::atomic<std::int64_t> first_at{0};  // ms of the monotonic clock; 0: no signal yet
-std::atomic<bool> tells_first{false};
-std::atomic<bool> told_repeating{false};
+std::atomic<bool> reports_first{false};
+std::atomic<bool> reported_repeating{false};
 
 std::int64_t now_ms() {
   timespec now{};
@@ -43,7 +43,7 @@ void tell(bool may_repeat) {
 void handle(int signal) {
   StopRequest* const request = taken_by.load();
   if (repeats(signal)) {
-    if (signal != SIGPIPE && tells_first && !told_repeating.exchange(true)) tell(true);
+    if (signal != SIGPIPE && reports_first && !reported_repeating.exchange(true)) tell(true);
     if (request != nullptr) request->requested.store(true);
     return;
   }
@@ -51,7 +51,7 @@ void handle(int signal) {
   std::int64_t first = 0;
   const std::int64_t now = now_ms();
   if (first_at.compare_exchange_strong(first, now)) {
-    if (tells_first) tell(false);
+    if (reports_first) tell(false);
   } else if (now - first >= kOneRequestMs) {
     record_exit_code(128 + signal);
     _exit(128 + signal);
@@ -70,7 +70,7 @@ bool is_ignored(int signal) {
 void stop_on_signal(int signal, StopRequest& request, bool tells) {
   static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<StopRequest*>::is_always_lock_free);
   taken_by.store(&request);
-  tells_first.store(tells);
+  reports_first.store(tells);
   const bool stays = repeats(signal) && signal != SIGPIPE && is_ignored(signal);
   if (!stays) std::signal(signal, handle);
 }

@@ -6,7 +6,7 @@ namespace megalith {
 
 namespace {
 
-std::string printed(const Table& table, const Table::Row& row) {
+std::string to_text(const Table& table, const Table::Row& row) {
   std::string line = "  ";
   for (std::size_t i = 0; i < row.cells.size(); ++i) {
     const auto& [width, is_text, head] = table.columns.at(i);
@@ -20,20 +20,20 @@ std::string printed(const Table& table, const Table::Row& row) {
 
 }  // namespace
 
-std::string printed(const Table& table) {
+std::string to_text(const Table& table) {
   std::string text = table.title.empty() ? "" : table.title + "\n";
   if (table.prints_heads) {
     Table::Row heads;
     for (const Table::Column& column : table.columns) heads.cells.push_back(column.head);
-    text += printed(table, heads);
+    text += to_text(table, heads);
   }
-  for (const Table::Row& row : table.rows) text += printed(table, row);
+  for (const Table::Row& row : table.rows) text += to_text(table, row);
   return text;
 }
 
-std::string printed(const std::vector<Table>& tables) {
+std::string to_text(const std::vector<Table>& tables) {
   std::string text;
-  for (const Table& table : tables) text += printed(table);
+  for (const Table& table : tables) text += to_text(table);
   return text;
 }
 

@@ -28,7 +28,7 @@ struct Table {
 };
 
 // Formats the title and one line per row, indented by two.
-std::string printed(const Table& table);
-std::string printed(const std::vector<Table>& tables);
+std::string to_text(const Table& table);
+std::string to_text(const std::vector<Table>& tables);
 
 }  // namespace megalith

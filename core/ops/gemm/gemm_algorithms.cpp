@@ -10,8 +10,8 @@ namespace megalith {
 
 namespace {
 
-constexpr std::int32_t kMostAlignment = 16;  // no kernel requires more, and more would only split the table
-constexpr std::size_t kDigits = 16;          // hexadecimal digits of one 64-bit word
+constexpr std::int32_t kMaxAlignment = 16;  // no kernel requires more, and more would only split the table
+constexpr std::size_t kDigits = 16;         // hexadecimal digits of one 64-bit word
 
 // Returns a matrix's row stride. A single row's is arbitrary, so that it becomes the smallest legal one.
 std::int64_t row_stride(const Tensor& x, std::string_view name) {
@@ -25,14 +25,14 @@ std::int64_t row_stride(const Tensor& x, std::string_view name) {
 }
 
 std::int32_t alignment(const Tensor& x) {
-  const auto address = reinterpret_cast<std::uintptr_t>(x.data) | static_cast<std::uintptr_t>(kMostAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(x.data) | static_cast<std::uintptr_t>(kMaxAlignment);
   return static_cast<std::int32_t>(address & (~address + 1));
 }
 
 GemmGelu fused_gelu(const Gemm& op, const GemmSignature& s) {
   const Tensor& other = op.pre_activation ? op.pre_activation : op.gelu_input;
   if (!other || s.m == 0 || s.n == 0 || s.k == 0) return GemmGelu::kNone;
-  const bool packs = s.n % 8 == 0 && s.alignment_c == kMostAlignment && alignment(other) == kMostAlignment;
+  const bool packs = s.n % 8 == 0 && s.alignment_c == kMaxAlignment && alignment(other) == kMaxAlignment;
   const bool narrow = s.input == DType::kBf16 && s.output == DType::kBf16;
   if (!packs || !narrow || (op.bias && !s.bias)) return GemmGelu::kNone;
   return op.pre_activation ? GemmGelu::kForward : GemmGelu::kBackward;
@@ -76,7 +76,7 @@ GemmSignature signature_of(const Gemm& op) {
                   .output = op.c.dtype,
                   .transpose_a = op.transpose_a,
                   .transpose_b = op.transpose_b,
-                  .bias = op.bias.present() && op.bias.dtype == op.c.dtype && alignment(op.bias) == kMostAlignment,
+                  .bias = op.bias.present() && op.bias.dtype == op.c.dtype && alignment(op.bias) == kMaxAlignment,
                   .accumulate = op.accumulate};
   s.gelu = fused_gelu(op, s);
   return s;

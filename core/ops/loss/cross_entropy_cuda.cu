@@ -224,9 +224,9 @@ struct Launch {
 };
 
 template <class T, bool kVector, int kMaxThreads, int kKept>
-void launch_rows(CudaStream& stream, LossArguments a, const Launch& launch, int most_bytes) {
+void launch_rows(CudaStream& stream, LossArguments a, const Launch& launch, int largest_bytes) {
   constexpr auto kKernel = cross_entropy_kernel<T, kVector, kMaxThreads, kKept>;
-  allow_shared_memory<kKernel>(most_bytes);
+  allow_shared_memory<kKernel>(largest_bytes);
   a.shared_packs = launch.shared_packs;
   const std::size_t shared = static_cast<std::size_t>(launch.shared_packs) * launch.threads * sizeof(uint4);
   launch_kernel(stream, {launch.blocks, launch.threads, shared}, kKernel, a);

@@ -161,9 +161,9 @@ bool launch_few(CudaStream& stream, unsigned blocks, const BackwardArguments<T>&
   if (share > kFewRows || groups * a.group > kFewThreads) return false;
   constexpr auto kKernel = norm_backward_few_kernel<Op, T, kPacks, kVector>;
   constexpr int kSums = kIsLayerNorm<Op> ? 2 : 1;
-  constexpr int kMostShared = static_cast<int>(sizeof(float)) * kFewThreads * kPacks * kPack<T> * kSums;
-  if (kMostShared > stream.dynamic_shared_memory_of_block()) return false;
-  allow_shared_memory<kKernel>(kMostShared);
+  constexpr int kMaxShared = static_cast<int>(sizeof(float)) * kFewThreads * kPacks * kPack<T> * kSums;
+  if (kMaxShared > stream.dynamic_shared_memory_of_block()) return false;
+  allow_shared_memory<kKernel>(kMaxShared);
   const std::size_t shared = groups == 1 ? 0 : sizeof(float) * static_cast<std::size_t>(groups * kSums * a.length);
   launch_kernel(stream, {blocks, static_cast<unsigned>(groups * a.group), shared}, kKernel, a);
   return true;

@@ -184,7 +184,7 @@ void run_plain(CudaStream& stream, const GroupedGemm& op) {
   const std::int64_t k = op.transpose_b ? op.b.size(1) : op.b.size(0) / offsets.count;
   const std::int64_t n = op.transpose_b ? op.b.size(0) / offsets.count : op.b.size(1);
   const unsigned matrix_tiles = tiles_of(n), column_tiles = op.b2 && op.transpose_b ? 2 * matrix_tiles : matrix_tiles;
-  const unsigned blocks = blocks_for(most_tiles(offsets.capacity, offsets.count, kTile) * column_tiles, 1);
+  const unsigned blocks = blocks_for(max_tiles(offsets.capacity, offsets.count, kTile) * column_tiles, 1);
   const bool vector = are_packs(k, op.b.dtype) && are_packs(n, op.b.dtype) && rows_aligned(op.a, op.b, op.b2, op.c);
   Variants(op.b.dtype, op.transpose_b, vector).visit([&](auto type, auto transpose_b, auto is_vector) {
     using T = decltype(type);

@@ -137,7 +137,7 @@ int MpiRuntime::size() const { return process_->size; }
 int MpiRuntime::local_rank() const { return process_->local_rank; }
 int MpiRuntime::local_size() const { return process_->local_size; }
 int MpiRuntime::gpu() const { return process_->local_rank / process_->ranks_per_gpu; }
-int MpiRuntime::most_on_gpu() const { return std::min(process_->ranks_per_gpu, process_->local_size); }
+int MpiRuntime::max_on_gpu() const { return std::min(process_->ranks_per_gpu, process_->local_size); }
 int MpiRuntime::gpus_needed() const {
   return (process_->local_size + process_->ranks_per_gpu - 1) / process_->ranks_per_gpu;
 }

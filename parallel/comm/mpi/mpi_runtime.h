@@ -62,7 +62,7 @@ class MpiRuntime {
   // of many ranks on few GPUs. NCCL then uses sockets, so speeds are not representative.
   int gpu() const;
   int gpus_needed() const;  // by the ranks of this host
-  int most_on_gpu() const;  // maximum number of these ranks per GPU
+  int max_on_gpu() const;   // maximum number of these ranks per GPU
   int local_size() const;
 
   // Replaces MpiOptions::timeout; no other thread may communicate meanwhile.

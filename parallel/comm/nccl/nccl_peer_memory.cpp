@@ -143,7 +143,7 @@ std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, st
 
 void PeerMemory::prepare_pulls(PullMeeting::State* state) {
   const auto self = static_cast<std::size_t>(rank_), ranks = peers_.size();
-  if (std::ssize(peers_) > kMostPullRanks) return;  // maximum of a pull
+  if (std::ssize(peers_) > kMaxPullRanks) return;  // maximum of a pull
   pulls_in_bulk_ = load_pull_kernels();
   MEGALITH_CUDA_CHECK(cudaMemset(state, 0, sizeof(*state)));
   MEGALITH_CUDA_CHECK(cudaDeviceSynchronize());

@@ -25,7 +25,7 @@ constexpr int kMostSlots = 32;
 constexpr int kStoring = 2;  // slots per warp with stores in flight
 constexpr int kLaneWarps = 4;
 constexpr int kLaneBytes = 32;  // maximum bytes of a row that one lane moves
-static_assert(kMostPullRanks <= kThreads && kMostPullRanks <= kRingWarps * 32);  // threads that synchronize with peers
+static_assert(kMaxPullRanks <= kThreads && kMaxPullRanks <= kRingWarps * 32);  // threads that synchronize with peers
 static_assert(1 + 31 / kHalf < kMostTensors);
 
 template <class Unit>
@@ -209,7 +209,7 @@ __device__ void pull_by_ring(const RowMoves& moves, const Ring& ring, const RowP
 
 __global__ void __launch_bounds__((kRingWarps + kLaneWarps) * 32, 1)
     pull_rows_kernel(const __grid_constant__ RowMoves moves, const Ring ring) {
-  __shared__ RowPiece pieces[kMostPullRanks];
+  __shared__ RowPiece pieces[kMaxPullRanks];
   find_pieces<Way::kPull>(moves, pieces);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kRingWarps) {
@@ -271,9 +271,9 @@ unsigned blocks_for(const RowMoves& moves, int warps, unsigned most) {
 }
 
 template <Way kWay>
-void launch(CudaStream& stream, const RowMoves& moves, unsigned most_blocks) {
+void launch(CudaStream& stream, const RowMoves& moves, unsigned max_blocks) {
   if (moves.tensors == 0) return;
-  exchange_rows_kernel<kWay><<<blocks_for(moves, kWarps, most_blocks), kThreads, 0, stream.handle()>>>(moves);
+  exchange_rows_kernel<kWay><<<blocks_for(moves, kWarps, max_blocks), kThreads, 0, stream.handle()>>>(moves);
   MEGALITH_CUDA_CHECK(cudaGetLastError());
 }
 
@@ -318,7 +318,7 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
   RowMoves moves = moves_of(op);
   moves.meeting = meeting;
   require(static_cast<int>(bases.size()) == moves.counts.ranks, "pull_rows: a base of each rank");
-  require(moves.counts.ranks <= kMostPullRanks, "exchange_rows among more than 64 GPUs that share memory");
+  require(moves.counts.ranks <= kMaxPullRanks, "exchange_rows among more than 64 GPUs that share memory");
   for (std::size_t r = 0; r < bases.size(); ++r) {
     moves.shift[r] =
         static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(bases[r]) -
@@ -326,7 +326,7 @@ void pull_rows(CudaStream& stream, const ExchangeRows& op, std::span<const std::
   }
   if (moves.tensors == 0) return;
   if (meeting.state != nullptr) {
-    offer_rows_kernel<<<1, kMostPullRanks, 0, stream.handle()>>>(meeting, moves.rank, moves.counts.ranks);
+    offer_rows_kernel<<<1, kMaxPullRanks, 0, stream.handle()>>>(meeting, moves.rank, moves.counts.ranks);
     MEGALITH_CUDA_CHECK(cudaGetLastError());
   }
   find_units<Way::kPull>(moves);

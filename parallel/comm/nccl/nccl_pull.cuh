@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// Writes `word` for this round to each other rank, and waits for theirs. Called by at least kMostPullRanks threads of
+// Writes `word` for this round to each other rank, and waits for theirs. Called by at least kMaxPullRanks threads of
 // one block. After a failed run has released this rank, it writes no more, so waiting ranks go no further.
 __device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeeting::Words::*word, std::uint64_t round,
                             int rank, int ranks) {
@@ -28,7 +28,7 @@ __device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeetin
 }
 
 // One block, ahead of the pull. So only one multiprocessor waits for other ranks.
-__global__ void __launch_bounds__(kMostPullRanks)
+__global__ void __launch_bounds__(kMaxPullRanks)
     offer_rows_kernel(const __grid_constant__ PullMeeting meeting, int rank, int ranks) {
   meet(meeting, &PullMeeting::Words::offered, meeting.state->ended + 1, rank, ranks);
 }
@@ -77,8 +77,8 @@ struct RowMoves {
   int tensors;
   RowTensor of[kMostTensors];  // sorted by row bytes, descending
   std::int64_t part_bytes;
-  std::int64_t shift[kMostPullRanks];  // kPull: offset from this rank's memory to each rank's
-  PullMeeting meeting;                 // kPull
+  std::int64_t shift[kMaxPullRanks];  // kPull: offset from this rank's memory to each rank's
+  PullMeeting meeting;                // kPull
 };
 
 // Bypasses L1, since data are read once.

@@ -12,7 +12,7 @@
 
 namespace megalith {
 
-inline constexpr int kMostPullRanks = 64;
+inline constexpr int kMaxPullRanks = 64;
 inline constexpr unsigned kPullBlocks = 16;  // maximum; each occupies a multiprocessor
 
 // Synchronization of a group's GPUs before and after a pull. The pull's kernels write and read the words, which is 2 to
@@ -30,9 +30,9 @@ struct PullMeeting {
     unsigned blocks_ended;  // in this round
     unsigned released;      // not 0 after kReleased was read
   };
-  State* state = nullptr;          // null: no synchronization
-  Words* here[kMostPullRanks]{};   // words from each rank
-  Words* there[kMostPullRanks]{};  // words of this rank for each rank
+  State* state = nullptr;         // null: no synchronization
+  Words* here[kMaxPullRanks]{};   // words from each rank
+  Words* there[kMaxPullRanks]{};  // words of this rank for each rank
 };
 
 // Loads the kernels in advance, and returns whether this GPU has bulk copies. CUDA loads a kernel at its first launch.

@@ -151,7 +151,7 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
     if (group->peer_memory != nullptr) shared.push_back(group->peer_memory);
   }
   auto told = std::make_shared<std::promise<void>>();
-  std::future<void> all_told = told->get_future();
+  std::future<void> all_reported = told->get_future();
   // The end of an abort waits for graphs with the group's calls, and so for the host; it runs in a separate thread.
   std::thread([comms, told] {
     static_cast<void>(ncclGroupStart());
@@ -159,7 +159,7 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
     told->set_value();
     static_cast<void>(ncclGroupEnd());
   }).detach();
-  if (all_told.wait_for(kGrace) != std::future_status::ready) end_process();
+  if (all_reported.wait_for(kGrace) != std::future_status::ready) end_process();
   held.clear();
   lock.lock();
   for (const auto& group : groups) group->released = true;

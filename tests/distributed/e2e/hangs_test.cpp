@@ -174,8 +174,8 @@ TEST(Hangs, RanksWithOtherFlagsDoNotStart) {
 struct Worst {
   double told = 0;
   double ended = 0;
-  void add(double one_told, double one_ended) {
-    told = std::max(told, one_told);
+  void add(double one_reported, double one_ended) {
+    told = std::max(told, one_reported);
     ended = std::max(ended, one_ended);
   }
 };

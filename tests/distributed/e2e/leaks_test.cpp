@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr long kStepsPerSave = 25;
-constexpr long kMostGrowthKib = 1024;  // growth between quarters of the run; a leak of one kibibyte a step exceeds it
+constexpr long kMaxGrowthKib = 1024;  // growth between quarters of the run; a leak of one kibibyte a step exceeds it
 
 struct Usage {
   std::uintmax_t progress = 0;  // bytes of the metrics so far, a line a step
@@ -102,7 +102,7 @@ TEST(Leaks, MemoryDescriptorsAndThreadsStayConstant) {
         rank, steps, steps / kStepsPerSave, before.progress, after.progress, before.resident_kib, after.resident_kib,
         before.descriptors, after.descriptors, before.threads, after.threads);
     fmt::print("{}\n", text);
-    EXPECT_LE(after.resident_kib, before.resident_kib + kMostGrowthKib) << text;
+    EXPECT_LE(after.resident_kib, before.resident_kib + kMaxGrowthKib) << text;
     EXPECT_LE(after.descriptors, before.descriptors) << text;
     EXPECT_LE(after.threads, before.threads) << text;
   }

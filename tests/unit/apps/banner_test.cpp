@@ -84,26 +84,26 @@ TEST(Banner, SaysWhatGraphsHoldOnAllRanks) {
 }
 
 TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
-  const auto said = [](const std::vector<std::string>& more, bool exceeds = false) {
+  const auto describe = [](const std::vector<std::string>& more, bool exceeds = false) {
     std::vector<std::string> flags = {"--data-parallel-sharding-strategy", "optim_grads_params"};
     flags.insert(flags.end(), more.begin(), more.end());
     Options options = test::train_options(flags);
     options.machine.ends_exceed_memory = exceeds;
-    return said_ends(options);
+    return describe_ends(options);
   };
   const std::string untied = "--untie-embeddings-and-output-weights", flag = "--fsdp-embedding-and-head";
-  EXPECT_EQ(said({}), "embedding and head unsharded, as they are tied");
-  EXPECT_EQ(said({untied}), "embedding and head unsharded: memory suffices, or shards need no less");
-  EXPECT_EQ(said({untied}, true), "embedding and head sharded, as device memory does not suffice");
-  EXPECT_EQ(said({untied, flag, "whole"}), "embedding and head unsharded, by --fsdp-embedding-and-head");
-  EXPECT_EQ(said({untied, flag, "sharded"}), "embedding and head sharded, by --fsdp-embedding-and-head");
-  EXPECT_EQ(said({untied, "--deterministic-mode"}), "embedding and head unsharded, by --deterministic-mode");
+  EXPECT_EQ(describe({}), "embedding and head unsharded, as they are tied");
+  EXPECT_EQ(describe({untied}), "embedding and head unsharded: memory suffices, or shards need no less");
+  EXPECT_EQ(describe({untied}, true), "embedding and head sharded, as device memory does not suffice");
+  EXPECT_EQ(describe({untied, flag, "whole"}), "embedding and head unsharded, by --fsdp-embedding-and-head");
+  EXPECT_EQ(describe({untied, flag, "sharded"}), "embedding and head sharded, by --fsdp-embedding-and-head");
+  EXPECT_EQ(describe({untied, "--deterministic-mode"}), "embedding and head unsharded, by --deterministic-mode");
 }
 
 TEST(Banner, SaysWhatIsShardedInVain) {
-  EXPECT_EQ(said_sharding(ShardingStrategy::kNoShard, 1), "not sharded");
-  EXPECT_EQ(said_sharding(ShardingStrategy::kOptimGradsParams, 2), "fully sharded");
-  EXPECT_EQ(said_sharding(ShardingStrategy::kOptimGradsParams, 1),
+  EXPECT_EQ(describe_sharding(ShardingStrategy::kNoShard, 1), "not sharded");
+  EXPECT_EQ(describe_sharding(ShardingStrategy::kOptimGradsParams, 2), "fully sharded");
+  EXPECT_EQ(describe_sharding(ShardingStrategy::kOptimGradsParams, 1),
             "fully sharded (no effect: sharding group of one rank)");
 }
 
@@ -112,7 +112,7 @@ TEST(Banner, OwnersThatTakeNothingAreLeftOut) {
   use.arena = 1 << 20;
   use.persistent[static_cast<std::size_t>(MemoryCategory::kOptimizer)] = 3 << 20;
   use.persistent[static_cast<std::size_t>(MemoryCategory::kOther)] = 64;
-  EXPECT_EQ(said_owners(use), "optimizer 3.00, activations and temporaries 1.00");
+  EXPECT_EQ(describe_owners(use), "optimizer 3.00, activations and temporaries 1.00");
 }
 
 // What is told of experts on four ranks.
@@ -149,12 +149,12 @@ TEST(Banner, SaysWhyRowsDoNotGoByFlex) {
   for (const MoeTokenDispatcher asked : {MoeTokenDispatcher::kAuto, MoeTokenDispatcher::kFlex}) {
     options.parallel.moe_token_dispatcher_type = asked;
     options.machine.gpus_apart = false;
-    EXPECT_EQ(said_dispatcher(options), "rows by flex");
+    EXPECT_EQ(describe_dispatcher(options), "rows by flex");
     options.machine.gpus_apart = true;
-    EXPECT_EQ(said_dispatcher(options), "rows by alltoall (flex needs GPUs that all map each other's memory)");
+    EXPECT_EQ(describe_dispatcher(options), "rows by alltoall (flex needs GPUs that all map each other's memory)");
   }
   options.parallel.moe_token_dispatcher_type = MoeTokenDispatcher::kAllToAll;
-  EXPECT_EQ(said_dispatcher(options), "rows by alltoall");
+  EXPECT_EQ(describe_dispatcher(options), "rows by alltoall");
 }
 
 }  // namespace

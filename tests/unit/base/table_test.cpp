@@ -13,12 +13,12 @@ TEST(Table, IsPrintedInColumns) {
   table.add({"c"}, " only a note");
   table.add({"dd"});
   table.add({}, "a line");
-  EXPECT_EQ(printed(table),
+  EXPECT_EQ(to_text(table),
             "title\n  a        1 text\n  bb   12345678 x, a note\n  c    only a note\n  dd\n  a line\n");
   table.prints_heads = true;
   table.rows.clear();
-  EXPECT_EQ(printed(table), "title\n  name     n \n");
-  EXPECT_EQ(printed(Table{}), "");
+  EXPECT_EQ(to_text(table), "title\n  name     n \n");
+  EXPECT_EQ(to_text(Table{}), "");
 }
 
 }  // namespace

@@ -16,17 +16,17 @@ TEST(ExpertRoom, IsAFactorAboveTheMean) {
   EXPECT_EQ(expert_room(kSizes, 1), (ExpertRoom{.arrived = 256, .rows = 256}));
   EXPECT_EQ(expert_room(kSizes, 1.01), (ExpertRoom{.arrived = 256, .rows = 384}));
   EXPECT_EQ(expert_room(kSizes, 1e6), (ExpertRoom{.arrived = 512, .rows = 1024}));
-  EXPECT_EQ(most_room(kSizes), (ExpertRoom{.arrived = 512, .rows = 1024}));
+  EXPECT_EQ(max_room(kSizes), (ExpertRoom{.arrived = 512, .rows = 1024}));
   RoutedSizes three = kSizes;  // at most two choices are on one rank
   three.choices = 3;
-  EXPECT_EQ(most_room(three), (ExpertRoom{.arrived = 512, .rows = 1024}));
+  EXPECT_EQ(max_room(three), (ExpertRoom{.arrived = 512, .rows = 1024}));
 }
 
 TEST(ExpertRoom, OfRanksThatSplitExpertsIsForTheRowsOfAll) {
   constexpr RoutedSizes kSplit{.tokens = 128, .choices = 2, .experts = 8, .ranks = 4, .copies = 2};
   EXPECT_DOUBLE_EQ(mean_rows(kSplit).rows, 512);
   EXPECT_EQ(kSplit.local_experts(), 4);
-  EXPECT_EQ(most_room(kSplit), (ExpertRoom{.arrived = 512, .rows = 1024}));
+  EXPECT_EQ(max_room(kSplit), (ExpertRoom{.arrived = 512, .rows = 1024}));
 }
 
 // The larger need counts, and the new capacity covers it after rounding.
@@ -49,7 +49,7 @@ TEST(ExpertRoom, WhereAllArriveGrowsByTheRowsAlone) {
   EXPECT_DOUBLE_EQ(mean_rows(all).rows, 256);
   for (const double factor : {0.1, 1.0, 1.01})
     EXPECT_EQ(expert_room(all, factor), (ExpertRoom{.arrived = 512, .rows = expert_room(kSizes, factor).rows}));
-  EXPECT_EQ(most_room(all), most_room(kSizes));
+  EXPECT_EQ(max_room(all), max_room(kSizes));
   EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 320}, 1), 1.1 * 1.25);
   EXPECT_DOUBLE_EQ(larger_factor(all, {.arrived = 512, .rows = 10}, 1.5), 1.1 * 1.5);
   // With one choice, the mean number of rows is a quarter of the arriving tokens.

@@ -22,7 +22,7 @@ struct Placed {
   double stalls = 0;
 };
 
-Placed place(double seconds, double most_stalls, double room = 1000, int layers = -1) {
+Placed place(double seconds, double max_stalls, double room = 1000, int layers = -1) {
   const LayeredStep layered;
   std::vector<double> alive(layered.actions.size());
   for (std::size_t i = 0; i < alive.size(); ++i)
@@ -34,7 +34,7 @@ Placed place(double seconds, double most_stalls, double room = 1000, int layers 
                               {.bytes = bytes,
                                .alive = alive,
                                .rates = rates,
-                               .most_stalls = most_stalls,
+                               .max_stalls = max_stalls,
                                .layers = layers,
                                .room = room * LayeredStep::kGb},
                               placed.points);

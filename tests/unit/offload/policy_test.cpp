@@ -97,12 +97,12 @@ TEST(OffloadPolicy, CountsAKindInALayerAsOneGroup) {
 
 TEST(OffloadPolicy, FillsALayersShareWithTheLargestThatFit) {
   OffloadRequest of = request({SlotKind::kFc1, SlotKind::kAct});
-  of.most_bytes_of_layer = 5 * kMib;
+  of.max_bytes_of_layer = 5 * kMib;
   EXPECT_EQ(moved(five_layers(), of), "0:act 1:act 2:act 3:act");
   EXPECT_EQ(reasons(five_layers(), of)[0], "beyond --offload-mb-per-layer");
-  of.most_bytes_of_layer = 3 * kMib;
+  of.max_bytes_of_layer = 3 * kMib;
   EXPECT_EQ(moved(five_layers(), of), "0:fc1 1:fc1 2:fc1 3:fc1");
-  of.most_bytes_of_layer = 6 * kMib;
+  of.max_bytes_of_layer = 6 * kMib;
   EXPECT_EQ(moving(five_layers(), choose_offloads(five_layers(), of)).size(), 8u);
 }
 

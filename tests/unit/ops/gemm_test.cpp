@@ -30,7 +30,7 @@ double gelu_slope_magnitude(double x) {
   return 0.5 * (1 + std::abs(t) + std::abs(x * (1 + t * t) * reference::gelu_tanh_argument_slope(x)));
 }
 
-constexpr double kMostGeluSlope = 1.13;
+constexpr double kMaxGeluSlope = 1.13;
 
 class GemmTest : public OpTest {
  protected:
@@ -54,7 +54,7 @@ class GemmTest : public OpTest {
       const double slope = reference::gelu_slope(at[i], false);
       want[i] = op.gelu_input ? product[i] * slope : reference::gelu(product[i], false);
       allowed[i] = op.gelu_input ? std::abs(slope) * allowed[i] + std::abs(product[i]) * gelu_slope_magnitude(at[i])
-                                 : kMostGeluSlope * allowed[i] + std::abs(product[i]);
+                                 : kMaxGeluSlope * allowed[i] + std::abs(product[i]);
     }
     expect_close(op.c, want, {.length = length, .magnitude = allowed});
   }

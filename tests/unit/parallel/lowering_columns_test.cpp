@@ -41,7 +41,7 @@ void expect_columns(const std::vector<Action>& actions) {
 
 TEST(LoweringOfColumns, AColumnIsOneChunksAndHasFixedPartners) {
   test::for_each_schedule([](const Schedule& schedule) {
-    if (schedule.num_microbatches > 12 && schedule.num_microbatches != test::kMostMicrobatches) return;
+    if (schedule.num_microbatches > 12 && schedule.num_microbatches != test::kMaxMicrobatches) return;
     const Schedule forwards = forwards_of(schedule);
     for (int stage = 0; stage < schedule.placement.num_stages; ++stage) {
       expect_columns(assign_columns(schedule.stages[static_cast<std::size_t>(stage)]));

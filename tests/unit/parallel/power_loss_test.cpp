@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostForAll = 10;  // unsynced changes of which every combination is tried
-constexpr int kSamples = 1000;           // otherwise
+constexpr std::size_t kMaxForAll = 10;  // unsynced changes of which every combination is tried
+constexpr int kSamples = 1000;          // otherwise
 
 class PowerLoss : public testing::Test {
  protected:
@@ -40,8 +40,8 @@ class PowerLoss : public testing::Test {
     ASSERT_GT(committed, 0u);
     for (std::size_t count = 0; count <= disk.size(); ++count) {
       const std::size_t pending = disk.unsynced(count).size();
-      most_pending_ = std::max(most_pending_, pending);
-      const bool all = pending <= kMostForAll;
+      max_pending_ = std::max(max_pending_, pending);
+      const bool all = pending <= kMaxForAll;
       const int tries = all ? 1 << pending : kSamples / test::one_of(20);
       for (int n = 0; n < tries; ++n) {
         std::vector<bool> kept(pending);
@@ -79,7 +79,7 @@ class PowerLoss : public testing::Test {
 
   TestFolder folder_;
   std::mt19937 random_{20261121};
-  std::size_t most_pending_ = 0;
+  std::size_t max_pending_ = 0;
   int replays_ = 0;
   int loaded_new_ = 0;
   std::map<std::string, std::int64_t> loaded_;  // key: content of the folder; value: its step
@@ -93,8 +93,8 @@ TEST_F(PowerLoss, AnySaveLeavesTheNewOrThePreviousCheckpoint) {
   EXPECT_GT(replays_, 1000);
   EXPECT_GT(loaded_new_, 20);
   EXPECT_LT(loaded_new_, replays_);
-  EXPECT_GE(most_pending_, 8u);
-  EXPECT_LE(most_pending_, kMostForAll);
+  EXPECT_GE(max_pending_, 8u);
+  EXPECT_LE(max_pending_, kMaxForAll);
 }
 
 TEST_F(PowerLoss, ASaveOfSeveralRanks) {
@@ -102,7 +102,7 @@ TEST_F(PowerLoss, ASaveOfSeveralRanks) {
   run(7, 1);  // this many names at the sync of their folder
   RecordProperty("replays", replays_);
   RecordProperty("different", static_cast<int>(loaded_.size()));
-  EXPECT_GT(most_pending_, kMostForAll);
+  EXPECT_GT(max_pending_, kMaxForAll);
   EXPECT_GT(loaded_new_, 20);
 }
 

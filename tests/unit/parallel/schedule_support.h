@@ -7,7 +7,7 @@
 
 namespace megalith::test {
 
-inline constexpr int kMostStages = 8, kMostChunks = 4, kMostMicrobatches = 32;
+inline constexpr int kMostStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 
 inline bool is_legal(ScheduleKind kind, int stages, int chunks, int microbatches) {
   switch (kind) {
@@ -23,8 +23,8 @@ template <class Visit>
 void for_each_combination(Visit&& visit) {
   for (int kind = 0; kind < kNumScheduleKinds; ++kind) {
     for (int stages = 1; stages <= kMostStages; ++stages) {
-      for (int chunks = 1; chunks <= kMostChunks; ++chunks) {
-        for (int microbatches = 1; microbatches <= kMostMicrobatches; ++microbatches) {
+      for (int chunks = 1; chunks <= kMaxChunks; ++chunks) {
+        for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
           visit(static_cast<ScheduleKind>(kind), stages, chunks, microbatches);
         }
       }

@@ -164,7 +164,7 @@ TEST(ExpertsForecast, IsATable) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Options options = complete(flags(4, {"--pipeline-model-parallel-size", "2"}), 8);
   const Forecast two = make_forecast(options, 8, {.rates = &rates});
-  const std::string text = printed(experts_table(options, two));
+  const std::string text = to_text(experts_table(options, two));
   EXPECT_THAT(text, testing::AllOf(testing::StartsWith("experts: 2 of 8 on a rank (etp 1 x ep 4, 1 copy)\n"),
                                    HasSubstr("tokens that arrive                     59, capacity 128\n"),
                                    HasSubstr("rows of its experts                    64, capacity 128\n"),
@@ -183,7 +183,7 @@ TEST(ExpertsForecast, IsWeighedAmongLayouts) {
     Options options = complete(given, 1);
     options.parallel.world_size = ranks;
     options.train.global_batch_size = 12;
-    return suggest_layouts(options, ranks, {.rates = &rates, .most_memory = std::size_t{1} << 40, .count = count});
+    return suggest_layouts(options, ranks, {.rates = &rates, .max_memory = std::size_t{1} << 40, .count = count});
   };
   const Suggestions found = suggest(2, 1000);
   int whole = 0, shared_out = 0;
@@ -215,7 +215,7 @@ TEST(ExpertsForecast, LargeModelsFitWhereTheirConfigurationsSaySo) {
                  ranks);
     const Forecast forecast = make_forecast(options, ranks, {.rates = &rates});
     EXPECT_GT(forecast.stages.at(0).times.exposed_rows, 0) << model;
-    return static_cast<double>(forecast.step->most_memory) / (1 << 30);
+    return static_cast<double>(forecast.step->max_memory) / (1 << 30);
   };
   EXPECT_NEAR(gib("qwen3_30b_a3b", 4), 109, 1);
   EXPECT_NEAR(gib("mixtral_8x7b", 8), 123, 1);

@@ -10,7 +10,7 @@
 
 #include "apps/config/parallel_options.h"
 #include "apps/run/step.h"
-#include "apps/summary/printed_actions.h"
+#include "apps/summary/format_actions.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
 #include "parallel/pipeline_parallel/placement.h"
@@ -199,8 +199,8 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
         Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", "dualpipe-v"}}) {
     SCOPED_TRACE(testing::PrintToString(layout));
     const Options options = complete(plan_flags() + layout + Words{"--cuda-graph-impl", "local"}, 4);
-    const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
-    const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
+    const Forecast all = make_forecast(options, 4, {.rates = &rates, .max_recorded = 1000});
+    const Forecast some = make_forecast(options, 4, {.rates = &rates, .max_recorded = 1});
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
       // Live bytes are equal; the arena's layout may have other gaps.
       EXPECT_EQ(some.stages[s].plans.train.live_bytes, all.stages[s].plans.train.live_bytes);
@@ -223,7 +223,7 @@ TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
   const Forecast some = make_forecast(options, 8, {.rates = &rates, .one_of_alike = true});
   EXPECT_EQ(all.stages.size(), 4u);
   EXPECT_EQ(some.stages.size(), 3u);
-  EXPECT_EQ(some.step->most_memory, all.step->most_memory);
+  EXPECT_EQ(some.step->max_memory, all.step->max_memory);
   EXPECT_NEAR(some.step->seconds, all.step->seconds, 1e-9 * all.step->seconds);
 }
 
@@ -329,7 +329,7 @@ TEST(ForecastTime, IsThatOfReplaysWithGraphs) {
 
 TEST(PrintedActions, AreThoseOfEachStage) {
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2"}, 2);
-  const std::string text = printed_actions(options, run_config(options, 2));
+  const std::string text = format_actions(options, run_config(options, 2));
   EXPECT_THAT(text, testing::AllOf(testing::StartsWith("stage 0\n    0  begin_step\n    1  zero_gradients\n"),
                                    testing::HasSubstr("  send chunk 0 microbatch 0 output to stage 1\n"),
                                    testing::HasSubstr("  optimizer_step\nstage 1\n    0  begin_step\n"),
@@ -342,7 +342,7 @@ TEST(PrintedActions, NameTheGraphsThatHoldThem) {
       complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "2",
                                     "--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", "attn"},
                2);
-  const std::string text = printed_actions(options, run_config(options, 2));
+  const std::string text = format_actions(options, run_config(options, 2));
   EXPECT_THAT(text, testing::HasSubstr("segment 0 column 0 (embedding)\n"));
   EXPECT_THAT(
       text, testing::ContainsRegex(R"(forward chunk 0 microbatch 0 segment 1 column 0 \(layer 0 attention\) graph 0)"));

@@ -40,10 +40,10 @@ TEST(ForecastGraphs, HoldTheOpsOfTheirModules) {
   EXPECT_EQ(gpu.nodes, gpu.captured_ops + 4 * 7);
   Options options;
   options.device = DeviceType::kCpu;
-  EXPECT_THAT(printed(graphs_table(layer, options, "")),
+  EXPECT_THAT(to_text(graphs_table(layer, options, "")),
               testing::HasSubstr(fmt::format("\n  nodes {:>32}\n", layer.nodes)));
   options.device = DeviceType::kCuda;
-  EXPECT_THAT(printed(graphs_table(gpu, options, "")),
+  EXPECT_THAT(to_text(graphs_table(gpu, options, "")),
               testing::HasSubstr(fmt::format("\n  nodes on a GPU, about {:>16}\n", gpu.nodes)));
 }
 
@@ -86,7 +86,7 @@ TEST(ForecastGraphs, TakeLittleMemoryFromEagerSegments) {
           "--global-batch-size 16 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v");
   const auto peak = [&](const Words& graphs) {
     const Options options = complete(flags + graphs, 4);
-    return record_step(options, run_config(options, 4), 2, {.most_microbatches = 64}).plans.train.peak_bytes;
+    return record_step(options, run_config(options, 4), 2, {.max_microbatches = 64}).plans.train.peak_bytes;
   };
   const auto eager = static_cast<double>(peak({}));
   EXPECT_LE(static_cast<double>(peak({"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn"})), 1.05 * eager);

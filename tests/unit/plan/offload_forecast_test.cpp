@@ -52,9 +52,9 @@ TEST(OffloadPlan, ByForecastMovesWhatHides) {
   EXPECT_GT(slots(all), slots(some));
   EXPECT_GT(slots(some), 0);
   EXPECT_EQ(slots(none), 0);
-  EXPECT_THAT(printed_offload(none), HasSubstr("stays: its copies would not overlap with computation"));
-  EXPECT_THAT(said_offload(some), HasSubstr("; forecast per microbatch: "));
-  EXPECT_THAT(printed_offload(some), HasSubstr("\n  forecast per microbatch: "));
+  EXPECT_THAT(format_offload(none), HasSubstr("stays: its copies would not overlap with computation"));
+  EXPECT_THAT(describe_offloading(some), HasSubstr("; forecast per microbatch: "));
+  EXPECT_THAT(format_offload(some), HasSubstr("\n  forecast per microbatch: "));
   EXPECT_FALSE(none.offload.forecast);
   EXPECT_NEAR(some.offload.forecast->copy_out, some.offload.used_bytes / 2e9, 1e-9);
   EXPECT_GT(some.offload.forecast->step, 0);
@@ -95,7 +95,7 @@ TEST(OffloadPlan, ByForecastMovesWhatTheHostHasRoomFor) {
     const StepPlans some = plan_steps(options, config, 0);
     EXPECT_LE(some.host.peak_bytes, room);
     EXPECT_GT(some.host.peak_bytes, room / 2);
-    EXPECT_THAT(printed_offload(some), HasSubstr("stays: not enough host memory"));
+    EXPECT_THAT(format_offload(some), HasSubstr("stays: not enough host memory"));
     EXPECT_LT(some.train.peak_bytes, all.offload.kept_peak_bytes);
     // Listed modules move, or are rejected at the start.
     options.offload.offload_modules = {"act"};

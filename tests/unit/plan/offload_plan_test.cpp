@@ -6,8 +6,8 @@
 #include <map>
 
 #include "apps/planning/plan_steps.h"
+#include "apps/summary/format_actions.h"
 #include "apps/summary/offload_report.h"
-#include "apps/summary/printed_actions.h"
 #include "tests/support/matchers.h"
 #include "tests/support/test_folder.h"
 #include "tests/support/tier.h"
@@ -133,12 +133,12 @@ TEST(OffloadPlan, SavesNineAndFiveSlotsOfTenAndSixInFlight) {
   const std::size_t want[] = {9 * kSlot, 5 * kSlot};
   for (int stage = 0; stage < 2; ++stage) {
     SCOPED_TRACE(stage);
-    const StepPlans plans = record_step(options, config, 4 * stage, {.most_microbatches = 1 << 14}).plans;
+    const StepPlans plans = record_step(options, config, 4 * stage, {.max_microbatches = 1 << 14}).plans;
     const OffloadStats planned = planned_offload(plans);
     EXPECT_EQ(planned.saving_bytes, static_cast<std::int64_t>(want[stage]));
     EXPECT_GE(planned.ratio(), 0.98);
   }
-  const std::string theory = theory_of(printed_actions(options, config));
+  const std::string theory = theory_of(format_actions(options, config));
   if (theory.empty()) GTEST_SKIP() << "no python3";
   EXPECT_EQ(theory, fmt::format("stage 0: 10 slots in flight, 1 on the device, saves {} bytes\n"
                                 "stage 1: 6 slots in flight, 1 on the device, saves {} bytes\n",
@@ -161,7 +161,7 @@ TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
       const RunConfig config = run_config(options, 2 * replicas);
       std::string want;
       for (int stage = 0; stage < 2; ++stage) {
-        const StepPlans plans = record_step(options, config, replicas * stage, {.most_microbatches = 1 << 14}).plans;
+        const StepPlans plans = record_step(options, config, replicas * stage, {.max_microbatches = 1 << 14}).plans;
         const std::size_t in_flight = (stage == 0 ? 10u : 6u) / static_cast<unsigned>(every);  // layers
         std::size_t bytes = 0;                                                                 // in a layer's slots
         for (const OffloadSlot& slot : plans.offload.points.slots) bytes += slot.layer == 2 * stage ? slot.bytes : 0;
@@ -171,7 +171,7 @@ TEST(OffloadPlan, SavesAllLayersOfExpertsInFlightButOne) {
         EXPECT_GE(static_cast<double>(planned_offload(plans).saved_bytes), 0.98 * static_cast<double>(saved)) << stage;
         EXPECT_GT(bytes, 0u);
       }
-      if (const std::string theory = theory_of(printed_actions(options, config)); !theory.empty()) {
+      if (const std::string theory = theory_of(format_actions(options, config)); !theory.empty()) {
         EXPECT_EQ(theory, want);
       }
     }
@@ -204,26 +204,26 @@ TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
       SCOPED_TRACE(fmt::format("{}, stage {}", schedule, stage));
       const StepPlans plans = plans_of(layers + Words{"--pipeline-schedule", schedule} + offload({"act"}), 4, stage);
       EXPECT_EQ(moving(plans).count("act"), stage == stays ? 0u : 1u);
-      EXPECT_EQ(printed_offload(plans).find("needed again at once") != std::string::npos, stage == stays);
+      EXPECT_EQ(format_offload(plans).find("needed again at once") != std::string::npos, stage == stays);
     }
   }
 }
 
 TEST(OffloadPlan, SaysWhyTheOthersStay) {
   const StepPlans plans = plans_of(offload({"act:0-2"}) + Words{"--offload-mb-per-layer", "1"});
-  const std::string text = printed_offload(plans);
+  const std::string text = format_offload(plans);
   EXPECT_THAT(text, HasSubstr("kept activations per microbatch and rank\n"));
   EXPECT_THAT(text, HasSubstr("layers 0-2        moves"));
   EXPECT_THAT(text, HasSubstr("stays: not in --offload-modules"));
   EXPECT_THAT(text, HasSubstr("  of other kinds  "));
   EXPECT_THAT(text, HasSubstr("R = "));
-  EXPECT_THAT(said_offload(plans), HasSubstr("act of layers 0-2; 3 slots"));
-  EXPECT_THAT(said_offload(plans), Not(HasSubstr("forecast per microbatch")));  // without rates
+  EXPECT_THAT(describe_offloading(plans), HasSubstr("act of layers 0-2; 3 slots"));
+  EXPECT_THAT(describe_offloading(plans), Not(HasSubstr("forecast per microbatch")));  // without rates
 }
 
 TEST(OffloadPlan, TheListOfActionsBeginsWithTheTable) {
   const Options options = complete(plan_flags() + offload({"act:0-1"}), 1);
-  const std::string text = printed_actions(options, run_config(options, 1));
+  const std::string text = format_actions(options, run_config(options, 1));
   EXPECT_THAT(text, ::testing::StartsWith("kept activations per microbatch and rank\n"));
   for (const char* const part : {"layers 0-1        moves", "saved, peak memory", "R = ", "host memory, pinned",
                                  "\nslot 0: chunk 0, layer 0 ", "offload chunk 0 microbatch 0 slot 0"})
@@ -249,20 +249,20 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   const std::string blocks =
       "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; compute waited 0.00 and "
       "1.00; saves 39.00 of 40.00 MiB at peak memory (R = 0.9750)";
-  EXPECT_EQ(said_measured(cpu), blocks + ", n/a by the driver");
+  EXPECT_EQ(describe_measured(cpu), blocks + ", n/a by the driver");
   const OffloadStats gpu = measured_offload(plans, step, std::size_t{72} << 20);
-  EXPECT_EQ(said_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
+  EXPECT_EQ(describe_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
   // Location of the host's memory, actual and expected.
   std::vector<OffloadStats> ranks(3, gpu);
-  EXPECT_EQ(said_misplaced(ranks), "");
+  EXPECT_EQ(describe_misplaced(ranks), "");
   for (OffloadStats& rank : ranks) rank.nodes = {.first = 1, .last = 1};
-  EXPECT_EQ(said_misplaced(ranks), "");
-  EXPECT_THAT(said_measured(ranks[0]), testing::EndsWith("(R = 0.9500); the host's memory is on NUMA node 1"));
+  EXPECT_EQ(describe_misplaced(ranks), "");
+  EXPECT_THAT(describe_measured(ranks[0]), testing::EndsWith("(R = 0.9500); the host's memory is on NUMA node 1"));
   for (OffloadStats& rank : ranks) rank.near_node = 1;
-  EXPECT_EQ(said_misplaced(ranks), "");
+  EXPECT_EQ(describe_misplaced(ranks), "");
   ranks[1].nodes.last = 0;
   ranks[2].near_node = 0;
-  EXPECT_EQ(said_misplaced(ranks),
+  EXPECT_EQ(describe_misplaced(ranks),
             "activations on the host of 2 ranks, first rank 1: expected memory of the GPU's NUMA node 1, got nodes 1 "
             "and 0; copies are slower; free memory of that node and run the process on its CPUs");
   // An evaluation uses more than the rest of the step.

@@ -13,9 +13,9 @@ inline const Words kExperts = {"--num-experts",         "4",  "--moe-router-topk
 
 inline StepPlans plans_of(const Words& flags, int ranks = 1, int rank = 0) {
   const Options options = complete(plan_flags() + flags, ranks);
-  return record_step(options, run_config(options, ranks), rank, {.most_microbatches = 64}).plans;
+  return record_step(options, run_config(options, ranks), rank, {.max_microbatches = 64}).plans;
 }
 
-inline std::string printed_offload(const StepPlans& plans) { return printed(offload_tables(plans, "")); }
+inline std::string format_offload(const StepPlans& plans) { return to_text(offload_tables(plans, "")); }
 
 }  // namespace megalith::test

@@ -125,9 +125,9 @@ TEST_F(PlanPage, HasThePictureOrPartOfIt) {
   const Options many =
       complete(plan_flags() + Words{"--pipeline-model-parallel-size", "2", "--global-batch-size", "20000"}, 2);
   const std::string some =
-      rendered(plan_page(many, make_forecast(many, 2, {.rates = &rates, .most_recorded = 1}), rates));
-  EXPECT_LE(occurrences(some, "class=\"box "), kMostBoxes);
-  EXPECT_GT(occurrences(some, "class=\"box "), kMostBoxes / 2);
+      rendered(plan_page(many, make_forecast(many, 2, {.rates = &rates, .max_recorded = 1}), rates));
+  EXPECT_LE(occurrences(some, "class=\"box "), kMaxBoxes);
+  EXPECT_GT(occurrences(some, "class=\"box "), kMaxBoxes / 2);
   EXPECT_THAT(some, HasSubstr("of 20000 microbatches"));
 }
 

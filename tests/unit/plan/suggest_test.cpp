@@ -24,7 +24,7 @@ constexpr std::size_t kPlenty = std::size_t{1} << 40;
 Suggestions suggest(const Rates& rates, std::size_t memory, int world = 8, std::size_t count = 10) {
   Options options = complete(plan_flags(), 1);
   options.parallel.world_size = world;
-  return suggest_layouts(options, world, {.rates = &rates, .most_memory = memory, .count = count});
+  return suggest_layouts(options, world, {.rates = &rates, .max_memory = memory, .count = count});
 }
 
 TEST(Suggest, ListsTheFastestFirstAndEachLayoutOnce) {
@@ -51,7 +51,7 @@ TEST(Suggest, GivesFlagsThatForecastTheSame) {
     const Options options = complete(plan_flags() + suggestion.flags, 8);
     const Forecast forecast = make_forecast(options, 8, {.rates = &rates});
     EXPECT_NEAR(forecast.step->seconds, suggestion.step.seconds, 1e-9 * suggestion.step.seconds);
-    expect_memory_of_suggestion(forecast.step->most_memory, suggestion.step.most_memory);
+    expect_memory_of_suggestion(forecast.step->max_memory, suggestion.step.max_memory);
     is_parallel = is_parallel || options.parallel.tensor_model_parallel_size > 1 ||
                   options.parallel.pipeline_model_parallel_size > 1;
   }
@@ -89,7 +89,7 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
     const Forecast forecast =
         make_forecast(with_layout(options, layout, recompute), kRanks, {.rates = &rates, .one_of_alike = true});
     EXPECT_LE(bounds.seconds(layout, recompute), forecast.step->seconds);
-    EXPECT_LE(bounds.memory(layout, recompute), static_cast<double>(forecast.step->most_memory));
+    EXPECT_LE(bounds.memory(layout, recompute), static_cast<double>(forecast.step->max_memory));
     closest = std::max(closest, bounds.seconds(layout, recompute) / forecast.step->seconds);
     ++looked_at;
   };
@@ -149,7 +149,7 @@ TEST(Suggest, KeepsWithinTheMemory) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Suggestions plenty = suggest(rates, kPlenty, 4, 1000);
   std::size_t most = 0;
-  for (const Suggestion& suggestion : plenty.best) most = std::max(most, suggestion.step.most_memory);
+  for (const Suggestion& suggestion : plenty.best) most = std::max(most, suggestion.step.max_memory);
   double best = plenty.best.front().step.seconds;
   std::size_t listed = plenty.best.size();
   int number = 0;
@@ -157,7 +157,7 @@ TEST(Suggest, KeepsWithinTheMemory) {
     if (++number % one_of(2) != 0) continue;
     const auto limit = static_cast<std::size_t>(share * static_cast<double>(most));
     Suggestions found = suggest(rates, limit, 4, 1000);
-    for (const Suggestion& suggestion : found.best) EXPECT_LE(suggestion.step.most_memory, limit);
+    for (const Suggestion& suggestion : found.best) EXPECT_LE(suggestion.step.max_memory, limit);
     std::erase_if(found.best, shards_weights);
     EXPECT_LE(found.best.size(), listed);
     if (found.best.empty()) break;
@@ -176,12 +176,12 @@ TEST(Suggest, GradientsOfSlotsAskForASlot) {
   const Words sent{"--bf16", "--megatron-fsdp-grad-comm-dtype", "bf16"};
   Options options = complete(plan_flags() + sent + Words{"--suggest", "--rates", "rates.toml"}, 1);
   options.parallel.world_size = 4;
-  const Suggestions found = suggest_layouts(options, 4, {.rates = &rates, .most_memory = kPlenty, .count = 5});
+  const Suggestions found = suggest_layouts(options, 4, {.rates = &rates, .max_memory = kPlenty, .count = 5});
   EXPECT_EQ(found.best.size(), 5u);
   for (const Suggestion& suggestion : found.best) {
     SCOPED_TRACE(testing::PrintToString(suggestion.flags));
     const Options run = complete(plan_flags() + sent + suggestion.flags, 4);
-    EXPECT_GE(run.parallel.most_sharding(), ShardingStrategy::kOptimGrads);
+    EXPECT_GE(run.parallel.max_sharding(), ShardingStrategy::kOptimGrads);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "apps/plan/plan_timeline.h"
-#include "apps/summary/printed_actions.h"
+#include "apps/summary/format_actions.h"
 #include "tests/support/test_folder.h"
 #include "tests/unit/plan/plan_support.h"
 
@@ -50,7 +50,7 @@ TEST_P(PlanTimeline, HasABoxForEachPrintedAction) {
   const Drawn drawn(GetParam());
   std::map<std::string, std::set<std::string>> titles;
   for (const TimelineBox& box : drawn.picture.boxes) titles[drawn.group_of(box)].insert(box.title);
-  std::istringstream printed(printed_actions(drawn.options, run_config(drawn.options, 4)));
+  std::istringstream printed(format_actions(drawn.options, run_config(drawn.options, 4)));
   std::map<std::string, std::set<std::string>> lines;
   std::string stage;
   for (std::string line; std::getline(printed, line);) {

@@ -10,7 +10,7 @@
 
 #include "apps/config/parallel_options.h"
 #include "apps/forecast/suggest.h"
-#include "apps/summary/printed_actions.h"
+#include "apps/summary/format_actions.h"
 #include "core/model/config.h"
 #include "fsdp/sharded_units.h"
 #include "tests/unit/plan/plan_support.h"
@@ -80,8 +80,8 @@ TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
   for (const char* const schedule : {"1f1b", "zb-h1"}) {
     const Options options = complete(
         plan_flags() + kUnits + Words{"--pipeline-model-parallel-size", "2", "--pipeline-schedule", schedule}, 4);
-    const Forecast all = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1000});
-    const Forecast some = make_forecast(options, 4, {.rates = &rates, .most_recorded = 1});
+    const Forecast all = make_forecast(options, 4, {.rates = &rates, .max_recorded = 1000});
+    const Forecast some = make_forecast(options, 4, {.rates = &rates, .max_recorded = 1});
     for (std::size_t s = 0; s < all.stages.size(); ++s) {
       const StepWork &want = all.stages[s].work, &got = some.stages[s].work;
       EXPECT_EQ(got.gathers.calls, want.gathers.calls);
@@ -184,7 +184,7 @@ TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
   Options options = complete(flags, 1);
   options.parallel.world_size = 4;
   const auto suggest = [&](std::size_t memory) {
-    return suggest_layouts(options, 4, {.rates = &rates, .most_memory = memory, .count = 1000});
+    return suggest_layouts(options, 4, {.rates = &rates, .max_memory = memory, .count = 1000});
   };
   const auto is_of = [](const char* strategy) {
     return [=](const Suggestion& one) { return std::ranges::find(one.flags, strategy) != one.flags.end(); };
@@ -201,13 +201,13 @@ TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
     ASSERT_NE(one, few.best.end()) << strategy;
     const Forecast again = make_forecast(complete(flags + one->flags, 4), 4, {.rates = &rates});
     EXPECT_NEAR(again.step->seconds, one->step.seconds, 1e-9 * one->step.seconds);
-    expect_memory_of_suggestion(again.step->most_memory, one->step.most_memory);
+    expect_memory_of_suggestion(again.step->max_memory, one->step.max_memory);
   }
 }
 
 TEST(PrintedActions, HaveThoseOfUnits) {
   const Options options = complete(plan_flags() + kUnits + Words{"--global-batch-size", "2"}, 2);
-  const std::string text = printed_actions(options, run_config(options, 2));
+  const std::string text = format_actions(options, run_config(options, 2));
   EXPECT_THAT(text, testing::HasSubstr("wait_unshard unit 1"));
   EXPECT_THAT(text, testing::HasSubstr("reduce_shard unit 4"));
   EXPECT_THAT(text, testing::ContainsRegex("optimizer_step\n(.*\n)*.*unshard unit 1\n.*unshard unit 2\n$"));

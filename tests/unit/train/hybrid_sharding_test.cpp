@@ -166,7 +166,7 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
 // One element of a shard, which one other rank of the four holds too.
 TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
   const std::map<int, std::string> told =
-      told_of_replicas(kSmallHybrid, {"hybrid", hybrid(2), 4}, [](Rank& rank, int index) {
+      warned_replicas(kSmallHybrid, {"hybrid", hybrid(2), 4}, [](Rank& rank, int index) {
         const Tensor moment = rank.optimizer.adamw.units()[1].exp_avg_sq;
         if (index == 3) launch(rank.streams.compute, Fill{.x = moment.slice(0, 0, 1), .value = 3});
       });

@@ -140,8 +140,8 @@ void expect_second_step_skipped(const RunResult& poisoned, const RunResult& clea
     for (const float value : values) ASSERT_TRUE(std::isfinite(value)) << name;
 }
 
-std::map<int, std::string> told_of_replicas(const Words& flags, const Way& way,
-                                            const std::function<void(Rank&, int)>& damage) {
+std::map<int, std::string> warned_replicas(const Words& flags, const Way& way,
+                                           const std::function<void(Rank&, int)>& damage) {
   std::mutex mutex;
   std::map<int, std::string> told;
   const auto compare = [&](Trainer& trainer, int index) {

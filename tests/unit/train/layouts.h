@@ -93,8 +93,8 @@ void expect_second_step_skipped(const RunResult& poisoned, const RunResult& clea
 
 // Differences that the comparison of replicas reports at the end of a step, by rank, after damage(rank, its number) has
 // changed a rank's state. An earlier comparison must report none.
-std::map<int, std::string> told_of_replicas(const Words& flags, const Way& way,
-                                            const std::function<void(Rank&, int)>& damage);
+std::map<int, std::string> warned_replicas(const Words& flags, const Way& way,
+                                           const std::function<void(Rank&, int)>& damage);
 
 struct Sizes {
   std::int64_t layers = 4;

@@ -28,7 +28,7 @@ TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
 // Rank 6 of tp 2 x dp 2 x pp 2 is rank 1 of its data-parallel group.
 TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
   const Layout layout{.tensor = 2, .pipeline = 2, .data = 2};
-  std::map<int, std::string> told = told_of_replicas({}, way_of(layout), [](Rank& rank, int index) {
+  std::map<int, std::string> told = warned_replicas({}, way_of(layout), [](Rank& rank, int index) {
     if (index == 6) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;
   });
   ASSERT_EQ(told.size(), 2u);  // its own group

@@ -35,7 +35,7 @@ struct Experts {
     for (std::int64_t r = 0; r < capacity; ++r) index.push_back(static_cast<std::int32_t>((r * 7919) % tokens));
   }
   std::int64_t count() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
-  std::int64_t most_rows() const {
+  std::int64_t max_rows() const {
     std::int32_t most = 0;
     for (std::size_t e = 1; e < offsets.size(); ++e) most = std::max(most, offsets[e] - offsets[e - 1]);
     return most;
@@ -62,7 +62,7 @@ class CudaExpertSizesTest : public CudaSizes {
                                         .b_index = gathered == 2 ? index : Tensor{}});
       };
       compare(what + "weight gradient, gathered " + std::to_string(gathered) + (accumulate ? "" : ", overwritten"),
-              make, sums_of(experts.most_rows()));
+              make, sums_of(experts.max_rows()));
     }
     for (const bool gathered : {false, true}) {
       SCOPED_TRACE(what + (gathered ? "gathered" : ""));
@@ -210,7 +210,7 @@ TEST_P(CudaExpertSizesTest, ManySmallTiles) {
             const Tensor index = gathered ? s.integers(experts.index) : Tensor{};
             return grouped_weight_gradient(s, narrow, s.integers(experts.offsets), {.dtype = sum, .a_index = index});
           },
-          sums_of(experts.most_rows()));
+          sums_of(experts.max_rows()));
     }
   }
 }

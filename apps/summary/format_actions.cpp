@@ -1,4 +1,4 @@
-#include "apps/summary/printed_actions.h"
+#include "apps/summary/format_actions.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ namespace megalith {
 namespace {
 
 // Text about the slots of slot actions.
-std::string printed_slots(const std::vector<OffloadSlot>& slots) {
+std::string format_slots(const std::vector<OffloadSlot>& slots) {
   std::string text;
   for (std::size_t item = 0; item < slots.size(); ++item)
     text +=
@@ -38,7 +38,7 @@ std::vector<std::string> action_lines(const std::vector<Action>& actions, const 
   return lines;
 }
 
-std::string printed_actions(const Options& options, const RunConfig& config) {
+std::string format_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
   const RunConfig few = with_few_microbatches(config);
   std::string text;
@@ -48,19 +48,19 @@ std::string printed_actions(const Options& options, const RunConfig& config) {
     const Mesh mesh = Mesh::create(ranks, config.mesh);
     Timeline timeline;
     StepPlans plans;
-    if (offloads(options)) plans = record_step(options, few, first_rank, {.most_microbatches = few.microbatches}).plans;
+    if (offloads(options)) plans = record_step(options, few, first_rank, {.max_microbatches = few.microbatches}).plans;
     const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, plans.offload.points);
     const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
     if (stages > 1) text += fmt::format("stage {}\n", stage);
     const std::vector<Action> actions = step_actions(rank).train;
     const RunPlan runs = graph_runs(rank, actions);
-    text += printed(offload_tables(plans, whose));
-    if (rank.offload) text += printed_slots(rank.offload->points.slots);
+    text += to_text(offload_tables(plans, whose));
+    if (rank.offload) text += format_slots(rank.offload->points.slots);
     std::vector<std::string> segments;
     for (const auto& segment : rank.model.gpt.segments) segments.push_back(segment.name);
     for (const std::string& line : action_lines(actions, segments, runs)) text += line + '\n';
     if (runs.graphs == 0) continue;
-    text += printed(graphs_table(record_step(options, config, first_rank, {}).plans.graphs, options, whose));
+    text += to_text(graphs_table(record_step(options, config, first_rank, {}).plans.graphs, options, whose));
   }
   return text;
 }

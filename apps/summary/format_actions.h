@@ -11,7 +11,7 @@
 namespace megalith {
 
 // Text of the actions of a training step of each stage's first rank.
-std::string printed_actions(const Options& options, const RunConfig& config);
+std::string format_actions(const Options& options, const RunConfig& config);
 
 // One line per action: its number, the name of its segment in `segments` and the number of the graph that holds it.
 std::vector<std::string> action_lines(const std::vector<Action>& actions, const std::vector<std::string>& segments,
