@@ -92,7 +92,8 @@ PipelineTransfer::Channel& PipelineTransfer::channel(int peer, bool sends) {
   const auto found = std::find_if(channels_.begin(), channels_.end(),
                                   [&](const Channel& c) { return c.peer == peer && c.sends == sends; });
   if (found == channels_.end())
-    fail({.subject = fmt::format("a message {} stage {}", sends ? "to" : "from", peer), .expected = "an adjacent stage"});
+    fail({.subject = fmt::format("a message {} stage {}", sends ? "to" : "from", peer),
+          .expected = "an adjacent stage"});
   return *found;
 }
 

@@ -113,10 +113,10 @@ TEST(PlanTimelineOfStages, MessagesDelayTheNextStage) {
   }
 }
 
-// The commands of docs/img/README.md write the committed pictures.
+// The commands of docs/timelines.md write the committed pictures.
 TEST(DocsPictures, AreWhatTheirCommandsWrite) {
   const TestFolder scratch;
-  std::istringstream page(read_bytes(kSource + "/docs/img/README.md"));
+  std::istringstream page(read_bytes(kSource + "/docs/timelines.md"));
   int pictures = 0;
   const std::string flag = " --timeline ";
   for (std::string line; std::getline(page, line);) {
