@@ -64,8 +64,8 @@ struct LogicalTensor {
   Shape global_shape;              // shape of the unsharded tensor
   std::int64_t global_row = 0;     // first row of this rank's slice; rows beyond the tensor's end are padding
   std::int64_t global_column = 0;  // first column of this rank's slice
-  // Rows of a stripe, if the slice is not contiguous: stripes begin at a fixed distance in the unsharded tensor. 0: one
-  // stripe.
+  // Rows of a stripe, if the slice is not contiguous. In the unsharded tensor a stripe begins every `stripe_pitch`
+  // rows. 0: one stripe.
   std::int64_t stripe = 0;
   std::int64_t stripe_pitch = 0;
   // Number of neighboring tensor-parallel ranks with this slice, each with a part of its gradient or all of it. One of

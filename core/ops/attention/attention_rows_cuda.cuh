@@ -29,7 +29,7 @@ struct Heads {
 template <class T, int kWidth>
 using Word = std::conditional_t<kWidth == 1, T, uint4>;
 
-// Split of a row of dim elements over a group's lanes: chunks of kWidth, `lanes` chunks between a lane's chunks.
+// Split of a row of dim elements over a group's lanes: chunks of kWidth, a lane's at a stride of `lanes`.
 struct Lanes {
   int lane, lanes, dim;
   template <int kWidth>

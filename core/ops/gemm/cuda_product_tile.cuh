@@ -178,7 +178,7 @@ class TileSums<bf16> {
   float sums_[2][4][4] = {};
 };
 
-// A thread owns 8 rows and in each two pairs of columns, 32 columns between the pairs.
+// A thread owns 8 rows and in each two pairs of columns at a stride of 32.
 template <>
 class TileSums<float> {
  public:
