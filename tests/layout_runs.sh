@@ -59,7 +59,7 @@ check() {
   [[ $name =~ ${ONLY:-} ]] || return 0
   if ! run "$name" "$ranks" "$@"; then failed=1; return 0; fi
   compare "$name" "$twin"
-  if [[ $name == *_regrows ]] && ! grep -q 'is done again with' "$out/$name.log"; then
+  if [[ $name == *_regrows ]] && ! grep -q 'it is rerun with' "$out/$name.log"; then
     echo "$name: no step lacked room"
     failed=1
   fi

@@ -321,7 +321,8 @@ std::vector<std::vector<ActionSpan>> spans_of_stages(const std::vector<StepRecor
   for (const StepRecording& stage : stages) max_rounds += stage.calls.size();
   Meetings meetings(ranks_of_stage);
   std::vector<std::vector<ActionSpan>> spans(stages.size());
-  for (std::size_t round = 0; round == 0 || (round < max_rounds && meetings.take_changed()); ++round) {
+  for (std::size_t round = 0; round == 0 || meetings.take_changed(); ++round) {
+    require(round < max_rounds, "forecast: the stages' waits for each other do not settle");
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       Player player(stages[stage], costs, &meetings, static_cast<int>(stage));
       player.run();

@@ -319,6 +319,13 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   return {.options = state.options};
 }
 
+std::string FlagParser::values() const {
+  std::string lines;
+  for (const Flag& flag : table_->table)
+    if (flag.name != "config") lines += fmt::format("--{} {}\n", flag.name, flag.binding.get());
+  return lines;
+}
+
 Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) {
   State& state = *table_;
   std::string replaced;

@@ -57,6 +57,8 @@ class FlagParser {
   // checkpoint's configuration, if any; errors in it have exit code 4.
   Parsed read(const std::vector<std::string>& arguments, int rank = 0);
   Parsed finish(const std::map<std::string, std::string>* checkpoint = nullptr);
+  // Lines "--name VALUE" after read(), without --config; equal on all ranks of a run.
+  std::string values() const;
 
  private:
   struct Table;

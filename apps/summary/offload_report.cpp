@@ -82,7 +82,7 @@ std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks
 std::string describe_measured(const OffloadStats& m) {
   std::string text = fmt::format(
       "{}, {:.2f} MiB to the host in {:.2f} ms and {:.2f} back in {:.2f}, in a step of {:.2f}; compute waited {:.2f} "
-      "and {:.2f}; saves {:.2f} of {:.2f} MiB at peak memory (R = {:.4f})",
+      "and {:.2f}; saves {:.2f} MiB for {:.2f} MiB offloaded at peak memory (R = {:.4f})",
       counted(m.slots, "slot"), mib(m.bytes_out), shown_ms(m.copy_out), mib(m.bytes_back), shown_ms(m.copy_back),
       shown_ms(m.step), shown_ms(m.wait_out), shown_ms(m.wait_back), mib(m.saved_bytes), mib(m.saving_bytes),
       m.ratio());
@@ -181,7 +181,8 @@ std::string describe_offloading(const StepPlans& plans) {
   }
   const OffloadStats planned = planned_offload(plans);
   std::string text = fmt::format(
-      "{}; {}, {:.2f} MiB per microbatch, {:.2f} MiB of host memory; saves {:.2f} of {:.2f} MiB at peak memory (R = "
+      "{}; {}, {:.2f} MiB per microbatch, {:.2f} MiB of host memory; saves {:.2f} MiB for {:.2f} MiB offloaded at peak "
+      "memory (R = "
       "{:.4f})",
       kinds, counted(slots, "slot"), mib(moving_bytes(chosen)), mib(plans.host.peak_bytes), mib(planned.saved_bytes),
       mib(planned.saving_bytes), planned.ratio());

@@ -19,7 +19,6 @@
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "apps/flags/flags.h"
-#include "apps/flags/flags_table.h"
 #include "apps/run/own_model.h"
 #include "apps/summary/format_actions.h"
 #include "apps/summary/planned_graphs.h"
@@ -110,6 +109,25 @@ class RunFolder {
 
 // Phases of the start. The result of a phase is the input of the next; an error of one rank ends all ranks.
 
+// Fails on all ranks if a flag has another value on some rank, since ranks would then disagree about their collectives.
+void check_same_flags(const FlagParser& parser, Communicator& world) {
+  const std::string mine = parser.values();
+  std::uint64_t digest = kEmptyDigest;
+  fold(digest, mine);
+  const std::vector<std::uint64_t> digests = world.host_gather(digest);
+  const auto other = std::ranges::find_if(digests, [&](std::uint64_t each) { return each != digests[0]; });
+  if (other == digests.end()) return;
+  const auto rank = static_cast<int>(other - digests.begin());
+  std::istringstream first(world.host_broadcast(mine, 0)), second(world.host_broadcast(mine, rank));
+  std::string here, there;
+  while (here == there && std::getline(first, here)) std::getline(second, there);
+  throw EveryRankFailed({.rank = rank,
+                         .code = ExitCode::kUsage,
+                         .message = fmt::format("{}: expected the value of rank 0 on all ranks, got {} on rank {}; "
+                                                "start all ranks with the same flags",
+                                                here, there, rank)});
+}
+
 // Complete flags, and with --use-checkpoint-args the checkpoint that gave some of them. Such a run takes its folder
 // ahead of the search, since a run that ends meanwhile may save a newer checkpoint.
 Parsed complete_flags(const Flags& flags, Communicator& world, RunFolder& folder, FoundCheckpoint& found) {
@@ -119,31 +137,8 @@ Parsed complete_flags(const Flags& flags, Communicator& world, RunFolder& folder
     if (!flags.prints()) check_launch(world.size());
     if (asks_checkpoint) folder.take(flags.read.options, world.rank());
   });
+  check_same_flags(*flags.parser, world);
   return flags.prints() ? flags.read : finish_flags(*flags.parser, flags.read, world, found);
-}
-
-// Fails on all ranks if a flag has another value on some rank, since their collectives would have different sizes.
-// Flags of logging may differ.
-void check_same_flags(const Options& options, Communicator& world) {
-  std::string mine;
-  for (const ConfigEntry& entry : options.effective) {
-    if (entry.group != title_of(FlagGroup::kLogging)) mine += fmt::format("--{} {}\n", entry.name, entry.value);
-  }
-  std::uint64_t digest = kEmptyDigest;
-  fold(digest, mine);
-  const std::vector<std::uint64_t> digests = world.host_gather(digest);
-  const auto other = std::ranges::find_if(digests, [&](std::uint64_t each) { return each != digests[0]; });
-  if (other == digests.end()) return;
-  const auto rank = static_cast<int>(other - digests.begin());
-  std::istringstream first(world.host_broadcast(mine, 0)), second(world.host_broadcast(mine, rank));
-  for (std::string here, there; std::getline(first, here) && std::getline(second, there);) {
-    if (here == there) continue;
-    throw EveryRankFailed({.rank = rank,
-                           .code = ExitCode::kUsage,
-                           .message = fmt::format("{}: expected the value of rank 0 on all ranks, got {} on rank {}; "
-                                                  "start all ranks with the same flags",
-                                                  here, there, rank)});
-  }
 }
 
 // Configuration, tokenizer, data and checkpoint of the run.
@@ -181,7 +176,6 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   FoundCheckpoint found;
   const Parsed parsed = complete_flags(flags, world, folder, found);
   if (!parsed.print.empty()) return printed(parsed.print);
-  check_same_flags(parsed.options, world);
   const bool on_gpus = parsed.options.device == DeviceType::kCuda;
   on_all_ranks(world, [&] {
     if (on_gpus) select_cuda_device(mpi.gpu());

@@ -335,7 +335,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   process_->throw_if_aborted();
   const ExchangeRows* const rows = exchange_rows_in(collective);
   if (size() == 1) {
-    if (rows != nullptr) return pull_rows(cuda, *rows, std::array<const std::byte*, 1>{}, {}, load_pull_kernels());
+    if (rows != nullptr) return pull_rows(cuda, *rows, std::array<const std::byte*, 1>{}, {}, false);
     return copy_alone(collective,
                       [&](const Tensor& in, const Tensor& out) { cuda.copy(out.data, in.data, in.bytes()); });
   }

@@ -248,7 +248,7 @@ TEST(OffloadPlan, MeasuredSavingIsByBlocksAndByTheDriver) {
   const OffloadStats cpu = measured_offload(plans, step, std::nullopt);
   const std::string blocks =
       "2 slots, 3.00 MiB to the host in 12.50 ms and 3.00 back in 10.00, in a step of 250.00; compute waited 0.00 and "
-      "1.00; saves 39.00 of 40.00 MiB at peak memory (R = 0.9750)";
+      "1.00; saves 39.00 MiB for 40.00 MiB offloaded at peak memory (R = 0.9750)";
   EXPECT_EQ(describe_measured(cpu), blocks + ", n/a by the driver");
   const OffloadStats gpu = measured_offload(plans, step, std::size_t{72} << 20);
   EXPECT_EQ(describe_measured(gpu), blocks + ", 38.00 by the driver (R = 0.9500)");
