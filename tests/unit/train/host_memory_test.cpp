@@ -97,7 +97,8 @@ TEST(HostMemory, OfAllRanksOfAHostIsCheckedBeforeTheRun) {
   EXPECT_THAT(
       error_of(ExitCode::kOutOfMemory, [&] { check(2 * kGib, kGib, 0); }),
       AllOf(StartsWith("--async-save: memory of host "),
-            HasSubstr("a forecast of 3.00 GiB for copies of checkpoints of 3 ranks, 1.00 of rank 0; remove --async-save")));
+            HasSubstr(
+                "a forecast of 3.00 GiB for copies of checkpoints of 3 ranks, 1.00 of rank 0; remove --async-save")));
 }
 
 // Hosts have different memory, and one reports none: all ranks choose what to move by the same number.
