@@ -109,7 +109,7 @@ class Candidates {
           fmt::format("; moved aside are {}: to load one, rename it to {}", aside_, checkpoint_name(*request_.step));
     if (!left_.empty()) text += "; of another branch, for --ckpt-step: " + left_;
     if (!tried_.empty()) {
-      text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or bring back a copy of it"
+      text += request_.step ? "; leave --ckpt-step out for the newest that is valid, or restore a copy of it"
                             : "; restore a copy of one, or start again without --load and with another --save";
     }
     return text;

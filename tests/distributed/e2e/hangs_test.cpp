@@ -153,7 +153,7 @@ TEST(Hangs, ARunThatIsSuspendedGoesOn) {
 
 // Without the check the ranks would reduce gradients of different sizes, or call collectives that others do not call.
 TEST(Hangs, RanksWithOtherFlagsDoNotStart) {
-  const Words flags = tiny_mock() + Words{"--overlap-grad-reduce"};
+  const Words flags = tiny_mock() + Words{"--overlap-grad-reduce", "--global-batch-size", "6", "--comm-timeout", "20"};
   for (const Words& other : {Words{"--ddp-bucket-size", "2000"}, Words{"--hidden-size", "64"}, Words{"--load", "kept"},
                              Words{"--trace", "trace.json"}, Words{"--print-config"}}) {
     const Folder folder;

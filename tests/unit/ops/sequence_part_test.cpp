@@ -63,7 +63,7 @@ TEST_P(SequencePartTest, DropsWhatTheWholeDrops) {
   op.part = {.first = -1};
   expect_refused(op, "op.part: expected positions that are not negative");
   op.rows_per_sample = 3, op.part = {.gap = 4};
-  expect_refused(op, "an even number of rows where there is a gap");
+  expect_refused(op, "an even number of rows with a gap");
 }
 
 TEST_P(SequencePartTest, LooksUpAndAddsThePositionsOfTheWhole) {

@@ -159,8 +159,8 @@ TEST_F(Branches, WhatCannotBeMovedIsPassedOverAndMovedLater) {
   EXPECT_EQ(SavingRun(save_, 3).loaded(), 3);
   // Nothing of the branch is left: a replacement is reported.
   flip("step_0000004/rank_0000_of_0001.safetensors");
-  EXPECT_ERROR(ExitCode::kNoCheckpoint, "; of another branch, for --ckpt-step: step_0000003, step_0000002; bring back",
-               load_alone(save_));
+  EXPECT_ERROR(ExitCode::kNoCheckpoint,
+               "; of another branch, for --ckpt-step: step_0000003, step_0000002; restore a copy", load_alone(save_));
   flip("step_0000004/rank_0000_of_0001.safetensors");
   SavingRun(save_, 0).save(5);
   EXPECT_EQ(checkpoints(),

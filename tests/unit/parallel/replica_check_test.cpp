@@ -131,7 +131,7 @@ TEST(ReplicaCheck, NamesEveryRankAndCountsTheTensors) {
   EXPECT_TRUE(difference.majority);
   EXPECT_EQ(difference.tensor, "main parameter of a");
   EXPECT_THAT(difference.ranks, ElementsAre(1, 4));
-  EXPECT_THAT(difference.message, HasSubstr("; 1 more tensor differs; see whether"));
+  EXPECT_THAT(difference.message, HasSubstr("; 1 more tensor differs; test that rank's memory"));
 }
 
 TEST(ReplicaCheck, OneRankHasNothingToCompare) { EXPECT_EQ(difference_of(1, {{.rank = 0}}).message, ""); }
