@@ -62,12 +62,12 @@ std::string same_names() {
 // "`--fp16`: use `--bf16`"; `names` are those whose notes begin with "use ", or those with another note.
 std::string notes(bool are_replaced) {
   static const std::regex kFlag("--[a-z][a-z0-9-]*( ([a-z_:]*[0-9_][a-z0-9_:-]*|full|selective|local)\\b)?");
-  constexpr std::string_view kLeaveOut = ": leave it out";
+  constexpr std::string_view kRemove = "remove it: ";
   std::string text;
   for (const MegatronNote& entry : megatron_notes()) {
     if (entry.note.empty() || entry.note.starts_with("use ") != are_replaced) continue;
     std::string note(entry.note);
-    if (note.ends_with(kLeaveOut)) note.erase(note.size() - kLeaveOut.size());
+    if (note.starts_with(kRemove)) note.erase(0, kRemove.size());
     std::vector<std::string> words = dashed_names(entry.names);
     for (std::size_t i = 0; i + 1 < words.size(); ++i) words[i] += ',';
     words.back() += ':';
