@@ -71,12 +71,15 @@ std::string value_of(const std::string& line, const std::string& key) {
   return line.substr(begin, line.find_first_of(",}", begin) - begin);
 }
 
-// Where mpirun of Open MPI 4.1.4 crashes behind its ranks: the first code that is not 0.
-int code_of_ranks(const std::string& codes) {
-  for (const std::string& code : lines_of(codes)) {
-    if (std::stoi(code) != 0) return std::stoi(code);
+// The first recorded code that is not 0, for an mpirun of Open MPI 4.1.4 that crashes after its ranks have ended;
+// `otherwise` if no rank recorded one.
+int code_of_ranks(const std::string& codes, int otherwise) {
+  int code = otherwise;
+  for (const std::string& line : lines_of(codes)) {
+    code = std::stoi(line);
+    if (code != 0) break;
   }
-  return 0;
+  return code;
 }
 
 // Also a child of a child.
@@ -192,7 +195,8 @@ Outcome Process::finish() {
   Outcome outcome{.code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_),
                   .out = content_of(out_),
                   .err = content_of(err_)};
-  if (outcome.err.find("PMIx_server_finalize") != std::string::npos) outcome.code = code_of_ranks(content_of(codes_));
+  if (outcome.code == 128 + SIGSEGV && outcome.err.find("PMIx_server_finalize") != std::string::npos)
+    outcome.code = code_of_ranks(content_of(codes_), outcome.code);
   return outcome;
 }
 
