@@ -1,8 +1,8 @@
 // Checks the working tree: include direction, a source's own header first, files touched through one layer, no CUDA in
 // the build without it, the processor check at the start of every program, budgets of folders, files, functions and
 // lines, words that may only become fewer, and the length and links of pages.
-//   check_tree REPOSITORY          exit 0 when nothing is wrong, 1 otherwise; also 1 when it finds suspiciously few
-//   files check_tree REPOSITORY FOLDER   lists the counted words of one folder or file (word_ratchet.h)
+//   check_tree REPOSITORY          exits with 0, or with 1 if it finds a breach or suspiciously few files
+//   check_tree REPOSITORY FOLDER   lists the counted words of one folder or file (word_ratchet.h)
 // With MEGALITH_UPDATE_RATCHET=1 in the environment it first lowers the maxima of words to the counts of today.
 #include <cstdio>
 #include <cstdlib>

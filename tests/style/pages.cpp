@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "tests/style/prose.h"
+
 namespace megalith::style {
 namespace {
 
@@ -22,15 +24,9 @@ std::vector<std::string> split_lines(const std::string& text) {
 // Lines of a page; those of fenced code are empty.
 std::vector<std::string> lines_without_fences(const std::string& text) {
   std::vector<std::string> lines = split_lines(text);
-  std::string fence;
-  for (std::string& line : lines) {
-    const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
-    const std::string begin = line.substr(indent, 3);
-    const bool is_fence = begin == "```" || begin == "~~~";
-    const bool is_code = is_fence || !fence.empty();
-    if (is_fence) fence = fence.empty() ? begin : fence == begin ? "" : fence;
-    if (is_code) line.clear();
-  }
+  Fences fences;
+  for (std::string& line : lines)
+    if (fences.hold(line)) line.clear();
   return lines;
 }
 

@@ -89,18 +89,12 @@ std::string prose_of_script(const std::string& text) {
 // Fenced code, block quotes and comments of a page, line by line.
 std::string without_blocks(const std::string& text) {
   std::string out = text;
-  std::string_view fence;
+  Fences fences;
   for (std::size_t at = 0, end = 0; at < text.size(); at = end + 1) {
     end = std::min(text.find('\n', at), text.size());
     const std::string_view line = std::string_view(text).substr(at, end - at);
     const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
-    const std::string_view begin = line.substr(indent, 3);
-    const bool is_fence = begin == "```" || begin == "~~~";
-    if (!fence.empty() || is_fence || begin.starts_with('>')) fill(out, at, end, kBreak);
-    if (is_fence && fence.empty())
-      fence = begin;
-    else if (is_fence && fence == begin)
-      fence = {};
+    if (fences.hold(line) || line.substr(indent).starts_with('>')) fill(out, at, end, kBreak);
   }
   for (std::size_t at = 0; (at = out.find("<!--", at)) != std::string::npos;) {
     const std::size_t end = std::min(out.find("-->", at), out.size() - 3) + 3;
@@ -131,6 +125,17 @@ void blank_spans(std::string& text, std::string_view open, std::string_view clos
 }
 
 }  // namespace
+
+bool Fences::hold(std::string_view line) {
+  const std::string_view begin = line.substr(std::min(line.find_first_not_of(' '), line.size()), 3);
+  const bool is_fence = begin == "```" || begin == "~~~";
+  const bool holds = is_fence || !fence_.empty();
+  if (is_fence && fence_.empty())
+    fence_ = begin;
+  else if (is_fence && fence_ == begin)
+    fence_.clear();
+  return holds;
+}
 
 bool is_word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t'; }

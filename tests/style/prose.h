@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace megalith::style {
 
@@ -20,6 +21,15 @@ inline constexpr char kQuoted = '\2';  // stands for inline code and quotations:
 
 // Replaces every character that is not prose; the result has the length and the lines of `text`.
 std::string prose_of(const std::string& text, Language language);
+
+// Tells which lines of a Markdown page are fenced code, the fences included; takes the lines in order.
+class Fences {
+ public:
+  bool hold(std::string_view line);
+
+ private:
+  std::string fence_;  // open one; empty: none
+};
 
 // Whether `c` may be a part of a C++ identifier, and whether it is a space or a line end.
 bool is_word_char(char c);
