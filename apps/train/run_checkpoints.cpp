@@ -136,11 +136,11 @@ bool RunCheckpoints::end(const SaveResult& result) {
     last_saved_ = result.step;
     failed_in_row_ = 0;
     if (!is_main()) return true;
-    const std::string beside = async_ ? fmt::format(" concurrently with the steps; stall {:.1f} ms, copy {:.1f} ms",
-                                                    1e3 * async_stall_, 1e3 * async_->copy_seconds())
-                                      : "";
+    const std::string background = async_ ? fmt::format(" concurrently with the steps; stall {:.1f} ms, copy {:.1f} ms",
+                                                        1e3 * async_stall_, 1e3 * async_->copy_seconds())
+                                          : "";
     log_info(fmt::format("saved {} ({:.1f} MB in {:.2f} s{})", result.path, static_cast<double>(result.bytes) * 1e-6,
-                         result.seconds, beside));
+                         result.seconds, background));
     if (!result.message.empty()) log_warning(fmt::format("{} is saved, but {}", result.path, result.message));
     return true;
   }
