@@ -140,7 +140,7 @@ TEST(FrozenFlags, ANewFlagIsADecision) {
   std::set<std::string> now, kept;
   for (const Flag& flag : make_table(options, requests))
     now.insert(fmt::format("{}{}: {}", flag.traits.positional ? "" : "--", flag.name, programs_of(flag)));
-  std::istringstream lines(text_of_file(kFrozen));
+  std::istringstream lines(read_bytes(kFrozen));
   std::string before;
   for (std::string line; std::getline(lines, line); before = line) {
     EXPECT_LT(before, line) << "lines are sorted";

@@ -6,28 +6,23 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace megalith::test {
+#include "tests/support/test_folder.h"
 
-inline std::string text_of_file(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
+namespace megalith::test {
 
 // `page` is relative to docs/; `update` is the command that writes it.
 inline void expect_generated(const std::string& page, const std::string& now, std::string_view update) {
   const std::string path = MEGALITH_SOURCE_DIR "/docs/" + page;
   if (std::getenv("MEGALITH_UPDATE_DOCS") != nullptr) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-    std::ofstream(path) << now;
+    write_bytes(path, now);
   }
-  EXPECT_TRUE(text_of_file(path) == now) << "docs/" << page << " differs from the program's tables. Run " << update;
+  EXPECT_TRUE(read_bytes(path) == now) << "docs/" << page << " differs from the program's tables. Run " << update;
 }
 
 // Joins words with `separator` and breaks lines at 118 columns; lines after the first begin with `indent`.
