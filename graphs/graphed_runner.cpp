@@ -27,9 +27,16 @@ bool same_addresses(const Microbatch& a, const Microbatch& b) {
          a.rows_sent.data == b.rows_sent.data;
 }
 
-// Lowest segment of a run, and the number of segments from there.
+// Lowest segment of a run, and the number of segments from there. The first verb may finish another's exchange.
 std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& run) {
-  const auto [low, high] = std::minmax(actions[run.first].segment, last_verb(actions, run).segment);
+  const Action& first = actions[run.first];
+  const int before = !first.finishes_exchange ? 0 : first.kind == ActionKind::kForward ? -1 : 1;
+  int low = first.segment + before, high = low;
+  for (std::size_t i = run.first; i < run.first + run.count; ++i) {
+    if (actions[i].segment < 0) continue;
+    low = std::min(low, actions[i].segment);
+    high = std::max(high, actions[i].segment);
+  }
   return {low, high - low + 1};
 }
 
@@ -136,8 +143,8 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, 
   try {
     graph.begin_capture(ctx_.compute);
     for (; at < run.first + run.count; ++at) {
-      if (actions[at].kind == ActionKind::kWaitReturn) {
-        runner_.wait_return(actions[at]);
+      if (actions[at].kind == ActionKind::kWaitExchange) {
+        runner_.wait_exchange(actions[at]);
         continue;
       }
       runner_.run_verb(actions[at]);

@@ -24,18 +24,18 @@ Joint joint(const Action& from, const Action& to) {
   return {static_cast<int>(from.kind), from.segment, static_cast<int>(to.kind), to.segment};
 }
 
-// Joints with another action in between, in any microbatch. A kWaitReturn does not end a run, since a graph can hold
+// Joints with another action in between, in any microbatch. A kWaitExchange does not end a run, since a graph can hold
 // it.
 std::set<Joint> borders(const std::vector<Action>& actions) {
   std::set<Joint> borders;
   struct Last {
     const Action* verb = nullptr;
-    std::size_t next = 0;  // index after the verb and its kWaitReturn
+    std::size_t next = 0;  // index after the verb and its kWaitExchange
   };
   std::map<std::pair<int, int>, Last> last_of;  // key: chunk, microbatch
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
-    if (!is_verb(action) && action.kind != ActionKind::kWaitReturn) continue;
+    if (!is_verb(action) && action.kind != ActionKind::kWaitExchange) continue;
     Last& last = last_of[{action.chunk, action.microbatch}];
     const bool follows = last.next == i;
     if (is_verb(action)) {
@@ -51,7 +51,10 @@ std::set<Joint> borders(const std::vector<Action>& actions) {
 class Grouping {
  public:
   Grouping(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules)
-      : actions_(actions), segments_(segments), modules_(modules), borders_(borders(actions)) {}
+      : actions_(actions), segments_(segments), modules_(modules), borders_(borders(actions)) {
+    for (const Action& action : actions)
+      if (action.kind == ActionKind::kStartExchange) started_.emplace(action.gradient, action.item);
+  }
 
   RunPlan group() {
     RunPlan plan;
@@ -81,14 +84,14 @@ class Grouping {
   static Verb verb_in(const Action& a) { return {a.kind, is_verb(a) ? a.segment : a.item}; }
 
   bool joins(const std::vector<Verb>& verbs, const Action& last, const Action& next) const {
-    if (next.kind != ActionKind::kWaitReturn) return continues(last, next);
+    if (next.kind != ActionKind::kWaitExchange) return continues(last, next);
     return last.chunk == next.chunk && last.microbatch == next.microbatch &&
            std::ranges::find(verbs, Verb(ActionKind::kBackwardData, next.item)) != verbs.end();
   }
 
-  // For actions outside of all runs.
+  // For actions outside of all runs. Exchanges that an action starts are outside, too.
   void check_wait(const Action& action) const {
-    if (action.kind != ActionKind::kWaitReturn) return;
+    if (action.kind != ActionKind::kWaitExchange || started_.contains({action.gradient, action.item})) return;
     Action verb = action;
     verb.kind = ActionKind::kBackwardData;
     verb.segment = action.item;
@@ -171,6 +174,7 @@ class Grouping {
   const SegmentRunner& segments_;
   const GraphModules& modules_;
   const std::set<Joint> borders_;
+  std::set<std::pair<bool, int>> started_;  // by kStartExchange; key: is gradient, segment
 };
 
 }  // namespace

@@ -30,78 +30,90 @@ Tensor sums_of_groups(const Context& ctx, const DispatchSpec& spec, const Tensor
   return sums;
 }
 
-}  // namespace
+// Tensors of a forward's dispatch.
+struct Leaving {
+  Tensor x, residual, choice, weight;  // Routed
+  Tensor arrived_x;                    // [T_arrived, H]
+  Tensor arrived_weight;               // [T_arrived, K] fp32
+  Tensor own_sends;                    // [P + 1] int32, this rank's row of Dispatched::sends
+  Tensor ends;                         // [P + 1] int32, offsets of tokens that arrived
+  static constexpr Tensor Leaving::*kTensors[] = {
+      &Leaving::x,         &Leaving::residual,       &Leaving::choice,    &Leaving::weight,
+      &Leaving::arrived_x, &Leaving::arrived_weight, &Leaving::own_sends, &Leaving::ends};
+};
 
-void Dispatch::route(const Context& ctx, const Microbatch& mb, const ExpertRoom& room, Tensor weight,
-                     Dispatched& dispatched, Arrived& arrived) const {
-  const Dispatcher& dispatcher = spec_.dispatcher;
-  const Tensor ends = ctx.empty({dispatcher.ranks() + 1}, DType::kInt32, "offsets of tokens that arrived");
-  const Tensor wanted = ctx.empty({1}, DType::kInt32, "tokens that need capacity");
-  const Tensor wanted_rows = ctx.empty({1}, DType::kInt32, "experts' rows that need capacity");
-  launch(ctx.compute, ArrivedRows{.sends = dispatched.sends,
-                                  .offsets = ends,
-                                  .wanted = wanted,
-                                  .rank = dispatcher.rank(),
-                                  .room = room.arrived});
-  const auto* const bound = ends.as<const std::int32_t>() + dispatcher.ranks();
-  dispatched.position = ctx.empty(dispatched.choice.shape, DType::kInt32, "rows of tokens that arrived");
-  for (Tensor* table : {&dispatched.choice, &weight, &dispatched.position}) table->bound = bound;
-  arrived.offsets = ctx.empty({dispatcher.experts_per_rank(spec_.experts) + 1}, DType::kInt32, "expert offsets");
-  arrived.token = ctx.empty({room.rows}, DType::kInt32, "tokens of routed rows");
-  arrived.row_weight = ctx.empty({room.rows}, DType::kFp32, "weights of routed rows");
-  launch(ctx, ExpertOffsets{.choice = dispatched.choice,
-                            .offsets = arrived.offsets,
-                            .token = arrived.token,
-                            .position = dispatched.position,
-                            .wanted = wanted_rows,
-                            .first_expert = dispatcher.first_expert(spec_.experts),
-                            .all_experts = spec_.experts});
-  launch(ctx.compute,
-         PermuteWeights{.weight = weight, .position = dispatched.position, .row_weight = arrived.row_weight});
-  if (mb.room_needed) launch(ctx.compute, RecordRoom{.arrived = wanted, .rows = wanted_rows, .needed = mb.room_needed});
+// Tensors of the other exchanges. The last two are of weights, which only a backward's dispatch returns.
+struct Moving {
+  Tensor from, to, residual;
+  Tensor weight_from, weight_to;
+  static constexpr Tensor Moving::*kTensors[] = {&Moving::from, &Moving::to, &Moving::residual, &Moving::weight_from,
+                                                 &Moving::weight_to};
+};
+
+Tensor without_bound(Tensor x) {
+  x.bound = nullptr;
+  return x;
 }
 
-TensorList Dispatch::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
-  Dispatcher& dispatcher = spec_.dispatcher;
+}  // namespace
+
+TensorList RowsExchange::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                                 Stash& stash) const {
+  const TensorList begun = begin(Verb::kForward, ctx, mb, inputs, stash);
+  start(Verb::kForward, ctx, mb, begun, stash);
+  if (spec_.shared) run_shared(Verb::kForward, ctx, mb, begun, stash);
+  wait(Verb::kForward, ctx);
+  return outputs(Verb::kForward, ctx, mb, begun, stash);
+}
+
+TensorList RowsExchange::finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                                Stash& stash) const {
+  if (spec_.shared) run_shared(verb, ctx, mb, begun, stash);
+  return outputs(verb, ctx, mb, begun, stash);
+}
+
+TensorList Dispatch::begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                           Stash& stash) const {
+  return verb == Verb::kForward ? begin_forward(ctx, mb, inputs, stash) : begin_backward(ctx, inputs, stash);
+}
+
+TensorList Dispatch::begin_forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                                   Stash& stash) const {
+  const Dispatcher& dispatcher = spec_.dispatcher;
   const auto routed = from_list<Routed>(inputs);
   const std::int64_t tokens = routed.x.size(0), choices = routed.choice.size(1), ranks = dispatcher.ranks();
+  const ExpertRoom room = dispatcher.room(sizes_of(spec_, mb, tokens, routed.choice));
   const Tensor chosen = ctx.empty({tokens, ranks}, DType::kInt32, "chosen ranks");
-  const Tensor own_sends = ctx.empty({ranks + 1}, DType::kInt32, "offsets of rows that leave");
+  Leaving leaving{.x = routed.x,
+                  .residual = routed.residual,
+                  .choice = routed.choice,
+                  .weight = routed.weight,
+                  .own_sends = ctx.empty({ranks + 1}, DType::kInt32, "offsets of rows that leave")};
   Dispatched dispatched{.send_position = ctx.empty(chosen.shape, DType::kInt32, "rows of tokens that leave")};
   dispatched.sends = ctx.empty({ranks, ranks + 1}, DType::kInt32, "offsets of all ranks' rows");
   dispatched.send_token = ctx.empty({chosen.numel()}, DType::kInt32, "tokens of rows that leave");
-  const Dispatcher::Route route{
-      .sends = dispatched.sends, .index = dispatched.send_token, .sizes = sizes_of(spec_, mb, tokens, routed.choice)};
   launch(ctx.compute, ChosenRanks{.choice = routed.choice,
                                   .ranks = chosen,
                                   .experts_per_rank = dispatcher.experts_per_rank(spec_.experts),
                                   .copies = dispatcher.copies(),
                                   .all = dispatcher.sends_all()});
   launch(ctx, ExpertOffsets{.choice = chosen,
-                            .offsets = own_sends,
+                            .offsets = leaving.own_sends,
                             .token = dispatched.send_token,
                             .position = dispatched.send_position,
                             .all_experts = ranks});
-  const ExpertRoom room = dispatcher.room(route.sizes);
-  Arrived arrived{.x = ctx.empty({room.arrived, routed.x.size(1)}, routed.x.dtype, "tokens that arrived"),
-                  .residual = routed.residual};
+  leaving.arrived_x = ctx.empty({room.arrived, routed.x.size(1)}, routed.x.dtype, "tokens that arrived");
+  leaving.arrived_weight = ctx.empty({room.arrived, choices}, DType::kFp32, "weights that arrived");
+  leaving.ends = ctx.empty({ranks + 1}, DType::kInt32, "offsets of tokens that arrived");
   dispatched.choice = ctx.empty({room.arrived, choices}, DType::kInt32, "choices that arrived");
-  const Tensor weight = ctx.empty({room.arrived, choices}, DType::kFp32, "weights that arrived");
-  dispatcher.start(ctx, route, {{routed.x, arrived.x}, {routed.choice, dispatched.choice}, {routed.weight, weight}},
-                   "rows of " + spec_.label, own_sends);
-  if (spec_.shared) {
-    Stash& opened = stash.layer().child(kOpened);
-    hand(opened, spec_.shared->open(ctx, mb, routed.x, stash.child(kOpen)));
-  }
-  dispatcher.wait(ctx);
-  this->route(ctx, mb, room, weight, dispatched, arrived);
+  dispatched.position = ctx.empty(dispatched.choice.shape, DType::kInt32, "rows of tokens that arrived");
+  const auto* const bound = leaving.ends.as<const std::int32_t>() + ranks;
+  for (Tensor* table : {&dispatched.choice, &dispatched.position}) table->bound = bound;
   keep_dispatched(stash, dispatched);
-  return list_of(arrived);
+  return list_of(leaving);
 }
 
-TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
-                                   Stash& stash) const {
-  Dispatcher& dispatcher = spec_.dispatcher;
+TensorList Dispatch::begin_backward(const Context& ctx, const TensorList& output_gradients, Stash& stash) const {
   const auto gradients = from_list<RowGradients>(output_gradients);
   const Dispatched at = dispatched(stash);
   const Tensor sums = sums_of_groups(ctx, spec_, gradients.rows, at);
@@ -111,63 +123,155 @@ TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, con
   launch(ctx.compute,
          UnpermuteWeightGradients{.partial = gradients.weight, .position = at.position, .d_weight = bounded});
   const std::int64_t rows = at.send_position.numel();
-  const RowGradients back{
-      .rows = ctx.empty({rows, sums.size(1)}, sums.dtype, "gradients that came back"),
-      .residual = gradients.residual,
-      .weight = ctx.empty({rows, d_weight.size(1)}, DType::kFp32, "weights gradients that came back")};
-  const Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
-  dispatcher.start_back(ctx, route, {{sums, back.rows}, {d_weight, back.weight}},
-                        "gradients of " + spec_.label + " back");
-  if (mb.rows_sent) {  // not in forward, which may be recomputed
-    const Tensor counts = mb.rows_sent.slice(0, spec_.expert_layer, 1).view({dispatcher.ranks()});
-    launch(ctx.compute, CountSentRows{.sends = at.sends, .counts = counts, .rank = dispatcher.rank()});
+  return list_of(
+      Moving{.from = sums,
+             .to = ctx.empty({rows, sums.size(1)}, sums.dtype, "gradients that came back"),
+             .residual = gradients.residual,
+             .weight_from = d_weight,
+             .weight_to = ctx.empty({rows, d_weight.size(1)}, DType::kFp32, "weights gradients that came back")});
+}
+
+void Dispatch::start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                     Stash& stash) const {
+  Dispatcher& dispatcher = spec_.dispatcher;
+  const Dispatched at = dispatched(stash);
+  Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
+  if (verb == Verb::kForward) {
+    const auto leaving = from_list<Leaving>(begun);
+    route.index = at.send_token;
+    dispatcher.start(ctx, verb, route,
+                     {{leaving.x, leaving.arrived_x},
+                      {leaving.choice, without_bound(at.choice)},
+                      {leaving.weight, leaving.arrived_weight}},
+                     "rows of " + spec_.label, leaving.own_sends);
+  } else {
+    const auto moving = from_list<Moving>(begun);
+    dispatcher.start_back(ctx, verb, route, {{moving.from, moving.to}, {moving.weight_from, moving.weight_to}},
+                          "gradients of " + spec_.label + " back");
   }
-  if (spec_.shared) {
-    Stash& layer = stash.layer();
+}
+
+void Dispatch::run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                          Stash& stash) const {
+  Stash& layer = stash.layer();
+  if (verb == Verb::kForward) {
+    hand(layer.child(kOpened), spec_.shared->open(ctx, mb, from_list<Leaving>(begun).x, stash.child(kOpen)));
+  } else {
     const auto opened = from_stash<SharedExpert::OpenedGradient>(layer.child(kOpenedGradient));
     layer.hand(kSharedGradient, spec_.shared->open_backward_data(ctx, mb, opened, stash.child(kOpen)));
   }
-  return list_of(back);
+}
+
+// Forward: routes arrived rows to experts by their choices and weights.
+TensorList Dispatch::outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                             Stash& stash) const {
+  const Dispatcher& dispatcher = spec_.dispatcher;
+  const Dispatched at = dispatched(stash);
+  if (verb == Verb::kBackwardData) {
+    if (mb.rows_sent) {  // not in forward, which may be recomputed
+      const Tensor counts = mb.rows_sent.slice(0, spec_.expert_layer, 1).view({dispatcher.ranks()});
+      launch(ctx.compute, CountSentRows{.sends = at.sends, .counts = counts, .rank = dispatcher.rank()});
+    }
+    const auto moving = from_list<Moving>(begun);
+    return list_of(RowGradients{.rows = moving.to, .residual = moving.residual, .weight = moving.weight_to});
+  }
+  auto leaving = from_list<Leaving>(begun);
+  const ExpertRoom room = dispatcher.room(sizes_of(spec_, mb, leaving.x.size(0), at.choice));
+  const Tensor wanted = ctx.empty({1}, DType::kInt32, "tokens that need capacity");
+  const Tensor wanted_rows = ctx.empty({1}, DType::kInt32, "experts' rows that need capacity");
+  launch(ctx.compute, ArrivedRows{.sends = at.sends,
+                                  .offsets = leaving.ends,
+                                  .wanted = wanted,
+                                  .rank = dispatcher.rank(),
+                                  .room = room.arrived});
+  leaving.arrived_weight.bound = at.position.bound;
+  Arrived arrived{.x = leaving.arrived_x, .residual = leaving.residual};
+  arrived.offsets = ctx.empty({dispatcher.experts_per_rank(spec_.experts) + 1}, DType::kInt32, "expert offsets");
+  arrived.token = ctx.empty({room.rows}, DType::kInt32, "tokens of routed rows");
+  arrived.row_weight = ctx.empty({room.rows}, DType::kFp32, "weights of routed rows");
+  launch(ctx, ExpertOffsets{.choice = at.choice,
+                            .offsets = arrived.offsets,
+                            .token = arrived.token,
+                            .position = at.position,
+                            .wanted = wanted_rows,
+                            .first_expert = dispatcher.first_expert(spec_.experts),
+                            .all_experts = spec_.experts});
+  launch(ctx.compute, PermuteWeights{.weight = leaving.arrived_weight,
+                                     .position = at.position,
+                                     .row_weight = arrived.row_weight});
+  if (mb.room_needed) launch(ctx.compute, RecordRoom{.arrived = wanted, .rows = wanted_rows, .needed = mb.room_needed});
+  return list_of(arrived);
+}
+
+// Gradients stay in flight until wait_exchange().
+TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                                   Stash& stash) const {
+  const TensorList begun = begin(Verb::kBackwardData, ctx, mb, output_gradients, stash);
+  start(Verb::kBackwardData, ctx, mb, begun, stash);
+  return finish(Verb::kBackwardData, ctx, mb, begun, stash);
 }
 
 void Dispatch::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   if (spec_.shared) spec_.shared->open_backward_weight(ctx, mb, stash.child(kOpen));
 }
 
-TensorList Return::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
-  Dispatcher& dispatcher = spec_.dispatcher;
+TensorList Return::begin(Verb verb, const Context& ctx, const Microbatch&, const TensorList& inputs,
+                         Stash& stash) const {
   const auto [rows, residual] = from_list<ExpertRows>(inputs);
   const Dispatched at = dispatched(stash);
+  if (verb == Verb::kBackwardData) {
+    return list_of(
+        Moving{.from = rows,
+               .to = ctx.empty({at.choice.size(0), rows.size(1)}, rows.dtype, "gradients that arrived"),
+               .residual = residual});
+  }
   const Tensor sums = sums_of_groups(ctx, spec_, rows, at);
-  const Tensor back = ctx.empty({at.send_position.numel(), sums.size(1)}, sums.dtype, "rows that came back");
-  const Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
-  dispatcher.start_back(ctx, route, {{sums, back}}, "rows of " + spec_.label + " back");
-  if (spec_.shared) {
-    Stash& layer = stash.layer();
+  return list_of(Moving{.from = sums,
+                        .to = ctx.empty({at.send_position.numel(), sums.size(1)}, sums.dtype, "rows that came back"),
+                        .residual = residual});
+}
+
+void Return::start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const {
+  Dispatcher& dispatcher = spec_.dispatcher;
+  const auto moving = from_list<Moving>(begun);
+  const Dispatched at = dispatched(stash);
+  Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
+  if (verb == Verb::kForward) {
+    dispatcher.start_back(ctx, verb, route, {{moving.from, moving.to}}, "rows of " + spec_.label + " back");
+  } else {
+    route.index = at.send_token;
+    dispatcher.start(ctx, verb, route, {{moving.from, moving.to}}, "gradients of " + spec_.label);
+  }
+}
+
+void Return::run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                        Stash& stash) const {
+  Stash& layer = stash.layer();
+  if (verb == Verb::kForward) {
     const auto opened = from_stash<SharedExpert::Opened>(layer.child(kOpened));
     layer.hand(kSharedOutput, spec_.shared->close(ctx, mb, opened, stash.child(kClose)));
+  } else {
+    const Tensor d_hidden = from_list<Moving>(begun).from;
+    hand(layer.child(kOpenedGradient), spec_.shared->close_backward_data(ctx, mb, d_hidden, stash.child(kClose)));
   }
-  dispatcher.wait(ctx);
-  const Tensor hidden = ctx.empty(residual.shape, residual.dtype, "merged rows");
-  launch(ctx.compute, UnpermuteRows{.x = back, .position = at.send_position, .y = hidden});
-  return {hidden, residual};
+}
+
+TensorList Return::outputs(Verb verb, const Context& ctx, const Microbatch&, const TensorList& begun,
+                           Stash& stash) const {
+  const auto moving = from_list<Moving>(begun);
+  if (verb == Verb::kBackwardData) return list_of(ExpertRows{.rows = moving.to, .residual = moving.residual});
+  const Tensor hidden = ctx.empty(moving.residual.shape, moving.residual.dtype, "merged rows");
+  launch(ctx.compute, UnpermuteRows{.x = moving.to, .position = dispatched(stash).send_position, .y = hidden});
+  return list_of(ExpertRows{.rows = hidden, .residual = moving.residual});
 }
 
 TensorList Return::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                  Stash& stash) const {
-  Dispatcher& dispatcher = spec_.dispatcher;
-  const auto [d_hidden, d_residual] = from_list<ExpertRows>(output_gradients);
-  const Dispatched at = dispatched(stash);
-  const Dispatcher::Route route{
-      .sends = at.sends, .index = at.send_token, .sizes = sizes_of(spec_, mb, d_hidden.size(0), at.choice)};
-  const Tensor dy = ctx.empty({at.choice.size(0), d_hidden.size(1)}, d_hidden.dtype, "gradients that arrived");
-  dispatcher.start(ctx, route, {{d_hidden, dy}}, "gradients of " + spec_.label);
-  if (spec_.shared) {
-    Stash& opened = stash.layer().child(kOpenedGradient);
-    hand(opened, spec_.shared->close_backward_data(ctx, mb, d_hidden, stash.child(kClose)));
-  }
-  dispatcher.wait(ctx);
-  return {dy, d_residual};
+  const TensorList begun = begin(Verb::kBackwardData, ctx, mb, output_gradients, stash);
+  start(Verb::kBackwardData, ctx, mb, begun, stash);
+  if (spec_.shared) run_shared(Verb::kBackwardData, ctx, mb, begun, stash);
+  wait(Verb::kBackwardData, ctx);
+  return outputs(Verb::kBackwardData, ctx, mb, begun, stash);
 }
 
 void Return::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {

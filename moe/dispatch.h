@@ -5,7 +5,8 @@
 // (expert, source rank, token). Return: a rank sums the rows of each arrived token over each of its S combine groups
 // and rounds the sums. The sums return, are added in fp32 by ascending group, and are rounded once. One rank with all G
 // groups computes the same (UnpermuteGroups). Backward: each segment communicates in the opposite direction. Gradients
-// that Dispatch returns are in flight until wait_return().
+// that Dispatch returns are in flight until wait_exchange(). Each verb may also leave its exchange to other actions
+// (ExchangingSegment).
 #pragma once
 
 #include <memory>
@@ -28,39 +29,70 @@ struct DispatchSpec {
   std::int64_t groups() const { return combine_groups / dispatcher.expert_groups(); }  // S
 };
 
-class Dispatch : public Segment {
+// What Dispatch and Return share. The half of a shared expert runs between start() and wait(), or ahead of finish().
+class RowsExchange : public ExchangingSegment {
  public:
-  explicit Dispatch(DispatchSpec spec) : spec_(std::move(spec)) {}
+  explicit RowsExchange(DispatchSpec spec) : spec_(std::move(spec)) {}
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
-  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
-                           Stash& stash) const override;
-  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
-  void wait_return(const Context& ctx) const override { spec_.dispatcher.wait(ctx); }
+  void wait(Verb verb, const Context& ctx) const override { spec_.dispatcher.wait(ctx, verb); }
+  TensorList finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                    Stash& stash) const override;
 
- private:
-  enum Child { kOpen };
-
-  // Routes arrived rows to experts by their choices and weights, both [T_arrived, K].
-  void route(const Context& ctx, const Microbatch& mb, const ExpertRoom& room, Tensor weight, Dispatched& dispatched,
-             Arrived& arrived) const;
+ protected:
+  // Runs this segment's half of the shared expert, which reads `begun` or the layer's stash.
+  virtual void run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                          Stash& stash) const = 0;
+  // The rest of finish().
+  virtual TensorList outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                             Stash& stash) const = 0;
 
   DispatchSpec spec_;
 };
 
-class Return : public Segment {
+class Dispatch : public RowsExchange {
  public:
-  explicit Return(DispatchSpec spec) : spec_(std::move(spec)) {}
+  using RowsExchange::RowsExchange;
 
-  TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                   Stash& stash) const override;
+  void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const override;
   TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                            Stash& stash) const override;
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
 
+ protected:
+  void run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                  Stash& stash) const override;
+  TensorList outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                     Stash& stash) const override;
+
+ private:
+  enum Child { kOpen };
+
+  TensorList begin_forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const;
+  TensorList begin_backward(const Context& ctx, const TensorList& output_gradients, Stash& stash) const;
+};
+
+class Return : public RowsExchange {
+ public:
+  using RowsExchange::RowsExchange;
+
+  TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                   Stash& stash) const override;
+  void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const override;
+  TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
+                           Stash& stash) const override;
+  void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
+
+ protected:
+  void run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                  Stash& stash) const override;
+  TensorList outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                     Stash& stash) const override;
+
  private:
   enum Child { kClose };
-
-  DispatchSpec spec_;
 };
 
 }  // namespace megalith

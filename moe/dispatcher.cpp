@@ -6,7 +6,9 @@
 namespace megalith {
 
 Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options& options)
-    : lane_(group, communication, "rows of experts"), options_(options) {
+    : forward_(group, communication, "rows of experts"),
+      backward_(group, communication, "gradients of experts' rows"),
+      options_(options) {
   require(options.way != MoeTokenDispatcher::kAuto, "Dispatcher: options.way must not be kAuto");
   require(options.copies >= 1 && group.size() % options.copies == 0, "Dispatcher: copies must divide the ranks");
 }
@@ -25,38 +27,41 @@ RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {
           .all_arrive = sends_all()};
 }
 
-void Dispatcher::start(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+void Dispatcher::start(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
                        const std::string& label, const Tensor& offsets) {
-  lane_.begin(ctx.compute);
+  CommLane& lane = this->lane(verb);
+  lane.begin(ctx.compute);
   if (offsets) {
-    launch(lane_.stream,
-           AllGather{.group = lane_.group, .in = offsets, .out = route.sends, .label = "numbers of " + label});
+    launch(lane.stream,
+           AllGather{.group = lane.group, .in = offsets, .out = route.sends, .label = "numbers of " + label});
   }
   if (sends_all()) {
     for (const Rows& each : rows)
-      launch(lane_.stream, AllGather{.group = lane_.group, .in = each.from, .out = each.to, .label = label});
+      launch(lane.stream, AllGather{.group = lane.group, .in = each.from, .out = each.to, .label = label});
   } else {
     exchange(ctx, route, rows, label, false);
   }
-  lane_.end();
+  lane.end();
 }
 
-void Dispatcher::start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+void Dispatcher::start_back(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
                             const std::string& label) {
-  lane_.begin(ctx.compute);
+  CommLane& lane = this->lane(verb);
+  lane.begin(ctx.compute);
   if (sends_all()) {
     for (const Rows& each : rows)
-      launch(lane_.stream, AllToAll{.group = lane_.group, .in = each.from, .out = each.to, .label = label});
+      launch(lane.stream, AllToAll{.group = lane.group, .in = each.from, .out = each.to, .label = label});
   } else {
     exchange(ctx, route, rows, label, true);
   }
-  lane_.end();
+  lane.end();
 }
 
 void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
                           const std::string& label, bool back) {
+  Stream& stream = forward_.stream;
   const double others = static_cast<double>(ranks() - 1) / ranks();
-  ExchangeRows op{.group = lane_.group,
+  ExchangeRows op{.group = communicator(),
                   .sends = route.sends,
                   .pair_room = route.sizes.tokens,
                   .expected_rows = std::llround(mean_rows(routed_sizes(route.sizes)).arrived * others),
@@ -66,8 +71,8 @@ void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializ
   for (const Rows& each : rows) op.rows.push_back({.in = each.from, .out = each.to});
   const bool pads = ctx.backend() == DeviceType::kCuda && !reads_peers();
   const std::int64_t bytes = pads ? exchange_room_bytes(op) : 0;
-  if (bytes == 0) return launch(lane_.stream, op);
-  launch(lane_.stream, PaddedExchangeRows{op, ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks")});
+  if (bytes == 0) return launch(stream, op);
+  launch(stream, PaddedExchangeRows{op, ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks")});
 }
 
 }  // namespace megalith

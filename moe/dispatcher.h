@@ -1,5 +1,6 @@
 // Communication of tokens' rows between the ranks that hold a layer's experts (Lepikhin et al. 2020, arXiv:2006.16668).
-// Rows travel on a dedicated stream: start(), concurrent work, wait(). T: tokens of a rank; P: ranks; M = T P: capacity
+// Rows travel on a dedicated stream: start(), concurrent work, wait(). One exchange of a forward and one of a
+// backward_data may be in flight. T: tokens of a rank; P: ranks; M = T P: capacity
 // for rows that leave; T_arrived: capacity for rows that arrive; W: columns of a row.
 #pragma once
 
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "core/layers/context.h"
+#include "core/layers/hooks.h"
 #include "core/model/moe_config.h"
 #include "moe/expert_room.h"
 #include "parallel/comm/comm_lane.h"
@@ -25,10 +27,10 @@ class Dispatcher {
   // `group` serves `communication` only; both outlive this object.
   Dispatcher(Communicator& group, Stream& communication, const Options& options);
 
-  int rank() const { return lane_.group.rank(); }
-  int ranks() const { return lane_.group.size(); }
+  int rank() const { return forward_.group.rank(); }
+  int ranks() const { return forward_.group.size(); }
   std::int64_t copies() const { return options_.copies; }
-  Communicator& communicator() const { return lane_.group; }
+  Communicator& communicator() const { return forward_.group; }
   bool sends_all() const { return options_.way == MoeTokenDispatcher::kAllGather; }
   // True if ranks read each other's memory (MemorySharing).
   bool reads_peers() const { return options_.way == MoeTokenDispatcher::kFlex; }
@@ -58,12 +60,13 @@ class Dispatcher {
   };
   // Sends rows of each `from` [T, W] to `to` [T_arrived, W], sorted by source rank. `offsets` is this rank's row of
   // route.sends; if present, route.sends is gathered first.
-  void start(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
-             const Tensor& offsets = {});
+  void start(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
+             const std::string& label, const Tensor& offsets = {});
   // Returns rows of each `from` [T_arrived, W], as they arrived, to `to` [M, W], as they left.
-  void start_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label);
-  // Makes the compute stream wait for the started exchange.
-  void wait(const Context& ctx) { lane_.wait(ctx.compute); }
+  void start_back(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
+                  const std::string& label);
+  // Makes the compute stream wait for the exchange that was started last with this `verb`.
+  void wait(const Context& ctx, Verb verb) { lane(verb).wait(ctx.compute); }
 
  private:
   void exchange(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
@@ -71,7 +74,10 @@ class Dispatcher {
 
   RoutedSizes routed_sizes(const Sizes& sizes) const;
 
-  CommLane lane_;
+  CommLane& lane(Verb verb) { return verb == Verb::kForward ? forward_ : backward_; }
+
+  // An exchange of a forward may be in flight together with one of a backward_data.
+  CommLane forward_, backward_;
   Options options_;
 };
 

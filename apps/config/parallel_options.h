@@ -29,6 +29,8 @@ struct ParallelOptions {
   MoeTokenDispatcher moe_token_dispatcher_type = MoeTokenDispatcher::kAuto;  // over these ranks, as the next two fields
   double moe_expert_rank_capacity_factor = 1.5;
   bool moe_shared_expert_overlap = false;
+  bool overlap_moe_expert_parallel_comm = false;              // see pipeline_layout()
+  bool overlap_dispatch_backward_with_experts_wgrad = false;  // no effect
   std::int64_t context_parallel_size = 1;  // ranks that split each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;

@@ -18,6 +18,11 @@ int chunks_of(const ParallelOptions& parallel, const LayerSplit& split) {
   return chunks_of_virtual_stages(split, static_cast<int>(parallel.num_layers_per_virtual_pipeline_stage));
 }
 
+bool overlaps_exchanges(const ParallelOptions& parallel, ScheduleKind kind) {
+  return parallel.overlap_moe_expert_parallel_comm && kind != ScheduleKind::kGpipe &&
+         parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size > 1;
+}
+
 void check_stages(const PipelineLayout& layout) {
   for (int stage = 0; stage < layout.placement.num_stages; ++stage) {
     bool empty = true;
@@ -37,8 +42,10 @@ PipelineLayout pipeline_layout(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   const bool is_auto = parallel.pipeline_schedule == PipelineSchedule::kAuto;
   PipelineLayout layout;
-  layout.delays_weights = parallel.delay_wgrad_compute;
   if (!is_auto) layout.kind = static_cast<ScheduleKind>(static_cast<int>(parallel.pipeline_schedule) - 1);
+  layout.overlaps_exchanges = overlaps_exchanges(parallel, layout.kind);
+  // Weight gradients then follow the start of an exchange.
+  layout.delays_weights = parallel.delay_wgrad_compute && !layout.overlaps_exchanges;
   const int stages = static_cast<int>(parallel.pipeline_model_parallel_size);
   const int layers = static_cast<int>(options.num_layers());
   const bool is_v = is_v_shaped(layout.kind);

@@ -27,7 +27,8 @@ std::optional<ActionKind> verb_of(const Action& action) {
     case ActionKind::kForward:
     case ActionKind::kBackwardData:
     case ActionKind::kBackwardWeight: return action.kind;
-    case ActionKind::kWaitReturn: return ActionKind::kBackwardData;
+    case ActionKind::kStartExchange:
+    case ActionKind::kWaitExchange:
     case ActionKind::kSend:
     case ActionKind::kWaitSend:
     case ActionKind::kPostReceive:

@@ -206,9 +206,20 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
 }
 
 ReturnPoints return_points(const Rank& rank) {
-  ReturnPoints points{.segments = {}, .beside_weights = returns_beside_weights(rank.options, rank.config)};
-  for (int s = 0; s < rank.runner.num_segments(); ++s)
-    if (rank.runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
+  const bool splits = rank.config.pipeline.overlaps_exchanges;
+  ReturnPoints points{.segments = {}, .beside_weights = !splits && returns_beside_weights(rank.options, rank.config)};
+  const SegmentRunner& runner = rank.runner;
+  const auto has_hook = [&](int segment, HookPoint point) { return runner.entry(segment).hooks.size(point) > 0; };
+  for (int s = 0; s < runner.num_segments(); ++s) {
+    if (runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
+    if (!splits || runner.entry(s).segment->exchanging() == nullptr) continue;
+    // Hooks read complete tensors.
+    if (!has_hook(s, HookPoint::kPostForward) && !has_hook(s + 1, HookPoint::kPreForward))
+      points.split.forward.insert(s);
+    if (has_hook(s, HookPoint::kPostBackward) || has_hook(s - 1, HookPoint::kPreBackward)) continue;
+    points.split.backward.insert(s);
+    points.segments.erase(s);
+  }
   return points;
 }
 

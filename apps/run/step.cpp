@@ -90,7 +90,8 @@ void Step::carry_out(const Action& action) {
     case ActionKind::kWaitReceive: return transfer.wait_receive(action);
     case ActionKind::kSend: return transfer.send(action);
     case ActionKind::kWaitSend: return transfer.wait_send(action);
-    case ActionKind::kWaitReturn: return rank_.runner.wait_return(action);
+    case ActionKind::kStartExchange: return rank_.runner.start_exchange(action);
+    case ActionKind::kWaitExchange: return rank_.runner.wait_exchange(action);
     case ActionKind::kTieGradients: return tie_gradients(rank_);
     case ActionKind::kReduce: return buckets.reducer->reduce(action.item);
     case ActionKind::kFinishReduce: return finish_reduce(rank_);

@@ -20,7 +20,7 @@ TensorList Sequential::backward_data(const Context& ctx, const Microbatch& mb, c
   TensorList gradients = output_gradients;
   for (std::size_t i = segments_.size(); i-- > 0;) {
     gradients = segments_[i]->backward_data(ctx, mb, gradients, part(stash, i));
-    segments_[i]->wait_return(ctx);
+    segments_[i]->wait_exchange(ctx);
   }
   return gradients;
 }

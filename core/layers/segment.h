@@ -8,6 +8,7 @@
 #include <initializer_list>
 
 #include "core/layers/context.h"
+#include "core/layers/hooks.h"
 #include "core/layers/microbatch.h"
 #include "core/layers/parameter.h"
 #include "core/layers/stash.h"
@@ -58,6 +59,8 @@ enum class SegmentModule : std::uint8_t {
   kLayer,        // layers that are fully recomputed together
 };
 
+class ExchangingSegment;
+
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -68,8 +71,32 @@ class Segment {
                                    Stash& stash) const = 0;
   virtual void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const = 0;
 
-  // Makes the compute stream wait for gradients that backward_data left in transfer (ActionKind::kWaitReturn).
-  virtual void wait_return(const Context&) const {}
+  // Makes the compute stream wait for gradients that backward_data left in transfer (ActionKind::kWaitExchange).
+  virtual void wait_exchange(const Context&) const {}
+  // This segment, if its verbs can leave their exchange to other actions; else null.
+  virtual const ExchangingSegment* exchanging() const { return nullptr; }
+};
+
+// A segment whose forward and backward_data end with an exchange between ranks on another stream. A list of actions may
+// split such a verb into begin(), start(), wait() and finish(), and run verbs of another microbatch in between. At most
+// one exchange of each verb is in flight.
+class ExchangingSegment : public Segment {
+ public:
+  const ExchangingSegment* exchanging() const final { return this; }
+
+  // Enqueues the work ahead of the exchange. Returns the tensors for start() and finish(), sent and received ones.
+  virtual TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                           Stash& stash) const = 0;
+  // Starts the exchange, after the compute stream's work so far.
+  virtual void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                     Stash& stash) const = 0;
+  // Makes the compute stream wait for the exchange that the verb started last.
+  virtual void wait(Verb verb, const Context& ctx) const = 0;
+  // Enqueues the work after the exchange. Returns the outputs of the verb.
+  virtual TensorList finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                            Stash& stash) const = 0;
+
+  void wait_exchange(const Context& ctx) const override { wait(Verb::kBackwardData, ctx); }
 };
 
 // A layer with one input and one output. As a segment it maps the first of the pair, the preceding linear's output,

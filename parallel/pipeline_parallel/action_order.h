@@ -13,7 +13,7 @@ namespace megalith {
 
 [[noreturn]] void fail_order(const Action& action, std::string_view why);
 
-// Index after the verb at `verb` and the adjacent kWaitReturn, since one graph can hold both.
+// Index after the verb at `verb` and the adjacent kWaitExchange, since one graph can hold both.
 std::size_t end_of_verb(const std::vector<Action>& actions, std::size_t verb);
 
 class ActionOrder {

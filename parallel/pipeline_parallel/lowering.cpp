@@ -118,8 +118,9 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
       return returns.beside_weights && s >= begin && returns.segments.contains(s);
     };
     const auto add_wait = [&](int s) {
-      add(action, ActionKind::kWaitReturn, -1);
+      add(action, ActionKind::kWaitExchange, -1);
       expanded.back().item = s;
+      expanded.back().gradient = true;
     };
     for (int s = end - 1; s >= begin; --s) {
       const bool leaves = action.kind == ActionKind::kBackwardData && returns.segments.contains(s);
@@ -151,7 +152,7 @@ std::vector<Action> insert_loads(const std::vector<Action>& actions) {
 }
 
 std::vector<Action> insert_reductions(const std::vector<Action>& actions, const ReducePoints& points) {
-  // Position of each segment's last backward_weight, or of the kWaitReturn after it, since one graph holds both.
+  // Position of each segment's last backward_weight, or of the kWaitExchange after it, since one graph holds both.
   std::map<int, std::size_t> last;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].kind == ActionKind::kBackwardWeight) last[actions[i].segment] = end_of_verb(actions, i) - 1;
@@ -207,8 +208,10 @@ std::vector<Action> lower_training_step(const std::vector<Action>& stage, const 
                                         const ReducePoints& points, const GatherPoints& gathers,
                                         const ReturnPoints& returns) {
   std::vector<Action> step{{.kind = ActionKind::kBeginStep}, {.kind = ActionKind::kZeroGradients}};
-  const std::vector<Action> body =
-      insert_reductions(insert_loads(expand_segments(assign_columns(stage), segments, returns)), points);
+  const std::vector<Action> columns = assign_columns(stage);
+  const std::vector<Action> expanded = returns.split.empty() ? expand_segments(columns, segments, returns)
+                                                             : expand_overlapped(columns, segments, returns);
+  const std::vector<Action> body = insert_reductions(insert_loads(expanded), points);
   step.insert(step.end(), body.begin(), body.end());
   step.push_back({.kind = ActionKind::kFinishReduce});
   if (points.sums_shared) step.push_back({.kind = ActionKind::kSumSharedGradients});

@@ -29,18 +29,30 @@ int num_columns(const std::vector<Action>& actions);
 using ChunkSegments = std::vector<int>;
 int first_segment(const ChunkSegments& segments, int chunk);  // chunk == number of chunks: one past the last
 
-// Segments whose backward_data leaves gradients in flight. Each has a kWaitReturn before the next backward_data of its
-// microbatch: right after its own, or after the backward_weight of the segment above. `beside_weights` selects the
-// latter. That backward_weight then follows both verbs of the segment if these are one block.
+// Exchanges of verbs (ExchangingSegment). A kWaitExchange precedes the next verb of the microbatch that reads them.
 struct ReturnPoints {
+  // Segments whose backward_data starts its exchange and leaves it in flight. The wait is right after it, or after the
+  // backward_weight of the segment above. `beside_weights` selects the latter. That backward_weight then follows both
+  // verbs of the segment if these are one block.
   std::set<int> segments;
   bool beside_weights = false;
+  // Exchanges that are actions, by direction; for expand_overlapped. Their segments are in no other set.
+  struct Split {
+    std::set<int> forward, backward;
+    bool empty() const { return forward.empty() && backward.empty(); }
+  } split = {};
 };
 
 // Expands chunks into segments. A backward_data in one block with its backward_weight is interleaved with it by
 // segment. Gradients of late layers are then ready early, and stashes are freed early.
 std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
                                     const ReturnPoints& returns = {});
+
+// The same with split exchanges, so that each has other work between its start and its wait. The forward and the backward
+// of a block alternate: one continues where the other has started an exchange. Weight gradients follow the next start
+// of an exchange of their microbatch. A block's messages are ahead of it.
+std::vector<Action> expand_overlapped(const std::vector<Action>& actions, const ChunkSegments& segments,
+                                      const ReturnPoints& returns);
 
 // Inserts a load before each chunk's first forward of a microbatch, and before the wait for its input.
 std::vector<Action> insert_loads(const std::vector<Action>& actions);
@@ -78,7 +90,7 @@ std::vector<Action> lower_evaluation_step(const std::vector<Action>& stage, cons
 // Fails with exit code 9 unless a training step's list is executable. Each action occurs once and after its inputs. A
 // segment's backward_weight is in order, and precedes its reduction and tie. A column holds one chunk and one
 // microbatch at a time, and passes tensors to one column. Messages are produced and waited for. Weights are gathered,
-// and gradients have had their kWaitReturn, before they are read.
+// and gradients have had their kWaitExchange, before they are read.
 void verify(const std::vector<Action>& actions, const ChunkSegments& segments, const ReducePoints& points,
             const GatherPoints& gathers = {}, const ReturnPoints& returns = {});
 

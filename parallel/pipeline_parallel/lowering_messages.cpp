@@ -81,6 +81,7 @@ Schedule forwards_of(const Schedule& schedule) {
   Schedule forwards = schedule;
   for (std::vector<Action>& actions : forwards.stages) {
     std::erase_if(actions, [](const Action& a) { return a.kind != ActionKind::kForward; });
+    for (Action& action : actions) action.with_next = false;
   }
   return forwards;
 }

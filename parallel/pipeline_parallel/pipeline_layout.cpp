@@ -17,12 +17,14 @@ std::vector<GptPart> PipelineLayout::parts_of(int stage) const {
 }
 
 bool PipelineLayout::weights_apart() const {
-  return delays_weights || kind == ScheduleKind::kZbH1 || is_v_shaped(kind);
+  return delays_weights || overlaps_exchanges || kind == ScheduleKind::kZbH1 || is_v_shaped(kind);
 }
 
 Schedule schedule_of(const PipelineLayout& layout, std::int64_t num_microbatches) {
-  Schedule schedule = make_schedule(layout.kind, layout.placement.num_stages, layout.placement.num_chunks,
-                                    static_cast<int>(num_microbatches));
+  const auto [stages, chunks] = std::pair(layout.placement.num_stages, layout.placement.num_chunks);
+  const int microbatches = static_cast<int>(num_microbatches);
+  if (layout.overlaps_exchanges) return pair_microbatches(layout.kind, stages, chunks, microbatches);
+  Schedule schedule = make_schedule(layout.kind, stages, chunks, microbatches);
   return layout.delays_weights ? delay_weights(std::move(schedule)) : schedule;
 }
 

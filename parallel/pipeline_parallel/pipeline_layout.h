@@ -15,6 +15,7 @@ struct PipelineLayout {
   Placement placement;
   LayerLayout parts;  // in the model's order
   bool delays_weights = false;
+  bool overlaps_exchanges = false;  // of experts' rows (pair_microbatches)
 
   // True if a chunk's backward_weight may run long after its backward_data, instead of segment by segment with it.
   bool weights_apart() const;

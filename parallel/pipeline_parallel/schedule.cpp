@@ -21,7 +21,8 @@ std::string to_string(const Action& a) {
                               a.peer == kThisStage ? "this stage" : fmt::format("stage {}", a.peer));
   }
   if (is_of_slot(a.kind)) return text + fmt::format(" slot {} column {}", a.item, a.column);
-  if (a.kind == ActionKind::kWaitReturn) return text + fmt::format(" segment {} column {}", a.item, a.column);
+  if (is_exchange(a.kind))
+    return text + fmt::format(" {} segment {} column {}", a.gradient ? "gradient" : "output", a.item, a.column);
   if (a.segment >= 0) text += fmt::format(" segment {} column {}", a.segment, a.column);
   return text;
 }
@@ -98,7 +99,7 @@ std::vector<Action> actions_of(ScheduleKind kind, const StageShape& shape) {
 
 bool is_v_shaped(ScheduleKind kind) { return kind == ScheduleKind::kZbV || kind == ScheduleKind::kDualPipeV; }
 
-Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches) {
+Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int forwards_ahead) {
   if (num_stages < 1) refuse(kind, "--pipeline-model-parallel-size of at least 1", num_stages, {});
   check_chunks(kind, num_chunks);
   check_microbatches(kind, num_stages, num_microbatches);
@@ -109,7 +110,8 @@ Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int nu
   for (int stage = 0; stage < num_stages; ++stage) {
     schedule.stages.push_back(actions_of(
         kind,
-        {.num_stages = num_stages, .stage = stage, .num_chunks = num_chunks, .num_microbatches = num_microbatches}));
+        {.num_stages = num_stages, .stage = stage, .num_chunks = num_chunks, .num_microbatches = num_microbatches,
+         .forwards_ahead = forwards_ahead}));
   }
   return schedule;
 }

@@ -20,7 +20,9 @@ enum class ActionKind : std::uint8_t {
   kForward,
   kBackwardData,
   kBackwardWeight,
-  kWaitReturn,  // the compute stream waits for gradients that a backward_data left in flight from other ranks
+  // An exchange between ranks at the end of a forward or, if `gradient` is set, of a backward_data (core/layers/segment.h).
+  kStartExchange,  // its stream starts it
+  kWaitExchange,   // the compute stream waits for it
   // Messages between a chunk of this stage and an adjacent part of the model: the output of a forward, or its gradient
   // if `gradient` is set. `peer` is the other stage, or kThisStage. Inserted by insert_messages.
   kPostReceive,         // the channel's stream may receive it
@@ -57,7 +59,7 @@ enum class ActionKind : std::uint8_t {
 enum class ActionScope : std::uint8_t {
   kStep,        // the step
   kMicrobatch,  // a chunk and a microbatch
-  kReturn,      // a chunk and a microbatch; `item` is the segment of the backward_data
+  kExchange,    // a chunk and a microbatch; `item` is the segment of the verb
   kMessage,     // a chunk and a microbatch, between two parts of the model
   kBucket,      // `item` is a bucket of gradients or weights
   kUnit,        // `item` is a unit of parameters
@@ -76,7 +78,8 @@ inline constexpr ActionFacts kActionFacts[] = {
     {ActionKind::kForward, "forward", ActionScope::kMicrobatch},
     {ActionKind::kBackwardData, "backward_data", ActionScope::kMicrobatch},
     {ActionKind::kBackwardWeight, "backward_weight", ActionScope::kMicrobatch},
-    {ActionKind::kWaitReturn, "wait_return", ActionScope::kReturn},
+    {ActionKind::kStartExchange, "start_exchange", ActionScope::kExchange},
+    {ActionKind::kWaitExchange, "wait_exchange", ActionScope::kExchange},
     {ActionKind::kPostReceive, "post_receive", ActionScope::kMessage},
     {ActionKind::kWaitReceive, "wait_receive", ActionScope::kMessage},
     {ActionKind::kSend, "send", ActionScope::kMessage},
@@ -115,10 +118,11 @@ static_assert([] {
 constexpr std::string_view name_of(ActionKind kind) { return facts_of(kind).name; }
 constexpr bool is_message(ActionKind kind) { return facts_of(kind).scope == ActionScope::kMessage; }
 constexpr bool is_of_slot(ActionKind kind) { return facts_of(kind).scope == ActionScope::kSlot; }
+constexpr bool is_exchange(ActionKind kind) { return facts_of(kind).scope == ActionScope::kExchange; }
 // True for actions with a chunk and a microbatch.
 constexpr bool is_of_microbatch(ActionKind kind) {
   const ActionScope scope = facts_of(kind).scope;
-  return scope == ActionScope::kMicrobatch || scope == ActionScope::kReturn || is_message(kind) || is_of_slot(kind);
+  return scope == ActionScope::kMicrobatch || is_exchange(kind) || is_message(kind) || is_of_slot(kind);
 }
 constexpr bool is_of_bucket(ActionKind kind) { return facts_of(kind).scope == ActionScope::kBucket; }
 constexpr bool is_of_unit(ActionKind kind) { return facts_of(kind).scope == ActionScope::kUnit; }
@@ -132,10 +136,15 @@ struct Action {
   int segment = -1;  // set by lowering; -1: the complete chunk
   int column = 0;    // set by lowering: memory of an in-flight microbatch
   int item = -1;     // meaning by ActionScope
-  // Set by schedules on a backward_data that forms one block with the following backward_weight. Lowering interleaves
-  // the two by segment. A block's messages to other stages leave at its end.
+  // Set by schedules on a verb that forms one block with the following one: a backward_data with its backward_weight,
+  // or a forward and the backward of another microbatch. Lowering interleaves them by segment. A block's messages to
+  // other stages leave at its end.
   bool with_next = false;
-  bool gradient = false;  // for messages
+  bool gradient = false;  // for messages and exchanges
+  // Set by lowering on verbs. The verb leaves its exchange to the next kStartExchange, and the verb of the adjacent
+  // segment finishes it.
+  bool leaves_exchange = false;
+  bool finishes_exchange = false;
   int peer = kThisStage;  // for messages: another stage, or this stage for a tensor passed between its chunks
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -156,7 +165,15 @@ struct Schedule {
   std::vector<std::vector<Action>> stages;
 };
 // Exit code 2 if the kind does not support the number of chunks or microbatches.
-Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches);
+// With `forwards_ahead`, 1F1B and interleaved schedules start with that number of additional forwards.
+Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int forwards_ahead = 0);
+
+// Schedule whose exchanges of experts' rows have another microbatch's work next to them
+// (--overlap-moe-expert-parallel-comm): a forward and an adjacent backward of another microbatch become one block. 1F1B
+// on one stage, and interleaved schedules, run one more forward first (Megatron-LM's order). Pairs that would make a
+// step of equal verbs longer are left out, so that 1F1B and ZB-H1 on several stages have few or none.
+Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches);
+int num_pairs(const Schedule& schedule);
 
 // Makes each backward_weight a separate block after its backward_data. The gradient is sent between the two.
 Schedule delay_weights(Schedule schedule);

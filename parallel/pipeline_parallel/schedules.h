@@ -16,6 +16,7 @@ struct StageShape {
   int stage = 0;
   int num_chunks = 1;
   int num_microbatches = 1;
+  int forwards_ahead = 0;  // of 1F1B and its interleaved form: more forwards first, so that pairs are independent
 };
 
 // All forwards, then all backwards; Huang et al. 2019, arXiv:1811.06965, section 2.3. Backwards, and so W, are in

@@ -64,12 +64,53 @@ void SegmentRunner::classify(const Stash& stash) const {
   });
 }
 
-void SegmentRunner::forward(Column& column, int segment) {
-  const auto s = static_cast<std::size_t>(segment);
+const ExchangingSegment& SegmentRunner::exchanging(int segment) const {
+  const ExchangingSegment* const exchanging = entry(segment).segment->exchanging();
+  require(exchanging != nullptr, "an action refers to the exchange of a segment that has none");
+  return *exchanging;
+}
+
+void SegmentRunner::start_exchange(const Action& action) {
+  const Verb verb = action.gradient ? Verb::kBackwardData : Verb::kForward;
+  Column& column = columns_.at(action.column);
+  const TensorList& begun = action.gradient ? column.gradients : column.hidden;
+  ctx_.arena.begin_scope({.column = action.column,
+                          .segment = action.item,
+                          .verb = kExchangeScope + static_cast<std::int32_t>(verb)});
+  exchanging(action.item)
+      .start(verb, ctx_, column.microbatch, begun, column.stashes[static_cast<std::size_t>(action.item)]);
+}
+
+void SegmentRunner::wait_exchange(const Action& action) const {
+  if (action.gradient) return entry(action.item).segment->wait_exchange(ctx_);
+  exchanging(action.item).wait(Verb::kForward, ctx_);
+}
+
+void SegmentRunner::finish_exchange(Column& column, const Action& action) {
+  const bool forward = action.kind == ActionKind::kForward;
+  const int from = action.segment + (forward ? -1 : 1);
+  TensorList& list = forward ? column.hidden : column.gradients;
+  Stash& stash = column.stashes[static_cast<std::size_t>(from)];
+  list = exchanging(from).finish(verb_of(action.kind), ctx_, column.microbatch, list, stash);
+  if (forward) classify(stash);
+}
+
+TensorList SegmentRunner::run_or_begin(Column& column, const Action& action, const TensorList& inputs) {
+  const auto s = static_cast<std::size_t>(action.segment);
+  const Verb verb = verb_of(action.kind);
   Stash& stash = column.stashes[s];
+  if (action.leaves_exchange) return exchanging(action.segment).begin(verb, ctx_, column.microbatch, inputs, stash);
+  const Segment& segment = *entries_[s].segment;
+  return verb == Verb::kForward ? segment.forward(ctx_, column.microbatch, inputs, stash)
+                                : segment.backward_data(ctx_, column.microbatch, inputs, stash);
+}
+
+void SegmentRunner::forward(Column& column, const Action& action) {
+  const int segment = action.segment;
+  Stash& stash = column.stashes[static_cast<std::size_t>(segment)];
   stash.clear();
   if (begins_experts(segment)) stash.layer().clear();
-  column.hidden = entries_[s].segment->forward(ctx_, column.microbatch, column.hidden, stash);
+  column.hidden = run_or_begin(column, action, column.hidden);
   if (column.microbatch.mode != Mode::kTrain) {
     stash.clear();
     if (ends_experts(segment)) stash.layer().clear();
@@ -87,7 +128,8 @@ void SegmentRunner::run(const Action& action, Phase phase) {
   run_hooks(before(verb), action, phase);
   run_verb(action);
   const bool hooked = entry(action.segment).hooks.size(after(verb)) > 0;
-  if (hooked && verb == Verb::kBackwardData) entry(action.segment).segment->wait_return(ctx_);  // hooks read gradients
+  require(!hooked || !action.leaves_exchange, "a hook reads the outputs of an exchange that other actions wait for");
+  if (hooked && verb == Verb::kBackwardData) entry(action.segment).segment->wait_exchange(ctx_);  // hooks read gradients
   run_hooks(after(verb), action, phase);
 }
 
@@ -120,10 +162,11 @@ void SegmentRunner::run_verb(const Action& action) {
   Column& column = columns_.at(action.column);
   const Verb verb = verb_of(action.kind);
   ctx_.arena.begin_scope({.column = action.column, .segment = action.segment, .verb = static_cast<std::int32_t>(verb)});
+  if (action.finishes_exchange) finish_exchange(column, action);
   switch (verb) {
-    case Verb::kForward: forward(column, action.segment); break;
+    case Verb::kForward: forward(column, action); break;
     case Verb::kBackwardData:
-      column.gradients = segment.backward_data(ctx_, column.microbatch, column.gradients, column.stashes[s]);
+      column.gradients = run_or_begin(column, action, column.gradients);
       if (begins_experts(action.segment)) column.stashes[s].layer().clear();  // last use in this microbatch
       break;
     case Verb::kBackwardWeight:

@@ -12,6 +12,8 @@ namespace megalith {
 
 // Arena scopes outside of segments. Their segment is -1, and they replace the verb.
 enum StepScope : std::int32_t { kLoadScope, kReceiveOutputScope, kReceiveGradientScope, kSendScope };
+// Scope of a kStartExchange: this number plus its verb replaces the verb.
+inline constexpr std::int32_t kExchangeScope = kNumVerbs;
 
 Verb verb_of(ActionKind kind);  // kind must be kForward, kBackwardData or kBackwardWeight
 
@@ -35,8 +37,9 @@ class SegmentRunner {
   // Parts of run(), for callers with several verbs between two hooks.
   void run_hooks(HookPoint point, const Action& action, Phase phase) const;
   void run_verb(const Action& action);
-  // Runs kWaitReturn.
-  void wait_return(const Action& action) const { entry(action.item).segment->wait_return(ctx_); }
+  // Run kStartExchange and kWaitExchange.
+  void start_exchange(const Action& action);
+  void wait_exchange(const Action& action) const;
 
   int num_segments() const { return static_cast<int>(entries_.size()); }
   const Entry& entry(int segment) const { return entries_[static_cast<std::size_t>(segment)]; }
@@ -90,7 +93,12 @@ class SegmentRunner {
   bool begins_experts(int segment) const;  // first segment of a layer of experts
   bool ends_experts(int segment) const;    // last segment of a layer of experts
   void classify(const Stash& stash) const;
-  void forward(Column& column, int segment);
+  void forward(Column& column, const Action& action);
+  // Runs what the verb does with the column's list: all of it, or the part ahead of its exchange.
+  TensorList run_or_begin(Column& column, const Action& action, const TensorList& inputs);
+  // Finishes the exchange of the segment whose outputs the verb reads.
+  void finish_exchange(Column& column, const Action& action);
+  const ExchangingSegment& exchanging(int segment) const;
 
   const Context& ctx_;
   std::vector<Entry> entries_;

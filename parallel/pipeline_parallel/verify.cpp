@@ -26,15 +26,15 @@ Action of_bucket(ActionKind kind, std::size_t bucket) { return {.kind = kind, .i
 // Checks that a column belongs to one chunk, and to one microbatch from its first action to its last. Tensors passed on
 // the stage always come from the same column.
 void verify_columns(const ActionOrder& order) {
-  using InFlight = std::pair<int, int>;  // chunk, microbatch
-  std::map<InFlight, int> left, column_of;
-  std::map<int, InFlight> owner;                // per column
+  using Owner = std::pair<int, int>;  // chunk, microbatch
+  std::map<Owner, int> left, column_of;
+  std::map<int, Owner> owner;                // per column
   std::map<int, int> chunk_of;                  // per column
   std::map<std::pair<int, int>, int> giver_of;  // column of the giver; key: receiving column, giving chunk
   for (const Action& a : order.actions()) left[{a.chunk, a.microbatch}] += is_of_microbatch(a.kind) ? 1 : 0;
   for (const Action& a : order.actions()) {
     if (!is_of_microbatch(a.kind)) continue;
-    const InFlight mine{a.chunk, a.microbatch};
+    const Owner mine{a.chunk, a.microbatch};
     const auto [column, is_first] = column_of.try_emplace(mine, a.column);
     if (column->second != a.column) fail_order(a, "is in another microbatch's column");
     if (chunk_of.try_emplace(a.column, a.chunk).first->second != a.chunk) fail_order(a, "is in another chunk's column");
@@ -47,6 +47,47 @@ void verify_columns(const ActionOrder& order) {
   }
 }
 
+// Exchange of a verb.
+Action exchange_of(const Action& verb, ActionKind kind) {
+  Action action = other(verb, kind);
+  action.item = verb.segment;
+  action.gradient = verb.kind == ActionKind::kBackwardData;
+  return action;
+}
+
+// Checks that an exchange starts after its verb, if other actions carry it out, and that its wait precedes the next verb.
+void verify_exchange(const ActionOrder& order, const Action& a, const ChunkSegments& segments,
+                     const ReturnPoints& returns) {
+  const bool is_split = (a.gradient ? returns.split.backward : returns.split.forward).contains(a.item);
+  const bool is_left = a.gradient && a.kind == ActionKind::kWaitExchange && returns.segments.contains(a.item);
+  if (!is_split && !is_left) fail_order(a, "is of an exchange that no segment leaves in flight");
+  Action verb = other(a, a.gradient ? ActionKind::kBackwardData : ActionKind::kForward, a.item);
+  verb.item = -1;
+  verb.gradient = false;
+  order.require_before(is_split && a.kind == ActionKind::kWaitExchange ? other(a, ActionKind::kStartExchange) : verb, a);
+  if (a.kind == ActionKind::kStartExchange) return order.require(other(a, ActionKind::kWaitExchange));
+  verb.segment += a.gradient ? -1 : 1;
+  const bool is_last = a.gradient ? a.item == first_segment(segments, a.chunk)
+                                  : a.item + 1 == first_segment(segments, a.chunk + 1);
+  if (!is_last) order.require_before(a, verb);
+}
+
+// Checks that at most one exchange of each direction is in flight, and that the verbs around it leave and finish it.
+void verify_flights(const ActionOrder& order, const ReturnPoints& returns) {
+  std::map<bool, const Action*> in_flight;  // key: is gradient
+  for (const Action& a : order.actions()) {
+    if (a.kind == ActionKind::kStartExchange && !in_flight.try_emplace(a.gradient, &a).second)
+      fail_order(a, "starts while another exchange of its direction is in flight");
+    if (a.kind == ActionKind::kWaitExchange) in_flight.erase(a.gradient);
+    if (a.kind != ActionKind::kForward && a.kind != ActionKind::kBackwardData) continue;
+    const bool forward = a.kind == ActionKind::kForward;
+    const std::set<int>& split = forward ? returns.split.forward : returns.split.backward;
+    if (a.leaves_exchange != split.contains(a.segment) ||
+        a.finishes_exchange != split.contains(a.segment + (forward ? -1 : 1)))
+      fail_order(a, "leaves or finishes an exchange that its segments do not split");
+  }
+}
+
 void verify_verbs(const ActionOrder& order, const ChunkSegments& segments, const ReturnPoints& returns) {
   std::map<std::pair<int, int>, Action> latest_weight;  // key: chunk, segment
   for (const Action& a : order.actions()) {
@@ -56,24 +97,18 @@ void verify_verbs(const ActionOrder& order, const ChunkSegments& segments, const
       for (int each = begin; each < end; ++each) order.require(other(a, ActionKind::kBackwardWeight, each));
       continue;
     }
-    if (a.kind == ActionKind::kWaitReturn) {
-      if (!returns.segments.contains(a.item)) fail_order(a, "waits for what no segment leaves on its way");
-      Action verb = other(a, ActionKind::kBackwardData, a.item);
-      verb.item = -1;
-      order.require_before(verb, a);
-      --verb.segment;
-      if (a.item > begin) order.require_before(a, verb);
+    if (is_exchange(a.kind)) {
+      verify_exchange(order, a, segments, returns);
       continue;
     }
     if (s < begin || s >= end) fail_order(a, "names a segment of another chunk");
     if (a.kind == ActionKind::kForward) {
       order.require_before(s == begin ? other(a, ActionKind::kLoad) : other(a, ActionKind::kForward, s - 1), a);
+      if (returns.split.forward.contains(s)) order.require(exchange_of(a, ActionKind::kWaitExchange));
     } else if (a.kind == ActionKind::kBackwardData) {
       order.require_before(s == end - 1 ? other(a, ActionKind::kForward, s) : other(a, a.kind, s + 1), a);
-      if (!returns.segments.contains(s)) continue;
-      Action wait = other(a, ActionKind::kWaitReturn);
-      wait.item = s;
-      order.require(wait);
+      if (returns.segments.contains(s) || returns.split.backward.contains(s))
+        order.require(exchange_of(a, ActionKind::kWaitExchange));
     } else {
       order.require_before(other(a, ActionKind::kBackwardData, s), a);
       Action& latest = latest_weight.try_emplace({a.chunk, s}, a).first->second;
@@ -201,6 +236,7 @@ void verify(const std::vector<Action>& actions, const ChunkSegments& segments, c
   const ActionOrder order(actions);
   verify_step(order, points);
   verify_verbs(order, segments, returns);
+  verify_flights(order, returns);
   verify_messages(order, segments);
   verify_columns(order);
   verify_reductions(order, points);

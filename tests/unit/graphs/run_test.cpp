@@ -218,7 +218,7 @@ TEST_F(RunTest, HoldsTheWaitForReturns) {
     const RunPlan plan = group_runs(actions, runner, modules);
     const std::vector<int> graphs = graph_of_each(actions, plan);
     for (const megalith::Run& run : plan.runs) EXPECT_GE(last_verb(actions, run).segment, 0);
-    const auto wait = std::ranges::find(actions, ActionKind::kWaitReturn, &Action::kind);
+    const auto wait = std::ranges::find(actions, ActionKind::kWaitExchange, &Action::kind);
     return graphs[static_cast<std::size_t>(wait - actions.begin())] >= 0;
   };
   for (const bool beside : {false, true}) {

@@ -180,7 +180,7 @@ class ModelRun {
   // Waits for the returns of a backward_data at once: each verb may be a graph.
   void carry_out(const Action& action) {
     runner_->run(action);
-    if (action.kind == ActionKind::kBackwardData) runner_->wait_return({.item = action.segment});
+    if (action.kind == ActionKind::kBackwardData) runner_->wait_exchange({.item = action.segment, .gradient = true});
   }
 
   void run_verb(const Action& action) {

@@ -185,11 +185,11 @@ class RankLayer {
       const Segment& segment = *segments_[s].segment;
       gradients_ = segment.backward_data(ctx_, mb_, gradients_, stashes_[s]);
       if (segments_[s].name == "dispatch") waits_of_dispatch_ = waits_.count - waits_before;
-      if (!later) segment.wait_return(ctx_);
+      if (!later) segment.wait_exchange(ctx_);
       if (!later || segments_[s].name != "experts") backward_weight(s);
       if (!later || segments_[s].name != "dispatch") continue;
       backward_weight(s + 1);
-      segment.wait_return(ctx_);
+      segment.wait_exchange(ctx_);
     }
     for (std::size_t s = segments_.size(); test_.delay_weights && s-- > 0;)
       segments_[s].segment->backward_weight(ctx_, mb_, stashes_[s]);

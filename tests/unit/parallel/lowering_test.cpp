@@ -84,7 +84,7 @@ TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
       if (action.microbatch != 0) continue;
       if (action.kind == ActionKind::kBackwardData) order += fmt::format(" B{}", action.segment);
       if (action.kind == ActionKind::kBackwardWeight) order += fmt::format(" W{}", action.segment);
-      if (action.kind == ActionKind::kWaitReturn) order += fmt::format(" R{}", action.item);
+      if (action.kind == ActionKind::kWaitExchange) order += fmt::format(" R{}", action.item);
     }
     return order;
   };
@@ -105,7 +105,7 @@ TEST(Lowering, ReducesAfterTheWaitForReturns) {
   using Kind = ActionKind;
   EXPECT_THAT(kinds,
               ElementsAre(Kind::kBackwardData, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kBackwardWeight,
-                          Kind::kWaitReturn, Kind::kReduce, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kReduce));
+                          Kind::kWaitExchange, Kind::kReduce, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kReduce));
 }
 
 TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {

@@ -132,7 +132,7 @@ TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
     EXPECT_FALSE(accepts(step, {}));  // no segment sends returns
     int waits = 0;
     for (std::size_t i = 0; i < step.size(); ++i) {
-      if (step[i].kind != ActionKind::kWaitReturn) continue;
+      if (step[i].kind != ActionKind::kWaitExchange) continue;
       ++waits;
       std::vector<Action> damaged = step;
       damaged.erase(damaged.begin() + static_cast<std::ptrdiff_t>(i));

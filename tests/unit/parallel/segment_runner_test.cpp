@@ -111,7 +111,7 @@ class Leaver : public Segment {
     return {stash.layer().at(0, "what was left")};
   }
   void backward_weight(const Context&, const Microbatch&, Stash&) const override {}
-  void wait_return(const Context&) const override { seen.push_back(100); }
+  void wait_exchange(const Context&) const override { seen.push_back(100); }
   mutable std::vector<float> seen;
 
  private:
@@ -160,7 +160,7 @@ TEST_F(SegmentRunnerTest, SegmentsOfALayerOfExpertsShareAStashInEachColumn) {
   runner.set_inputs(0, {Tensor(&values_[0], DType::kFp32, {1})});
   for (const int segment : {0, 1}) run(ActionKind::kForward, segment, 0);
   EXPECT_EQ(slots(0), 0);
-  runner.wait_return({.kind = ActionKind::kWaitReturn, .item = 0});
+  runner.wait_exchange({.kind = ActionKind::kWaitExchange, .item = 0, .gradient = true});
   EXPECT_EQ(leaver.seen.back(), 100);
 }
 
