@@ -42,7 +42,8 @@ class Finder {
     }
     for (std::size_t place = 0; place < recording.actions.size(); ++place) {
       const Action& action = recording.actions[place];
-      if (action.kind == ActionKind::kForward) forwards_[{action.chunk, action.microbatch, action.segment}] = place;
+      if (is_verb(action.kind))
+        verbs_[{action.kind, action.chunk, action.microbatch, action.segment}] = static_cast<std::ptrdiff_t>(place);
     }
   }
 
@@ -88,10 +89,19 @@ class Finder {
       while (action + 1 < recording_.entries.size() && recording_.entries[action + 1] <= e) ++action;
       for (const AccessRange& range : entries[e].access.ranges()) {
         const std::size_t index = recording_.arena.index_recorded(range.begin);
-        if (index < recorded.size()) touch(touches[index], recorded[index], action, range.write);
+        if (index < recorded.size()) touch(touches[index], recorded[index], verb_for(action), range.write);
       }
     }
     return touches;
+  }
+
+  // Place of the verb that stands for an exchange's start: the verb that reads what arrives, or the backward verb ahead.
+  std::size_t verb_for(std::size_t place) const {
+    const Action& action = recording_.actions[place];
+    if (action.kind != ActionKind::kStartExchange) return place;
+    const ActionKind kind = action.gradient ? ActionKind::kBackwardData : ActionKind::kForward;
+    return static_cast<std::size_t>(
+        verbs_.at({kind, action.chunk, action.microbatch, action.item + (action.gradient ? 0 : 1)}));
   }
 
   void touch(Touches& touches, const Arena::Recorded& recorded, std::size_t place, bool writes) const {
@@ -115,11 +125,11 @@ class Finder {
     if (touches.last_forward < 0) return;
     const Action& reader = recording_.actions[static_cast<std::size_t>(touches.last_forward)];
     for (const Arena::Kept& kept : recorded.kept) {
-      const auto saver = forwards_.find({reader.chunk, reader.microbatch, kept.segment});
-      if (saver == forwards_.end()) {
+      const auto saver = verbs_.find({ActionKind::kForward, reader.chunk, reader.microbatch, kept.segment});
+      if (saver == verbs_.end()) {
         touches.of_others = true;
       } else {
-        touches.last_saver = std::max(touches.last_saver, static_cast<std::ptrdiff_t>(saver->second));
+        touches.last_saver = std::max(touches.last_saver, saver->second);
       }
     }
     touches.last_forward = std::max(touches.last_forward, touches.last_saver);
@@ -234,8 +244,8 @@ class Finder {
   const OffloadRecording& recording_;
   const std::vector<SegmentName>& segments_;
   std::map<int, int> chunk_of_column_;
-  std::map<int, int> last_segment_;                            // per chunk
-  std::map<std::tuple<int, int, int>, std::size_t> forwards_;  // key: chunk, microbatch, segment
+  std::map<int, int> last_segment_;                                             // per chunk
+  std::map<std::tuple<ActionKind, int, int, int>, std::ptrdiff_t> verbs_;  // key: kind, chunk, microbatch, segment
   std::map<std::tuple<int, int, int, int>, Found> found_;
   std::vector<std::tuple<int, std::ptrdiff_t, std::size_t>> order_;
 };

@@ -12,6 +12,7 @@ ListVerbs::ListVerbs(const std::vector<Action>& actions, const OffloadPoints& po
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& a = actions[i];
     if (a.kind == Kind::kSend && !a.gradient) sends_[{a.chunk, a.microbatch}] = i;
+    if (a.kind == Kind::kStartExchange) per_layer_ = 4;
     if (a.segment < 0) continue;
     places_[{a.kind, a.chunk, a.microbatch, a.segment}] = i;
     last_segment_[a.chunk] = std::max(last_segment_[a.chunk], a.segment);

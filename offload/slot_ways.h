@@ -26,9 +26,9 @@ class ListVerbs {
   ListVerbs(const std::vector<Action>& actions, const OffloadPoints& points);
 
   std::size_t place(const SlotVerb& verb, int chunk, int microbatch) const;
-  // End, or begin, of the group that is `groups` after, or ahead of, the group of action `i`.
-  std::size_t end_behind(std::size_t i, int groups) const { return group(group_of_[i] + groups).end; }
-  std::size_t begin_ahead(std::size_t i, int groups) const { return group(group_of_[i] - groups).begin; }
+  // End, or begin, of the group that is `layers` after, or ahead of, the group of action `i`.
+  std::size_t end_behind(std::size_t i, int layers) const { return group(group_of_[i] + layers * per_layer_).end; }
+  std::size_t begin_ahead(std::size_t i, int layers) const { return group(group_of_[i] - layers * per_layer_).begin; }
   // Position after the send of the chunk's output if `verb` is in the chunk's last segment, else 0.
   std::size_t sent_behind(const SlotVerb& verb, int chunk, int microbatch) const {
     const auto send = sends_.find({chunk, microbatch});
@@ -48,6 +48,8 @@ class ListVerbs {
   std::map<std::pair<int, int>, std::size_t> sends_;                     // sends of outputs; key: chunk, microbatch
   std::map<int, int> last_segment_;                                      // per chunk
   std::vector<LayerVerbs> groups_;
+  // Groups of a layer: with split exchanges, two pieces of a forward and two of another microbatch's backward.
+  int per_layer_ = 1;
   std::vector<int> group_of_;  // per action; -1: not a verb
 };
 

@@ -54,6 +54,7 @@ struct OffloadPoints {
   // Places actions only between layers, so that a graph holds complete layers. Copies to the host start inside of
   // graphs.
   bool between_layers = false;
+  bool in_pieces = false;  // exchanges split the layers, and actions stand between the pieces
   bool empty() const { return slots.empty(); }
 };
 

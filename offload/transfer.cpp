@@ -87,7 +87,7 @@ void ActivationTransfer::wait_until_written(const Action& action) {
   if (in_graph) ++stats_.from_within;
   Source source{.column = action.column,
                 .microbatch = action.microbatch,
-                .verb = points_.between_layers ? -1 : verb,
+                .verb = points_.between_layers && !points_.in_pieces ? -1 : verb,
                 .layer = points_.layer_of_segment[static_cast<std::size_t>(verb)]};
   if (source == waited_for_) return;  // the complete layer was waited for
   if (in_graph) source.verb = verb;

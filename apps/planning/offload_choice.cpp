@@ -130,6 +130,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   std::vector<SegmentName> names;
   OffloadChosen chosen;
   chosen.points.between_layers = options.memory.cuda_graph_impl != CudaGraphImpl::kNone;
+  chosen.points.in_pieces = plain.config.pipeline.overlaps_exchanges;
   for (const NamedSegment& segment : plain.model.gpt.segments) {
     names.push_back({.name = segment.name, .layer = segment.layer});
     chosen.points.layer_of_segment.push_back(segment.layer_unit);
