@@ -137,6 +137,36 @@ TEST_P(RouterGradientTest, BackwardInPlace) {
   }
 }
 
+// On the CPU: a build whose compiler fuses a product with the sum after it would give other bits than one that does not.
+TEST_P(RouterGradientTest, ProductsAreRoundedAheadOfSums) {
+  if (device() != DeviceType::kCpu) GTEST_SKIP() << "compilers of GPUs fuse";
+  constexpr std::int64_t kTokens = 64;
+  const Tensor weight = input({kTokens, 2}, DType::kFp32), d_weight = input({kTokens, 2}, DType::kFp32);
+  Values choices, want;
+  const Values w = values(weight), d = values(d_weight);
+  int fused = 0;
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    const auto at = [t](const Values& of, std::size_t k) { return static_cast<float>(of[2 * t + k]); };
+    const volatile float first = at(w, 0) * at(d, 0), second = at(w, 1) * at(d, 1);
+    const volatile float dot = first + second;
+    fused += std::fma(at(w, 1), at(d, 1), first) != dot ? 1 : 0;
+    for (const std::size_t k : {0u, 1u}) {
+      const volatile float difference = at(d, k) - dot;
+      const volatile float product = at(w, k) * difference;
+      choices.push_back(static_cast<double>(k));
+      want.push_back(static_cast<double>(product));
+    }
+  }
+  ASSERT_GT(fused, 0);
+  const RouterTopkBackward op{.choice = input(weight.shape, DType::kInt32, choices),
+                              .weight = weight,
+                              .d_weight = d_weight,
+                              .d_logits = output({kTokens, 2}, DType::kFp32),
+                              .score = RouterScore::kSoftmaxOfChosen};
+  run(op);
+  EXPECT_EQ(values(op.d_logits), want);
+}
+
 // More tokens than the blocks of a grid process at a time.
 TEST_P(RouterGradientTest, ManyTokens) {
   backward({9001, 4, 2}, RouterScore::kSoftmax, 1, {.aux = true});
