@@ -32,6 +32,7 @@ double length_of(const Schedule& schedule) {
 }  // namespace
 
 Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches) {
+  if (kind == ScheduleKind::kGpipe) return make_schedule(kind, num_stages, num_chunks, num_microbatches);
   const bool is_one = num_stages == 1 && kind == ScheduleKind::k1F1B;
   const int ahead = is_one || kind == ScheduleKind::kInterleaved ? 1 : 0;
   Schedule schedule = make_schedule(kind, num_stages, num_chunks, num_microbatches, ahead);

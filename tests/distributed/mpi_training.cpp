@@ -177,19 +177,24 @@ std::vector<Way> ways_of_rows() {
   const auto graphs = [](const std::string& modules) {
     return words("--cuda-graph-impl local --cuda-graph-modules " + modules);
   };
-  const Words two = offload({"expert_fc1", "moe_act"});
+  const Words two = offload({"expert_fc1", "moe_act"}), overlap{"--overlap-moe-expert-parallel-comm"};
   const Words all = offload({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"});
   std::vector<Way> ways = {{"allgather"},
                            {"alltoall"},
                            {"alltoall", graphs("layer")},
                            {"alltoall", two},
-                           {"alltoall", graphs("attn moe_router moe_preprocess") + all}};
+                           {"alltoall", graphs("attn moe_router moe_preprocess") + all},
+                           {"alltoall", overlap},
+                           {"allgather", overlap + graphs("layer") + two}};
   if (!on_gpus()) return ways;
   for (const Words& more :
        {Words{}, graphs("layer"), graphs("attn moe"), graphs("attn moe_router moe_preprocess"),
         Words{"--moe-shared-expert-overlap"}, graphs("layer") + Words{"--moe-shared-expert-overlap"},
         Words{"--moe-expert-rank-capacity-factor", "0.2"}, two, all, graphs("layer") + all,
-        graphs("attn moe_router moe_preprocess") + all})
+        graphs("attn moe_router moe_preprocess") + all, overlap, overlap + Words{"--moe-shared-expert-overlap"},
+        overlap + graphs("layer"), overlap + graphs("attn moe"), overlap + graphs("attn moe_router moe_preprocess"),
+        overlap + all, overlap + graphs("layer") + all,
+        overlap + graphs("layer") + words("--moe-expert-rank-capacity-factor 0.2")})
     ways.push_back({"flex", more});
   return ways;
 }

@@ -155,6 +155,8 @@ std::vector<Row> rows_of_steps() {
       {"dispatcher", kSame, lines({"--moe-token-dispatcher-type allgather", "--moe-token-dispatcher-type alltoall"}),
        with("ep")},
       {"shared expert", kSame, lines({"--moe-shared-expert-overlap"}), has_shared_expert},
+      {"overlap", kSame, lines({"--overlap-moe-expert-parallel-comm"}),
+       [](const Draw& draw) { return draw.at("ep") > 0 || draw.at("etp") > 0; }},
       // A capacity is at least 128 rows: 64 tokens of a rank need more.
       {"room", kSame, lines({"--moe-expert-rank-capacity-factor 0.2", "--moe-expert-rank-capacity-factor 8"}),
        with("ep")},
