@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/config/machine_facts.h"
+#include "apps/config/memory_options.h"
 #include "apps/config/options.h"
 #include "apps/config/parallel_options.h"
+#include "apps/config/run_config.h"
 
 namespace megalith {
 
@@ -33,6 +37,23 @@ std::string describe_dispatcher(const Options& options) {
   return fmt::format("rows by alltoall ({})", options.machine.gpus_apart
                                                   ? "flex needs GPUs that all map each other's memory"
                                                   : "flex needs GPUs");
+}
+
+std::string describe_overlap(const Options& options, const RunConfig& config) {
+  const PipelineLayout& pipeline = config.pipeline;
+  if (!options.parallel.overlap_moe_expert_parallel_comm) return "";
+  if (!pipeline.overlaps_exchanges) {
+    const char* const why = config.mesh.ep * config.mesh.etp == 1            ? "no ranks share experts"
+                            : pipeline.kind == ScheduleKind::kGpipe ? "gpipe has no forward next to a backward"
+                                                                    : "a step has one microbatch";
+    return fmt::format("--overlap-moe-expert-parallel-comm has no effect: {}", why);
+  }
+  const std::int64_t all = config.microbatches * pipeline.placement.num_parts();
+  const bool recomputes = options.memory.recompute_granularity == RecomputeGranularity::kFull ||
+                          std::ranges::count(options.memory.recompute_modules, "moe") > 0;
+  return fmt::format("exchanges overlap with another microbatch in {} of {} passes{}{}", num_pairs(config.schedule()),
+                     all, recomputes ? ", except in recomputed layers" : "",
+                     options.parallel.delay_wgrad_compute ? "; --delay-wgrad-compute is always active" : "");
 }
 
 }  // namespace megalith

@@ -97,6 +97,7 @@ RunConfig run_config(const Options& options, int world) {
   check_step_size(options);
   config.pipeline = pipeline_layout(options);
   config.microbatches = config.evaluation_microbatches = count_microbatches(options.train, config.mesh.dp);
+  config.pipeline.overlaps_exchanges &= config.microbatches > 1;
   check_memory_sums(options.model, config.step_sequences() * config.rank_length());
   return config;
 }

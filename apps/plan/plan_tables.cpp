@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/config/dispatcher_choice.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "apps/cost/expert_rows.h"
@@ -293,6 +294,8 @@ Table experts_table(const Options& options, const Forecast& forecast) {
   add("  tokens that arrive", rows->mean.arrived, rows->room.arrived);
   add("  rows of its experts", rows->mean.rows, rows->room.rows);
   table.add({}, describe_way(options, forecast));
+  if (std::string overlap = describe_overlap(options, forecast.config); !overlap.empty())
+    table.add({}, std::move(overlap));
   for (const StageForecast& stage : forecast.stages) {
     const auto each = static_cast<double>(layers_of(options, forecast, stage.stage) * forecast.config.microbatches);
     if (each == 0) continue;

@@ -248,7 +248,9 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
 constexpr std::int64_t kRecordedRounds = 3;
 
 std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t microbatches, std::int64_t most) {
-  if (is_one_by_one(pipeline)) return std::min(microbatches, kRecordedOneByOne);
+  // The first and the last of paired microbatches run alone; a forecast records more, so that they weigh less.
+  const bool weighs = pipeline.overlaps_exchanges && most > kRecordedOneByOne;
+  if (is_one_by_one(pipeline)) return std::min(microbatches, weighs ? 2 * kRecordedOneByOne : kRecordedOneByOne);
   if (pipeline.kind == ScheduleKind::kGpipe || microbatches <= most) return microbatches;
   return std::min(microbatches, kRecordedRounds * pipeline.placement.num_stages);
 }

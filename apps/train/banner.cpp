@@ -130,6 +130,7 @@ std::string describe_experts(const Options& options, const RunConfig& config) {
   if (mesh.etp * mesh.ep > 1)
     text += fmt::format("; split over etp {} x ep {}, {}, {}", mesh.etp, mesh.ep, counted(mesh.edp, "copy", "copies"),
                         describe_dispatcher(options));
+  if (const std::string overlap = describe_overlap(options, config); !overlap.empty()) text += "; " + overlap;
   if (mesh.tp > 1 && options.is_default("expert-tensor-parallel-size"))
     text +=
         "; --expert-tensor-parallel-size 1: each tensor-parallel rank has unsplit experts for its own rows "
