@@ -139,7 +139,7 @@ TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
       EXPECT_FALSE(accepts(damaged, returns));
       for (const auto& [kind, segment] : {std::pair(ActionKind::kBackwardData, 3), {ActionKind::kBackwardData, 2}}) {
         Action verb = step[i];
-        verb.kind = kind, verb.segment = segment, verb.item = -1;
+        verb.kind = kind, verb.segment = segment, verb.item = -1, verb.gradient = false;
         const auto at = std::find(damaged.begin(), damaged.end(), verb);
         ASSERT_NE(at, damaged.end());
         std::vector<Action> moved = damaged;  // ahead of the verb that leaves, or after the one that reads
