@@ -39,7 +39,7 @@ wait_for_children() {
     sleep 0.02
   done
 }
-hand_on() {
+forward_signal() {
   wait_for_children
   kill "-$1" "$mpirun"  # mpirun forwards it to the ranks
 } 2>/dev/null
@@ -47,14 +47,14 @@ ask() {
   signals=$((signals + 1)) requests=$((requests + 1))
   [ -n "$mpirun" ] || return 0  # requested below
   if [ $requests -le 2 ]; then
-    hand_on USR1
+    forward_signal USR1
   else
     kill -KILL "$mpirun" 2>/dev/null  # the ranks then end
   fi
 }
 ask_once() {  # sends the signal that mpirun forwards and that ranks never count as a second request
   signals=$((signals + 1)) repeated=yes
-  [ -z "$mpirun" ] || hand_on ALRM
+  [ -z "$mpirun" ] || forward_signal ALRM
 }
 
 # Prints "STATE EXIT" of a process: state Z has ended; EXIT is the status of waitpid.

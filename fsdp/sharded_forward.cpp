@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-void share_out(GptModel& model, const Communicator& ranks) {
+void shard_units(GptModel& model, const Communicator& ranks) {
   const bool tied = !model.config->untie_embeddings_and_output_weights;
   std::vector<ParameterUnit>& units = model.parameters->units();
   for (int u = 0; u < std::ssize(units); ++u) {

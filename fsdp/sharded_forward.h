@@ -14,7 +14,7 @@
 namespace megalith {
 
 // Shards the units over `ranks`; called before the parameters are allocated. Tied word embeddings stay unsharded.
-void share_out(GptModel& model, const Communicator& ranks);
+void shard_units(GptModel& model, const Communicator& ranks);
 
 class ShardedForward {
  public:

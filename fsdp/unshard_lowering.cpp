@@ -29,13 +29,13 @@ void require_slots(const UnshardPoints& points) {
     for (const int unit : units) {
       if (std::ranges::count_if(units, [&](int other) { return slot_of(slots, other) == slot_of(slots, unit); }) == 1)
         continue;
-      const auto alike = std::ranges::count_if(units, [&](int other) { return family(other) == family(unit); });
-      refuse_usage(flag,
-                   {.expected = fmt::format("at least {0}: one segment uses {0} units of this size at once", alike),
-                    .got = fmt::format("{}", std::ranges::count(families, family(unit))),
-                    .remedy = fmt::format("use {} {}, or recompute fewer layers together "
-                                          "(--recompute-num-layers)",
-                                          flag, alike)});
+      const auto same_family = std::ranges::count_if(units, [&](int other) { return family(other) == family(unit); });
+      refuse_usage(
+          flag, {.expected = fmt::format("at least {0}: one segment uses {0} units of this size at once", same_family),
+                 .got = fmt::format("{}", std::ranges::count(families, family(unit))),
+                 .remedy = fmt::format("use {} {}, or recompute fewer layers together "
+                                       "(--recompute-num-layers)",
+                                       flag, same_family)});
     }
   };
   for (const SegmentUnits& segment : points.segments) {

@@ -25,7 +25,7 @@ class Blocks {
   // Block of the segment; kNone if it is captured or negative.
   int of(int segment) const { return segment < 0 ? kNone : blocks_[static_cast<std::size_t>(segment)]; }
   // True if the segment's output is in a list where a graph begins or ends.
-  bool is_beside_graph(int segment) const {
+  bool borders_graph(int segment) const {
     const auto is_captured = [&](int s) { return s >= 0 && s < std::ssize(blocks_) && of(s) == kNone; };
     return is_captured(segment - 1) || is_captured(segment) || is_captured(segment + 1);
   }
@@ -45,9 +45,9 @@ std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recordin
   for (const Arena::Recorded& buffer : buffers) {
     const int home = blocks.of(buffer.key.scope.segment);
     const auto is_elsewhere = [&](const Arena::Kept& kept) { return blocks.of(kept.segment) != home; };
-    const auto is_listed = [&](std::int32_t segment) { return blocks.is_beside_graph(segment); };
+    const auto is_listed = [&](std::int32_t segment) { return blocks.borders_graph(segment); };
     held.push_back(home == kNone || std::ranges::any_of(buffer.kept, is_elsewhere) ||
-                   std::ranges::any_of(buffer.handed_on, is_listed));
+                   std::ranges::any_of(buffer.passed_by, is_listed));
   }
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (is_of_slot(actions[i].kind)) continue;  // copies, for the current owner of the buffer

@@ -126,7 +126,7 @@ class Grouping {
   }
 
   // Module after attention in a layer whose graphs end at each segment.
-  std::string_view module_behind_attention(int unit) const {
+  std::string_view module_after_attention(int unit) const {
     std::string_view module = "mlp";
     for (int s = 0; s < segments_.num_segments(); ++s) {
       const SegmentRunner::Entry& entry = segments_.entry(s);
@@ -146,7 +146,7 @@ class Grouping {
       const SegmentRunner::Entry& entry = segments_.entry(action->segment);
       if (entry.hooks.size(point) == 0) continue;
       const std::string subject = fmt::format("hook {} of segment {}", name_of(point), entry.name);
-      if (modules_.weights_behind && from.kind == ActionKind::kBackwardData && from.segment == to.segment) {
+      if (modules_.joins_backward && from.kind == ActionKind::kBackwardData && from.segment == to.segment) {
         refuse(subject, "no hook between backward_data and backward_weight, since rows are in flight between them",
                "use --delay-wgrad-compute, or leave out --tp-comm-overlap");
       }
@@ -154,9 +154,9 @@ class Grouping {
         refuse(subject, "hooks only at the ends of a graph of --cuda-graph-modules layer",
                fmt::format("use --cuda-graph-modules attn {}, whose graphs end at each segment, or move the hook to "
                            "the layer's first or last verb",
-                           module_behind_attention(entry.unit)));
+                           module_after_attention(entry.unit)));
       }
-      if (are_of_experts(from, to) && module_behind_attention(entry.unit) == "moe_router") {
+      if (are_of_experts(from, to) && module_after_attention(entry.unit) == "moe_router") {
         refuse(subject, "hooks only at the ends of a graph of --cuda-graph-modules moe",
                "use moe_router instead of moe, since its graphs end at each segment, or move the hook to the first or "
                "last verb of the layer of experts");

@@ -22,7 +22,7 @@ struct GraphModules {
   bool own = false;           // one for each layer of your own
   bool layer = false;         // layers; consecutive layers share one graph
   // backward_data leaves work in flight that the segment's backward_weight waits for, so one graph holds both.
-  bool weights_behind = false;
+  bool joins_backward = false;
 };
 
 struct Run {

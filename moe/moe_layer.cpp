@@ -104,20 +104,20 @@ Around around(const MoeSite& site, const MoeOptions& options) {
   const MoeConfig& moe = site.config.moe;
   Around segments{.router = router(site, options)};
   const std::shared_ptr<const SharedExpert> shared = shared_expert(site);
-  const bool apart = options.dispatcher != nullptr && options.shared_expert_overlap && shared;
+  const bool overlaps_shared = options.dispatcher != nullptr && options.shared_expert_overlap && shared;
   segments.merge = std::make_unique<Merge>(Merge::Spec{.dropout = site.dropout,
                                                        .returned = options.dispatcher != nullptr,
                                                        .experts = moe.num_experts,
                                                        .groups = combine_groups(moe, options),
-                                                       .shared_ran = apart},
-                                           apart ? nullptr : shared);
+                                                       .shared_ran = overlaps_shared},
+                                           overlaps_shared ? nullptr : shared);
   if (options.dispatcher == nullptr) return segments;
   const DispatchSpec spec{.dispatcher = *options.dispatcher,
                           .label = fmt::format("layer {}'s experts", site.layer),
                           .experts = moe.num_experts,
                           .combine_groups = combine_groups(moe, options),
                           .expert_layer = moe_layers_before(site.config, site.layer),
-                          .shared = apart ? shared : nullptr};
+                          .shared = overlaps_shared ? shared : nullptr};
   segments.dispatch = std::make_unique<Dispatch>(spec);
   segments.back = std::make_unique<Return>(spec);
   return segments;

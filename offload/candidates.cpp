@@ -220,12 +220,12 @@ class Finder {
     if (is_new)
       found = {.candidate = std::move(candidate), .first_forward = touches.last_forward};
     else
-      check_alike(found.candidate, candidate);
+      check_equal(found.candidate, candidate);
     ++found.microbatches;
     found.straight_back += straight ? 1 : 0;
   }
 
-  static void check_alike(const OffloadCandidate& one, const OffloadCandidate& other) {
+  static void check_equal(const OffloadCandidate& one, const OffloadCandidate& other) {
     const OffloadSlot &a = one.slot, &b = other.slot;
     if (a.bytes == b.bytes && a.bounded == b.bounded && one.views == other.views && one.stays == other.stays &&
         a.last_writer == b.last_writer && a.last_forward_reader == b.last_forward_reader &&

@@ -54,7 +54,7 @@ std::vector<SlotDistance> MemoryLimit::within(double limit) {
 }
 
 // Returns the last layer from `layer_before` on that ends before the action; `layer_before` may be -1.
-int MemoryLimit::last_behind(int layer_before, std::size_t action) const {
+int MemoryLimit::last_ended(int layer_before, std::size_t action) const {
   while (layer_before + 1 < std::ssize(verbs_.layers()) && layer(layer_before + 1).end <= action) ++layer_before;
   return layer_before;
 }
@@ -63,17 +63,17 @@ int MemoryLimit::last_behind(int layer_before, std::size_t action) const {
 std::vector<MemoryLimit::Leaving> MemoryLimit::leave(double limit) {
   std::vector<Leaving> all;
   std::size_t next = 0;
-  int behind = -1;
+  int ended = -1;
   for (std::size_t i = 0; i < held_.size(); ++i) {
-    behind = last_behind(behind, i);
+    ended = last_ended(ended, i);
     for (; held_[i] > limit && next < ways_.size() && ways_[next].left <= i; ++next) {
       const SlotWay& way = ways_[next];
       if (way.reload <= i) continue;
       Leaving leaving{.way = way, .left = way.left, .reload = way.reload};
       leaving.far = leaving.hides = {.lag = slot(way).lag, .ahead = slot(way).ahead};
-      if (const std::size_t end = behind < 0 ? 0 : layer(behind).end; end > way.left) {
+      if (const std::size_t end = ended < 0 ? 0 : layer(ended).end; end > way.left) {
         leaving.left = end;
-        leaving.far.lag = behind - way.layer_read;
+        leaving.far.lag = ended - way.layer_read;
       }
       add(held_, leaving.left, way.reload, -held(way));
       all.push_back(leaving);
@@ -102,16 +102,16 @@ void MemoryLimit::wait_when_over(std::vector<Leaving>& all) {
   double now = 0, out = 0;
   std::vector<double> over(all.size());
   std::size_t started = 0, waited = 0;
-  int behind = -1;
+  int ended = -1;
   for (std::size_t i = 0; i < step_.actions.size(); ++i) {
-    behind = last_behind(behind, i);
+    ended = last_ended(ended, i);
     for (; started < all.size() && all[started].way.starts <= i; ++started)
       over[started] = out = std::max(out, now) + seconds(all[started].way, request_.rates.out);
     for (; waited < started; ++waited) {
       Leaving& leaving = all[waited];
-      const bool is_nearest = leaving.way.left == i, is_layers = behind >= 0 && layer(behind).end == i;
+      const bool is_nearest = leaving.way.left == i, is_layers = ended >= 0 && layer(ended).end == i;
       if (i < leaving.left && (i < leaving.way.left || over[waited] > now || !(is_nearest || is_layers))) break;
-      if (!is_nearest) leaving.hides.lag = std::min(behind - leaving.way.layer_read, leaving.far.lag);
+      if (!is_nearest) leaving.hides.lag = std::min(ended - leaving.way.layer_read, leaving.far.lag);
       now = std::max(now, over[waited]);
     }
     clock_[i] = now;

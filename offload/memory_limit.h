@@ -54,7 +54,7 @@ class MemoryLimit {
     return kSlack * request_.bytes[static_cast<std::size_t>(way.item)] / rate;
   }
   const LayerVerbs& layer(int index) const { return verbs_.layers()[static_cast<std::size_t>(index)]; }
-  int last_behind(int layer_before, std::size_t action) const;
+  int last_ended(int layer_before, std::size_t action) const;
 
   const StepSeconds& step_;
   const PlacementRequest& request_;

@@ -44,15 +44,15 @@ std::vector<SlotWay> ways_of(const ListVerbs& verbs, const OffloadPoints& points
       const std::size_t written = place(slot.last_writer), read = place(slot.last_forward_reader),
                         needed = place(slot.first_backward_reader),
                         backward = place({.kind = Kind::kBackwardData, .segment = slot.last_forward_reader.segment});
-      const auto behind = [&](std::size_t i) { return points.between_layers ? verbs.end_behind(i, 0) : i + 1; };
+      const auto after = [&](std::size_t i) { return points.between_layers ? verbs.end_after(i, 0) : i + 1; };
       const auto before = [&](std::size_t i) { return points.between_layers ? verbs.begin_ahead(i, 0) : i; };
       ways.push_back(
           {.load = load,
            .item = item,
            .written = written,
-           .starts = behind(written),
-           .read = std::max(behind(read), verbs.sent_behind(slot.last_forward_reader, load.chunk, load.microbatch)),
-           .left = std::min(before(backward), verbs.end_behind(read, slot.lag >= 0 ? slot.lag : points.lag)),
+           .starts = after(written),
+           .read = std::max(after(read), verbs.sent_after(slot.last_forward_reader, load.chunk, load.microbatch)),
+           .left = std::min(before(backward), verbs.end_after(read, slot.lag >= 0 ? slot.lag : points.lag)),
            .reload = verbs.begin_ahead(needed, slot.ahead >= 0 ? slot.ahead : points.ahead),
            .needed = before(needed),
            .layer_read = verbs.layer_of()[read],

@@ -27,10 +27,10 @@ class ListVerbs {
 
   std::size_t place(const SlotVerb& verb, int chunk, int microbatch) const;
   // End, or begin, of the group that is `layers` after, or ahead of, the group of action `i`.
-  std::size_t end_behind(std::size_t i, int layers) const { return group(group_of_[i] + layers * per_layer_).end; }
+  std::size_t end_after(std::size_t i, int layers) const { return group(group_of_[i] + layers * per_layer_).end; }
   std::size_t begin_ahead(std::size_t i, int layers) const { return group(group_of_[i] - layers * per_layer_).begin; }
   // Position after the send of the chunk's output if `verb` is in the chunk's last segment, else 0.
-  std::size_t sent_behind(const SlotVerb& verb, int chunk, int microbatch) const {
+  std::size_t sent_after(const SlotVerb& verb, int chunk, int microbatch) const {
     const auto send = sends_.find({chunk, microbatch});
     return verb.segment == last_segment_.at(chunk) && send != sends_.end() ? send->second + 1 : 0;
   }

@@ -81,10 +81,10 @@ steps_of() {  # iteration, loss, gradient norm, validation loss by step; the las
 round=0
 kills=0
 end=$((SECONDS + minutes * 60))
-goes_on() {
+continues() {
   if [ -n "${KILLS:-}" ]; then [ $kills -lt "$KILLS" ]; else [ $SECONDS -lt $end ]; fi
 }
-while goes_on; do
+while continues; do
   round=$((round + 1))
   steps=$((steps_least + RANDOM % steps_least))
   sharding=

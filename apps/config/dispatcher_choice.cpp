@@ -23,7 +23,7 @@ bool prefers_flex(const Options& options) {
 
 MoeTokenDispatcher dispatcher_of(const Options& options) {
   if (!prefers_flex(options)) return options.parallel.moe_token_dispatcher_type;
-  const bool reads_peers = options.device == DeviceType::kCuda && !options.machine.gpus_apart;
+  const bool reads_peers = options.device == DeviceType::kCuda && !options.machine.lacks_peer_access;
   return reads_peers ? MoeTokenDispatcher::kFlex : MoeTokenDispatcher::kAllToAll;
 }
 
@@ -34,7 +34,7 @@ std::string describe_dispatcher(const Options& options) {
     default: break;
   }
   if (!prefers_flex(options)) return "rows by alltoall";
-  return fmt::format("rows by alltoall ({})", options.machine.gpus_apart
+  return fmt::format("rows by alltoall ({})", options.machine.lacks_peer_access
                                                   ? "flex needs GPUs that all map each other's memory"
                                                   : "flex needs GPUs");
 }

@@ -41,21 +41,21 @@ std::string summary(const std::string& path, const ModelConfig& model, const std
 // Without a tokenizer, text is ids, and the last id ends documents.
 RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
   const std::string& folder = command_line.checkpoint.load;
-  const std::string beside = folder + "/tokenizer.json";
+  const std::string candidate = folder + "/tokenizer.json";
   const std::int64_t vocab = native.model.vocab_size;
   native.data = command_line.data;
   const bool named = !command_line.is_default("tokenizer-type");
-  const bool found = !named && native.data.tokenizer_model.empty() && Directory::exists(beside);
+  const bool found = !named && native.data.tokenizer_model.empty() && Directory::exists(candidate);
   if (!named) native.data.tokenizer_type = found ? TokenizerType::kHuggingFace : TokenizerType::kNull;
   if (found) native.data.tokenizer_model = folder;
   const bool is_null = native.data.tokenizer_type == TokenizerType::kNull;
   if (is_null) native.model.vocab_size = std::max<std::int64_t>(vocab - 1, 1);  // the tokenizer adds one id
   try {
     RunTokenizer chosen = run_tokenizer(native);
-    if (found) native.data.tokenizer_model = beside;
+    if (found) native.data.tokenizer_model = candidate;
     const std::int64_t ids = chosen.tokenizer.vocab_size();
     if (ids <= vocab) return chosen;
-    refuse_usage(found ? beside : "--tokenizer-type",
+    refuse_usage(found ? candidate : "--tokenizer-type",
                  {.expected = fmt::format("at most the {} ids of config.json", vocab),
                   .got = std::to_string(ids),
                   .remedy = "give the tokenizer of this model"});

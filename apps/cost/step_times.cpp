@@ -48,7 +48,7 @@ std::optional<ActionKind> verb_of_unit(const std::vector<Action>& actions, std::
 }
 
 // Index of the verb after a slot's action, for which the compute stream waits.
-std::size_t verb_behind(const std::vector<Action>& actions, std::size_t index) {
+std::size_t verb_after(const std::vector<Action>& actions, std::size_t index) {
   while (index < actions.size() && actions[index].segment < 0) ++index;
   return index;
 }
@@ -229,11 +229,11 @@ class Player {
     if (is_unit) {
       seconds = costs_.unit_seconds(call, kSumRoom);
     } else {
-      seconds.link = costs_.seconds(call, !action || is_beside(*action));
+      seconds.link = costs_.seconds(call, !action || is_concurrent(*action));
     }
     const double alone = is_unit && within ? seconds.link : costs_.seconds(call);
     const double slowed = seconds.link > 0 ? 1 - alone / seconds.link : 0;
-    clock = (within ? host_link_ : network_).end_of(clock, seconds.link, lane, slowed) + seconds.behind;
+    clock = (within ? host_link_ : network_).end_of(clock, seconds.link, lane, slowed) + seconds.tail;
     if (is_unit && within) {
       copies_units_ = true;
       times_.before_norm += seconds.sum * times;
@@ -243,7 +243,7 @@ class Player {
   }
 
   // True if verbs follow in this step or, without a wait for weights, in the next step.
-  bool is_beside(std::size_t index) const {
+  bool is_concurrent(std::size_t index) const {
     const auto follows = [&](const auto& is) {
       return std::any_of(recording_.actions.begin() + static_cast<std::ptrdiff_t>(index), recording_.actions.end(), is);
     };
@@ -265,7 +265,7 @@ class Player {
     times_.action_seconds[index] += seconds;
     if (is_of_slot(action.kind)) {
       (action.kind == ActionKind::kWaitOffload ? times_.offload.wait_out : times_.offload.wait_back) += seconds;
-      const std::size_t verb = verb_behind(recording_.actions, index);
+      const std::size_t verb = verb_after(recording_.actions, index);
       if (verb < recording_.actions.size())
         add_to_chunk(recording_.actions[verb], recording_.actions[verb].kind, seconds);
       return;
@@ -299,7 +299,7 @@ class Player {
   };
   std::unordered_map<std::uint64_t, Recorded> events_;
   bool norm_begun_ = false;
-  SharedLink host_link_{costs_.rates().left_beside_copies()}, network_{0};  // for weights and gradients
+  SharedLink host_link_{costs_.rates().left_during_copies()}, network_{0};  // for weights and gradients
   bool copies_units_ = false;                                               // within the host
   double rows_seconds_ = 0;                                                 // exchanges of experts' rows
   double collective_seconds_ = 0;  // these, and collectives of gradients and weights without copies
@@ -360,9 +360,9 @@ StepWork work_of(const StepRecording& recording, std::int64_t microbatches, cons
       add(each, volume.sent, times * ring_bytes(call));
       if (costs == nullptr) return;
       const CostModel::UnitSeconds unit = costs->unit_seconds(call, kSumRoom);
-      const bool beside = is_of_replicas(call) && entries[i].lane != 0;
+      const bool concurrent = is_of_replicas(call) && entries[i].lane != 0;
       add(each, volume.seconds,
-          times * (is_of_unit_copy(kind) ? unit.link + unit.behind : costs->seconds(call, beside)));
+          times * (is_of_unit_copy(kind) ? unit.link + unit.tail : costs->seconds(call, concurrent)));
     };
     count(work.volumes[call.group.substr(0, call.group.find(' '))]);
     const bool gathers = kind == ActionKind::kUnshard || kind == ActionKind::kGatherInstances;

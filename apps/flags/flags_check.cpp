@@ -29,7 +29,7 @@ namespace megalith {
 
 namespace {
 
-void want(bool present, const char* flag, const char* remedy) {
+void require_flag(bool present, const char* flag, const char* remedy) {
   if (!present) refuse_usage(fmt::format("{}: missing", flag), {.remedy = remedy});
 }
 
@@ -64,10 +64,10 @@ void check_memory(const Options& options) {
 void check_model(const Options& options) {
   constexpr const char* kRemedy = "set it by the flag or in a file with --config, such as configs/quickstart.toml";
   const ModelConfig& model = options.model;
-  want(model.num_layers > 0, "--num-layers", kRemedy);
-  want(model.hidden_size > 0, "--hidden-size", kRemedy);
-  want(model.num_attention_heads > 0, "--num-attention-heads", kRemedy);
-  want(model.seq_length > 0, "--seq-length", kRemedy);
+  require_flag(model.num_layers > 0, "--num-layers", kRemedy);
+  require_flag(model.hidden_size > 0, "--hidden-size", kRemedy);
+  require_flag(model.num_attention_heads > 0, "--num-attention-heads", kRemedy);
+  require_flag(model.seq_length > 0, "--seq-length", kRemedy);
   validate(model);
   if (model.hf_model_type != HfModelType::kAuto) hf_family(model);
   only_with(options.data.tokenizer_type != TokenizerType::kNull || model.vocab_size != 0,
@@ -83,8 +83,8 @@ void check_batch(const TrainingOptions& train) {
 }
 
 void check_data(const DataOptions& data) {
-  want(data.mock_data || !data.data_path.empty(), "--data-path or --mock-data",
-       "give the prefix of an indexed dataset that prepare wrote");
+  require_flag(data.mock_data || !data.data_path.empty(), "--data-path or --mock-data",
+               "give the prefix of an indexed dataset that prepare wrote");
   split_sequences(data.split, 0);  // rejects an invalid split
 }
 
@@ -127,7 +127,8 @@ void check_length(const Options& options) {
   for (const auto& [is_positive, flag] :
        {std::pair{train.train_iters > 0, "train-iters"}, {train.schedule.lr > 0.0, "lr"}}) {
     const std::string name = fmt::format("--{}", flag);
-    want(is_positive || !options.is_default(flag), name.c_str(), "set it by the flag or in a file with --config");
+    require_flag(is_positive || !options.is_default(flag), name.c_str(),
+                 "set it by the flag or in a file with --config");
     if (!is_positive)
       refuse_usage(name, {.expected = "above 0", .got = "0", .remedy = "raise it, or add --skip-train"});
   }
@@ -143,7 +144,7 @@ void check_forecast(const Options& options) {
 
 void check_convert(const Options& options) {
   const std::string &from = options.convert.from, &to = options.convert.to;
-  want(!from.empty() || !to.empty(), "--from or --to", "use hf or native");
+  require_flag(!from.empty() || !to.empty(), "--from or --to", "use hf or native");
   for (const auto& [flag, format] : {std::pair("--from", from), std::pair("--to", to)}) {
     if (format != "hf" && format != "native" && !format.empty())
       refuse_usage(flag, {.expected = "hf or native",
@@ -153,8 +154,8 @@ void check_convert(const Options& options) {
   if (from == to)
     refuse_usage("--from and --to",
                  {.expected = "different formats", .got = from + " twice", .remedy = "remove one of the two flags"});
-  want(!options.checkpoint.load.empty(), "--load", "give the folder to convert");
-  want(!options.checkpoint.save.empty(), "--save", "give the folder to write");
+  require_flag(!options.checkpoint.load.empty(), "--load", "give the folder to convert");
+  require_flag(!options.checkpoint.save.empty(), "--save", "give the folder to write");
 }
 
 void check_prepare(const PrepareOptions& prepare) {
@@ -244,13 +245,13 @@ void check(App app, const Options& options) {
   }
   if (app == App::kTrain || app == App::kGenerate) require_built(options.device);
   if (app == App::kGenerate)
-    want(!options.checkpoint.load.empty(), "--load", "give the folder that train --save wrote");
+    require_flag(!options.checkpoint.load.empty(), "--load", "give the folder that train --save wrote");
   if (app == App::kConvert) check_convert(options);
   if (app == App::kPrepare) check_prepare(options.prepare);
   if (app == App::kInspect) check_inspect(options);
   if (app == App::kConvert || app == App::kPrepare || app == App::kInspect) check_companions(app, options);
   if (app == App::kReport) {
-    want(!options.report.inputs.empty(), "METRICS.jsonl", "give a file that train --metrics-jsonl wrote");
+    require_flag(!options.report.inputs.empty(), "METRICS.jsonl", "give a file that train --metrics-jsonl wrote");
     for (const std::string& input : options.report.inputs)
       require_other_file({"--output", options.report.output}, {"METRICS.jsonl", input});
   }

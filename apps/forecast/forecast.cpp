@@ -16,7 +16,7 @@ namespace megalith {
 namespace {
 
 // For each stage, the stage that is recorded instead of it.
-std::vector<int> looked_at(const PipelineLayout& pipeline, bool one_of_alike) {
+std::vector<int> looked_at(const PipelineLayout& pipeline, bool one_of_equal) {
   using Shape = std::vector<std::tuple<std::int64_t, bool, bool>>;
   const int stages = pipeline.placement.num_stages;
   std::vector<Shape> shapes;
@@ -27,7 +27,7 @@ std::vector<int> looked_at(const PipelineLayout& pipeline, bool one_of_alike) {
       shape.emplace_back(part.num_layers, part.has_embedding, part.has_head);
     int first = 0;
     while (shapes[static_cast<std::size_t>(first)] != shape) ++first;
-    chosen.push_back(one_of_alike ? first : stage);
+    chosen.push_back(one_of_equal ? first : stage);
   }
   return chosen;
 }
@@ -69,7 +69,7 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
 
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
   const std::vector<int> ranks = group_of(mesh, 0, {Axis::kEtp, Axis::kEp});
-  options.machine.gpus_apart |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;
+  options.machine.lacks_peer_access |= ranks.back() / rates.host_ranks != ranks.front() / rates.host_ranks;
   return options;
 }
 
@@ -110,7 +110,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   forecast.dispatcher = dispatcher_of(options);
   const MeshSizes& mesh = forecast.config.mesh;
   const PipelineLayout& pipeline = forecast.config.pipeline;
-  const std::vector<int> looked = looked_at(pipeline, spec.one_of_alike);
+  const std::vector<int> looked = looked_at(pipeline, spec.one_of_equal);
   const std::int64_t ranks_of_stage = mesh.world() / mesh.pp;
   std::optional<CostModel> costs;
   if (spec.rates != nullptr) costs.emplace(cost_model(options, *spec.rates, world));

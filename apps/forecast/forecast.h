@@ -52,7 +52,7 @@ struct ForecastSpec {
   const Rates* rates = nullptr;
   // Records only the first of several stages with equal parts. It keeps most activations if earlier stages warm up with
   // more microbatches (not in a V schedule).
-  bool one_of_alike = false;
+  bool one_of_equal = false;
   // Microbatches of all stages together; longer schedules are recorded in part (record_step).
   std::int64_t max_recorded = 16'384;
   std::size_t max_memory = 0;  // bytes; the first larger stage ends the forecast; 0: no limit

@@ -262,7 +262,7 @@ class Search {
   }
 
   Forecast forecast(const Options& options, bool whole) const {
-    ForecastSpec spec{.rates = spec_.rates, .one_of_alike = true, .max_memory = spec_.max_memory};
+    ForecastSpec spec{.rates = spec_.rates, .one_of_equal = true, .max_memory = spec_.max_memory};
     if (!whole) spec.max_recorded = 0;
     return make_forecast(options, world_, spec);
   }

@@ -110,8 +110,8 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
 // Lower bound for the last and a mean stage. It works for each microbatch, and waits for at least one microbatch of
 // each other stage: of a chunk, or a third with delayed weight gradients. Hidden collectives slow the work down.
 double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity recompute) {
-  constexpr double kAlike = 0.995;  // a step's first microbatch and last layers differ by an op
-  constexpr double kHead = 0.8;     // minimum fraction of both ends
+  constexpr double kUniform = 0.995;  // a step's first microbatch and last layers differ by an op
+  constexpr double kHead = 0.8;       // minimum fraction of both ends
   const LayerCosts whole = costs(layout, recompute);
   const double share = layout.zero_bubble ? 1.0 / 3 : 1.0 / static_cast<double>(layout.chunks);
   const auto stages = static_cast<double>(layout.pp);
@@ -119,7 +119,7 @@ double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity
   const double last = layout.pp == 1 ? mean : (whole.seconds - whole.ends) / stages + kHead * whole.ends;
   const double work = microbatches(layout) * std::max(mean, last) + share * (whole.seconds - std::max(mean, last));
   const double units = unit_seconds(layout);
-  return kAlike * std::max(units, work + (1 - rates_.overlap) * units);
+  return kUniform * std::max(units, work + (1 - rates_.overlap) * units);
 }
 
 double LayoutBounds::states(const SuggestedLayout& layout) const {

@@ -52,7 +52,7 @@ Generator::Generator(const Options& options, DeviceType device, const Sizes& mos
   CudaStream* const cuda = compute_.cuda();
   if (cuda != nullptr && !shares) cuda->let_start_early();  // most kernels of a step are short
   const ModelConfig& model = options.model;
-  if (shares) share_out(gpt_, *ranks);
+  if (shares) shard_units(gpt_, *ranks);
   gpt_.parameters->allocate(pool_, model.params_dtype, std::nullopt);
   if (shares) shards_ = std::make_unique<ShardedForward>(gpt_, *ranks, compute_, pool_, instruments);
   const Shape shape{most.sequences, most.tokens, model.num_query_groups, model.kv_channels};

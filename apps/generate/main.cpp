@@ -105,16 +105,16 @@ class Continuations {
   }
 
   bool add(std::span<const std::int32_t> drawn) {
-    bool goes_on = false;
+    bool continues = false;
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       Text& text = texts_[i];
       text.ended = text.ended || drawn[i] == tokenizer_.eod();
       if (text.ended) continue;
-      goes_on = true;
+      continues = true;
       text.waiting += before_ + text.stream.push(tokenizer_.decode(drawn.subspan(i, 1)));
     }
     show(texts_.front());
-    return goes_on;
+    return continues;
   }
 
   void finish() {

@@ -41,7 +41,7 @@ struct Recording {
 };
 
 // Number of concurrent ops: on a GPU the short ops of graphs overlap if they have separate memory.
-std::int64_t ops_beside(const Options& options, const StepRecording& recording, const Timeline& timeline) {
+std::int64_t concurrent_ops(const Options& options, const StepRecording& recording, const Timeline& timeline) {
   if (options.device != DeviceType::kCuda) return 0;
   double seconds = 0, ops = 0;
   for (const Run& run : recording.runs.runs) {
@@ -54,7 +54,7 @@ std::int64_t ops_beside(const Options& options, const StepRecording& recording, 
       ++ops;
     }
   }
-  return ops > 0 && seconds <= kShortOp * ops ? kOpsBeside : 0;
+  return ops > 0 && seconds <= kShortOp * ops ? kConcurrentOps : 0;
 }
 
 // Timeline as a forecast counts it.
@@ -87,9 +87,9 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.segments.clear();
   for (const auto& segment : recorded.rank.model.gpt.segments) recording.segments.push_back(segment.name);
   ArenaPlanSpec layout = layout_of(config, recording.searches);
-  layout.alike = held_by_graphs(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
-                                recording.runs);
-  layout.ops_beside = ops_beside(options, recording, recorded.timeline);
+  layout.same_place = held_by_graphs(recorded.timeline, recorded.rank.memory.arena, recording.actions,
+                                     recording.entries, recording.runs);
+  layout.concurrent_ops = concurrent_ops(options, recording, recorded.timeline);
   recording.plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout);
   recording.plans.train_ops = recorded.timeline.entries().size();
 }

@@ -30,10 +30,10 @@ ExpertSplit expert_split(const Mesh& mesh) {
 
 // True if rows may return while the experts' weight gradients run. A graph holds both the verb that sends rows and
 // their wait, or neither.
-bool returns_beside_weights(const Options& options, const RunConfig& config) {
+bool returns_after_weights(const Options& options, const RunConfig& config) {
   if (options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return true;
   const GraphModules modules = graph_modules(options, config.pipeline);
-  if (config.pipeline.weights_apart() || modules.moe_dispatch) return false;
+  if (config.pipeline.splits_backward() || modules.moe_dispatch) return false;
   // Between the two, the experts' gradients get their slot, which ends a graph.
   const bool binds_gradients = config.mesh.edp > 1 &&
                                options.parallel.expert_sharding() >= ShardingStrategy::kOptimGrads &&
@@ -117,11 +117,11 @@ RankMemory::RankMemory(DeviceType device, std::size_t limit, CaptureGuard* captu
 }
 
 LayerGroups::LayerGroups(const Mesh& mesh, const Options& options, const RunConfig& config, RankStreams& streams)
-    : tensor(
-          mesh.tp(), streams.tensor ? *streams.tensor : streams.communication,
-          {.sequence_parallel = options.parallel.sequence_parallel,
-           .overlap = options.parallel.tp_comm_overlap,
-           .weights_apart = options.memory.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.weights_apart()}),
+    : tensor(mesh.tp(), streams.tensor ? *streams.tensor : streams.communication,
+             {.sequence_parallel = options.parallel.sequence_parallel,
+              .overlap = options.parallel.tp_comm_overlap,
+              .splits_backward =
+                  options.memory.cuda_graph_impl != CudaGraphImpl::kNone && config.pipeline.splits_backward()}),
       context(mesh.cp(), streams.context ? *streams.context : streams.communication) {
   if (!streams.dispatch) return;
   dispatcher = std::make_unique<Dispatcher>(
@@ -202,12 +202,12 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
           .moe = has("moe"),
           .own = has("own"),
           .layer = has("layer"),
-          .weights_behind = options.parallel.tp_comm_overlap && !pipeline.weights_apart()};
+          .joins_backward = options.parallel.tp_comm_overlap && !pipeline.splits_backward()};
 }
 
 ReturnPoints return_points(const Rank& rank) {
   const bool splits = rank.config.pipeline.overlaps_exchanges;
-  ReturnPoints points{.segments = {}, .beside_weights = !splits && returns_beside_weights(rank.options, rank.config)};
+  ReturnPoints points{.segments = {}, .after_weights = !splits && returns_after_weights(rank.options, rank.config)};
   const SegmentRunner& runner = rank.runner;
   const auto has_hook = [&](int segment, HookPoint point) { return runner.entry(segment).hooks.size(point) > 0; };
   for (int s = 0; s < runner.num_segments(); ++s) {

@@ -16,11 +16,11 @@ std::int64_t sharers_of_experts(const Options& options, const MeshSizes& mesh) {
 }
 
 std::string describe_sharding(ShardingStrategy sharding, std::int64_t sharers) {
-  const char* const vain = sharers == 1 ? " (no effect: sharding group of one rank)" : "";
+  const char* const no_effect = sharers == 1 ? " (no effect: sharding group of one rank)" : "";
   switch (sharding) {
-    case ShardingStrategy::kOptim: return fmt::format("distributed optimizer{}", vain);
-    case ShardingStrategy::kOptimGrads: return fmt::format("sharded gradients and optimizer{}", vain);
-    case ShardingStrategy::kOptimGradsParams: return fmt::format("fully sharded{}", vain);
+    case ShardingStrategy::kOptim: return fmt::format("distributed optimizer{}", no_effect);
+    case ShardingStrategy::kOptimGrads: return fmt::format("sharded gradients and optimizer{}", no_effect);
+    case ShardingStrategy::kOptimGradsParams: return fmt::format("fully sharded{}", no_effect);
     default: return "not sharded";
   }
 }

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   end_on_lost_mappings();
   set_mpi_environment();
   // A signal ahead of the first step ends the run after this step.
-  for (const int signal : kHandedOnSignals) stop_on_signal(signal, stop_request);
+  for (const int signal : kForwardedSignals) stop_on_signal(signal, stop_request);
   std::string label = label_of_launch();
   std::unique_ptr<MpiRuntime> mpi;
   return run_ranks("train", label, mpi, [&] { return start_training(argc, argv, stop_request, mpi, label); });

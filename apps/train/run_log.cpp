@@ -38,21 +38,21 @@ std::optional<OffloadMetrics> offload_of(const std::vector<OffloadStats>& ranks,
   OffloadMetrics metrics;
   OffloadStats& sums = metrics.sums;
   std::int64_t driver = 0;
-  bool driver_tells = is_timed(ranks);
+  bool driver_reports = is_timed(ranks);
   for (const OffloadStats& rank : ranks) {
     for (const auto member : {&OffloadStats::slots, &OffloadStats::bytes_out, &OffloadStats::bytes_back,
                               &OffloadStats::host_bytes, &OffloadStats::saving_bytes, &OffloadStats::saved_bytes})
       sums.*member += rank.*member;
     driver += rank.saved_driver_bytes.value_or(0);
-    driver_tells &= rank.slots == 0 || rank.saved_driver_bytes.has_value();
+    driver_reports &= rank.slots == 0 || rank.saved_driver_bytes.has_value();
   }
-  if (driver_tells) sums.saved_driver_bytes = driver;
+  if (driver_reports) sums.saved_driver_bytes = driver;
   if (is_timed(ranks)) metrics.stages = worst_of_stages(ranks, stages);
   return metrics;
 }
 
 // Logs a step with timed copies.
-void tell(const std::vector<OffloadStats>& stages, std::int64_t iteration) {
+void log_offload(const std::vector<OffloadStats>& stages, std::int64_t iteration) {
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const std::string whose = stages.size() > 1 ? fmt::format(" of stage {}", stage) : "";
     log_info(fmt::format("offload{} in step {} | {}", whose, iteration, describe_measured(stages[stage])));
@@ -116,7 +116,7 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
-  if (metrics.offload) tell(metrics.offload->stages, result.iteration);
+  if (metrics.offload) log_offload(metrics.offload->stages, result.iteration);
   if (const std::string problem = describe_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
     log_warning(problem);
 }

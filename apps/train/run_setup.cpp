@@ -95,7 +95,7 @@ void find_machine(RunSetup& setup, Communicator& world) {
   const MeshSizes& mesh = setup.config.mesh;
   if (mesh.ep * mesh.etp == 1 || dispatcher_of(setup.options) != MoeTokenDispatcher::kFlex) return;
   const std::vector<int> ranks = group_of(mesh, world.rank(), {Axis::kEtp, Axis::kEp});
-  setup.options.machine.gpus_apart = world.host_any(!can_share_memory(world, ranks));
+  setup.options.machine.lacks_peer_access = world.host_any(!can_share_memory(world, ranks));
 }
 
 }  // namespace megalith

@@ -158,8 +158,8 @@ void plan(RunSetup& setup, Communicator& world) {
 }
 
 // Starts the watch: signals save from here on, and a rank that hangs is reported.
-void watch(MpiRuntime& mpi, const RunSetup& setup, StopRequest& stop, bool tells, std::chrono::milliseconds timeout) {
-  for (const int signal : kStopSignals) stop_on_signal(signal, stop, tells);
+void watch(MpiRuntime& mpi, const RunSetup& setup, StopRequest& stop, bool reports, std::chrono::milliseconds timeout) {
+  for (const int signal : kStopSignals) stop_on_signal(signal, stop, reports);
   const auto place_of = [sizes = setup.config.mesh](int rank) { return rank_place(sizes, rank); };
   const bool splits_experts = setup.config.mesh.ep * setup.config.mesh.etp > 1;
   mpi.watch({.timeout = timeout,
@@ -168,14 +168,14 @@ void watch(MpiRuntime& mpi, const RunSetup& setup, StopRequest& stop, bool tells
 }
 
 ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopRequest& stop) {
-  const auto printed = [&world](const std::string& text) {
+  const auto print_text = [&world](const std::string& text) {
     if (world.rank() == 0) fmt::print("{}", text);
     return ExitCode::kOk;
   };
   RunFolder folder;
   FoundCheckpoint found;
   const Parsed parsed = complete_flags(flags, world, folder, found);
-  if (!parsed.print.empty()) return printed(parsed.print);
+  if (!parsed.print.empty()) return print_text(parsed.print);
   const bool on_gpus = parsed.options.device == DeviceType::kCuda;
   on_all_ranks(world, [&] {
     if (on_gpus) select_cuda_device(mpi.gpu());
@@ -184,7 +184,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   RunSetup setup = load(parsed.options, world, std::move(found));
   find_machine(setup, world);
   plan(setup, world);
-  if (setup.options.logging.print_actions) return printed(format_actions(setup.options, setup.config));
+  if (setup.options.logging.print_actions) return print_text(format_actions(setup.options, setup.config));
   watch(mpi, setup, stop, world.rank() == 0, timeout_of(flags, {}));
   const std::unique_ptr<Communicator> gpus = on_gpus ? gpu_world(mpi) : nullptr;
   print_banner(setup, world);

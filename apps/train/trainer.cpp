@@ -165,15 +165,15 @@ void Trainer::end_step(const StepResult& result, bool evaluating) {
 
 // True for the third step after warmup and captures, at most every tenth step with a log line, and the last step.
 bool Trainer::times_copies(std::int64_t iteration) const {
-  constexpr std::int64_t kAhead = 3, kApart = 10;
+  constexpr std::int64_t kAhead = 3, kEvery = 10;
   const TrainingOptions& train = options().train;
   const bool graphs = options().memory.cuda_graph_impl != CudaGraphImpl::kNone;
   const std::int64_t first = progress_.first.steps + kAhead + (graphs ? options().memory.cuda_graph_warmup_steps : 0);
   const std::int64_t each = std::max<std::int64_t>(options().logging.log_interval, 1);
-  const std::int64_t apart = (kApart + each - 1) / each * each;
+  const std::int64_t every = (kEvery + each - 1) / each * each;
   if (!offloads(options()) || iteration > train.train_iters) return false;
   if (iteration == train.train_iters) return true;
-  return iteration + 1 < train.train_iters && (iteration == first || (iteration > first + 1 && iteration % apart == 0));
+  return iteration + 1 < train.train_iters && (iteration == first || (iteration > first + 1 && iteration % every == 0));
 }
 
 std::vector<OffloadStats> Trainer::measured_copies(const StepResult& result) {
@@ -248,7 +248,7 @@ ExitCode Trainer::end_for_data(bool saved) {
   return failure_.data->code;
 }
 
-void Trainer::tell_left_over() const {
+void Trainer::report_left_over() const {
   const std::int64_t left = progress_.end.left_over;
   if (left == 0 || !is_main()) return;
   log_info(fmt::format("{} of --train-samples {} left over: the next step would need {}", left,
@@ -337,7 +337,7 @@ ExitCode Trainer::step_loop() {
     }
   }
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
-  if (trains && state_.step == train.train_iters) tell_left_over();
+  if (trains && state_.step == train.train_iters) report_left_over();
   // Removes also a file that came too late to end this run. An evaluation leaves it, as a concurrent training run may
   // be meant.
   if (is_main() && !train.skip_train) stop_file_.remove();

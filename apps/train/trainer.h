@@ -72,7 +72,7 @@ class Trainer {
   // Set failure_, the reason for the end of the run.
   bool ends_for(std::string problem);  // false without a problem
   ExitCode end_for_data(bool saved);
-  void tell_left_over() const;
+  void report_left_over() const;
 
   const Options& options() const { return setup_.options; }
   bool is_main() const { return world_.rank() == 0; }

@@ -23,7 +23,7 @@ std::string_view own_status(char (&text)[8192]) {
 }
 
 // Parses a line such as "VmPeak:    123 kB".
-std::size_t bytes_behind(std::string_view key, std::string_view status) {
+std::size_t bytes_after(std::string_view key, std::string_view status) {
   const std::size_t at = status.find(key);
   if (at == std::string_view::npos) return 0;
   const std::size_t digits = std::min(status.find_first_of("0123456789", at), status.size());
@@ -37,7 +37,7 @@ std::size_t bytes_behind(std::string_view key, std::string_view status) {
 std::optional<MemoryLimit> met_limit(std::size_t wanted, MemoryKind kind) {
   char text[8192];
   const std::string_view status = own_status(text);
-  const std::size_t peak = bytes_behind("VmPeak:", status), now = bytes_behind("VmSize:", status);
+  const std::size_t peak = bytes_after("VmPeak:", status), now = bytes_after("VmSize:", status);
   // Bytes freed since the failure. If `wanted` is known, nothing was freed since the failure.
   const std::size_t freed = wanted == kUnknownBytes ? peak - std::min(peak, now) : 0;
   struct Known {
@@ -46,8 +46,8 @@ std::optional<MemoryLimit> met_limit(std::size_t wanted, MemoryKind kind) {
   };
   const Known known[] = {
       {RLIMIT_AS, {.flag = "-v", .what = "addresses", .bytes = 0, .used = peak}},
-      {RLIMIT_DATA, {.flag = "-d", .what = "data", .bytes = 0, .used = bytes_behind("VmData:", status) + freed}},
-      {RLIMIT_MEMLOCK, {.flag = "-l", .what = "locked memory", .bytes = 0, .used = bytes_behind("VmLck:", status)}}};
+      {RLIMIT_DATA, {.flag = "-d", .what = "data", .bytes = 0, .used = bytes_after("VmData:", status) + freed}},
+      {RLIMIT_MEMLOCK, {.flag = "-l", .what = "locked memory", .bytes = 0, .used = bytes_after("VmLck:", status)}}};
   std::optional<MemoryLimit> least;
   for (const Known& each : known) {
     rlimit allowed{};

@@ -203,7 +203,7 @@ struct Box {
   const Slice* of;  // the full slice, for messages
 };
 
-std::string told(const Slice& a, const Slice& b) {
+std::string describe_overlap(const Slice& a, const Slice& b) {
   return fmt::format("slices {} and {} overlap", to_string(a), to_string(b));
 }
 
@@ -228,7 +228,7 @@ std::string overlap_problem(std::vector<Box> boxes, std::size_t comparisons) {
   for (std::size_t i = 0; i < boxes.size(); ++i) {
     for (std::size_t j = i + 1; j < boxes.size() && boxes[j].slice.start[d] < boxes[i].slice.stop[d]; ++j) {
       if (comparisons-- == 0) return kInterleaved;
-      if (boxes_overlap(boxes[i].slice, boxes[j].slice)) return told(*boxes[i].of, *boxes[j].of);
+      if (boxes_overlap(boxes[i].slice, boxes[j].slice)) return describe_overlap(*boxes[i].of, *boxes[j].of);
     }
   }
   return {};
@@ -255,7 +255,7 @@ std::string cover_problem(const Shape& shape, std::span<const Slice> slices) {
     return fmt::format("{} of {} elements are missing", shape.numel() - covered, shape.numel());
   std::ranges::sort(ranges, {}, [](const Slice* range) { return range->start[0]; });
   for (std::size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return told(*ranges[i - 1], *ranges[i]);
+    if (ranges[i]->start[0] < ranges[i - 1]->stop[0]) return describe_overlap(*ranges[i - 1], *ranges[i]);
   }
   if (boxes.empty()) return {};
   constexpr std::size_t kMaxRanges = 1 << 16;  // limit of ranges next to boxes, since each range becomes several boxes

@@ -8,7 +8,7 @@ namespace {
 
 void copy(Stream& stream, std::string_view name, void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  if (stream.wants_access()) {
+  if (stream.needs_access()) {
     Access access(name);
     access.add(from, bytes, false);
     access.add(to, bytes, true);

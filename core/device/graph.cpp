@@ -151,13 +151,13 @@ void Graph::wait(Stream& stream, Event& event) {
   lane.cuda_tail = CudaGraph::tail(cuda_of(lane));
 }
 
-void Graph::add_external(Kind kind, Stream& stream, Event& event, bool told) {
+void Graph::add_external(Kind kind, Stream& stream, Event& event, bool reported) {
   if (cuda_ != nullptr && event.cuda_ == nullptr) event.cuda_ = std::make_shared<CudaEvent>(event.timed_);
   add({.kind = kind,
        .lane = stream.capture_lane_,
        .event = &event,
        .cuda_event = event.cuda_,
-       .event_id = told ? event.id_ : Event::next_id()});
+       .event_id = reported ? event.id_ : Event::next_id()});
   has_external_events_ = true;
   if (cuda_ == nullptr) return;
   Lane& lane = lane_of(stream);

@@ -101,7 +101,7 @@ class Graph {
   void add(Node node);
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, Event& event);
-  void add_external(Kind kind, Stream& stream, Event& event, bool told = true);  // to the hazard checker
+  void add_external(Kind kind, Stream& stream, Event& event, bool reported = true);  // to the hazard checker
   void spread();  // CUDA: plans lanes of ops, if that is faster
   void check_replay(const Stream& stream) const;
   void note_spread_replay(HazardChecker& hazards, const Stream& stream);

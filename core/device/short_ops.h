@@ -23,6 +23,6 @@ inline double seconds_in_chain(const Access& access, std::size_t kernels) {
 
 // Rough number of ops of a layer's gradients. Such an op may run concurrently with ops of the next layer, and would
 // otherwise delay the op that reuses its memory.
-inline constexpr std::int64_t kOpsBeside = 24;
+inline constexpr std::int64_t kConcurrentOps = 24;
 
 }  // namespace megalith

@@ -42,7 +42,7 @@ DeviceType Stream::device() const {
 
 bool Stream::traced() const { return instruments_.trace != nullptr && instruments_.trace->active(); }
 
-bool Stream::wants_access() const {
+bool Stream::needs_access() const {
   const bool observed = instruments_.observer != nullptr && instruments_.observer->active;
   return device() == DeviceType::kPlan || capture_ != nullptr || instruments_.hazards != nullptr || observed ||
          traced();
@@ -91,12 +91,12 @@ void Stream::wait(Event& event) {
   if (event.in_graph_) event.require_record_outside_graphs("stream " + name_);
   if (is_after(event)) return;
   clock_.merge(event.clock_);
-  const bool told = reports_next_wait();
+  const bool reported = reports_next_wait();
   if (device() == DeviceType::kPlan) {
     instruments_.timeline->wait(lane_, event.id_);
     return;
   }
-  if (instruments_.hazards != nullptr && told) instruments_.hazards->wait(lane_, event.id_);
+  if (instruments_.hazards != nullptr && reported) instruments_.hazards->wait(lane_, event.id_);
   enqueue_wait(event);
 }
 
@@ -147,11 +147,11 @@ void Stream::synchronize() {
 }
 
 void Stream::synchronize_host(Event& event) {
-  const bool told = reports_next_wait();
+  const bool reported = reports_next_wait();
   if (device() == DeviceType::kPlan) return;
   refuse_during_capture(fmt::format("the host waits for event {}", event.name()),
                         "move the host's wait out of the captured range");
-  if (instruments_.hazards != nullptr && told) instruments_.hazards->wait(HazardChecker::kHost, event.id_);
+  if (instruments_.hazards != nullptr && reported) instruments_.hazards->wait(HazardChecker::kHost, event.id_);
   event.wait_on_host();
 }
 

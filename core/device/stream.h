@@ -108,7 +108,7 @@ class Stream {
   const Instruments& instruments() const { return instruments_; }
 
   // Returns whether an instrument or a capture needs the next op's reads and writes.
-  bool wants_access() const;
+  bool needs_access() const;
   // Announces the next op. launch() and communicators call announce right ahead of the enqueue, end_op() after it.
   void announce(const Access& access);
   void end_op();

@@ -59,9 +59,9 @@ class TensorList {
     } else if (fusion_.gate_up) {
       fused(theirs + "gate_up_proj", hidden, bias, {gate, up});
     } else {
-      apart(hidden, bias, {gate, up});
+      unfused(hidden, bias, {gate, up});
     }
-    apart(ffn, bias, {{theirs + (is_gpt2_ ? "c_proj" : "down_proj"), ours + "linear_fc2", hidden}});
+    unfused(ffn, bias, {{theirs + (is_gpt2_ ? "c_proj" : "down_proj"), ours + "linear_fc2", hidden}});
   }
 
   // Names in Mixtral's files differ from those of its modules.
@@ -103,10 +103,10 @@ class TensorList {
     if (is_gpt2_ || fusion_.qkv) {
       fused(theirs + (is_gpt2_ ? "c_attn" : "qkv_proj"), model_.hidden_size, model_.has_qkv_bias(), qkv);
     } else {
-      apart(model_.hidden_size, model_.has_qkv_bias(), qkv);
+      unfused(model_.hidden_size, model_.has_qkv_bias(), qkv);
     }
-    apart(q_rows, model_.has_attn_proj_bias(),
-          {{theirs + (is_gpt2_ ? "c_proj" : "o_proj"), ours + "linear_proj", model_.hidden_size}});
+    unfused(q_rows, model_.has_attn_proj_bias(),
+            {{theirs + (is_gpt2_ ? "c_proj" : "o_proj"), ours + "linear_proj", model_.hidden_size}});
     if (!model_.qk_layernorm) return;
     norm(theirs + "q_norm", ours + "q_layernorm", model_.kv_channels);
     norm(theirs + "k_norm", ours + "k_layernorm", model_.kv_channels);
@@ -147,7 +147,7 @@ class TensorList {
     if (model_.normalization != Normalization::kRmsNorm) add(theirs + ".bias", {part(ours + ".bias", {size})});
   }
 
-  void apart(std::int64_t inputs, bool bias, const std::vector<Linear>& linears) {
+  void unfused(std::int64_t inputs, bool bias, const std::vector<Linear>& linears) {
     for (const Linear& linear : linears) fused(linear.theirs, inputs, bias, {linear});
   }
 

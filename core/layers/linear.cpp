@@ -153,8 +153,8 @@ Tensor Linear::backward_data(const Context& ctx, const Microbatch&, const Tensor
   stash[kOutputGradient] = dy;
   const Tensor dx = rows_.sum_rows(ctx, {dy.size(0), weight_.shape[1]}, dy.dtype, name_ + " input gradient",
                                    make_rows(ctx, {.a = dy, .b = weight_.weight}));
-  if (rows_.gathers_behind() && stash.has(kInput))
-    stash[kWholeInput] = rows_.gather_rows_behind(ctx, stash.at(kInput, name_), name_ + " input again");
+  if (rows_.prefetches_rows() && stash.has(kInput))
+    stash[kWholeInput] = rows_.prefetch_rows(ctx, stash.at(kInput, name_), name_ + " input again");
   return dx;
 }
 
@@ -176,7 +176,7 @@ Tensor Linear::read_gradient(const Context& ctx, const Tensor& dy, const Gemm& g
 
 void Linear::backward_weight(const Context& ctx, const Microbatch&, Stash& stash) const {
   const bool gathered = stash.has(kWholeInput);
-  if (gathered) rows_.wait_for_rows_behind(ctx);
+  if (gathered) rows_.wait_for_prefetched_rows(ctx);
   Tensor x = stash.at(gathered ? kWholeInput : kInput, name_);
   if (!gathered && !splits_inputs_) x = rows_.gather_rows(ctx, x, name_ + " input again");
   accumulate_linear_gradient(ctx, x, stash.at(kOutputGradient, name_), weight_, bias_);

@@ -48,11 +48,11 @@ class RowExchange {
 
   virtual bool overlaps() const { return false; }
   // Returns whether backward_data starts the gather that backward_weight reads.
-  virtual bool gathers_behind() const { return false; }
+  virtual bool prefetches_rows() const { return false; }
   // gather_rows(ctx, x, label). Under overlap it runs after the last sum_rows, concurrently with the compute stream,
-  // until wait_for_rows_behind. x must have existed before that sum's rows.
-  virtual Tensor gather_rows_behind(const Context&, const Tensor& x, const std::string& /*label*/) { return x; }
-  virtual void wait_for_rows_behind(const Context&) {}
+  // until wait_for_prefetched_rows. x must have existed before that sum's rows.
+  virtual Tensor prefetch_rows(const Context&, const Tensor& x, const std::string& /*label*/) { return x; }
+  virtual void wait_for_prefetched_rows(const Context&) {}
 
   // Reductions over the ranks, in place.
   virtual void sum(Stream& /*compute*/, const Tensor& /*buffer*/, const std::string& /*label*/) {}

@@ -106,10 +106,10 @@ void* Arena::allocate(std::size_t bytes, MemoryCategory category, std::string_vi
 
 std::size_t Arena::index_recorded(const void* address) const {
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
-  const auto behind = std::upper_bound(recorded_.begin(), recorded_.end(), wanted,
-                                       [](std::uintptr_t value, const Recorded& r) { return value < r.address; });
-  const bool found = behind != recorded_.begin() && wanted < (behind - 1)->address + (behind - 1)->bytes;
-  return found ? static_cast<std::size_t>(behind - 1 - recorded_.begin()) : recorded_.size();
+  const auto after = std::upper_bound(recorded_.begin(), recorded_.end(), wanted,
+                                      [](std::uintptr_t value, const Recorded& r) { return value < r.address; });
+  const bool found = after != recorded_.begin() && wanted < (after - 1)->address + (after - 1)->bytes;
+  return found ? static_cast<std::size_t>(after - 1 - recorded_.begin()) : recorded_.size();
 }
 
 void Arena::classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded,
@@ -125,9 +125,9 @@ void Arena::classify(const void* address, MemoryCategory category, std::string_v
                            .never_offload = never_offload});
 }
 
-void Arena::hand_on(const void* address) {
+void Arena::mark_passed(const void* address) {
   const std::size_t index = index_recorded(address);
-  if (index < recorded_.size()) recorded_[index].handed_on.push_back(next_.scope.segment);
+  if (index < recorded_.size()) recorded_[index].passed_by.push_back(next_.scope.segment);
 }
 
 void Arena::use(const ArenaPlan& plan) {

@@ -75,7 +75,7 @@ class Arena {
   void classify(const void* address, MemoryCategory category, std::string_view owner, bool bounded = false,
                 bool never_offload = false);
   // Recording: marks the buffer at `address` as left by the current verb for the next one of its column.
-  void hand_on(const void* address);
+  void mark_passed(const void* address);
 
   // kPlanned: sets the plan to allocate by, which must outlive its use. The block grows to the largest plan, which must
   // be used before the first step, or before the first after give_back().
@@ -114,7 +114,7 @@ class Arena {
     std::string owner;
     std::int32_t use;
     std::vector<Kept> kept = {};               // one entry per classify()
-    std::vector<std::int32_t> handed_on = {};  // one segment per hand_on()
+    std::vector<std::int32_t> passed_by = {};  // one segment per mark_passed()
   };
   const std::vector<Recorded>& recorded() const { return recorded_; }  // ascending addresses
   std::size_t index_recorded(const void* address) const;               // recorded_.size() if there is none
@@ -140,11 +140,11 @@ class Arena {
 
 struct ArenaPlanSpec {
   // Number of lane 0's following entries during which only workspaces may reuse a buffer's memory.
-  std::int64_t ops_beside = 0;
+  std::int64_t concurrent_ops = 0;
   // Lays out each use of a scope separately, if there are not too many; otherwise all uses of a scope share places.
   bool by_use = false;
   // One flag per recorded buffer: true if it has one place in all uses. Empty: none.
-  std::vector<bool> alike = {};
+  std::vector<bool> same_place = {};
   bool searches = true;  // searches for a layout in less memory; slower
 };
 // Lays out the allocations of `recording` made while `timeline` recorded. Lane 0's order measures time. Work on another

@@ -137,9 +137,9 @@ class Layout {
  private:
   enum class Earlier : std::uint8_t { kFirst, kHalfway };
   // Visits of other buffers for one layout: about 0.2 s; a visit of TakenOffsets is slower. A search spends half of the
-  // remaining visits, and ends after kInVain tries without a gain.
+  // remaining visits, and ends after kMaxFailures tries without a gain.
   static constexpr std::size_t kMaxVisits = 100'000'000, kVisitOfTaken = 5;
-  static constexpr int kInVain = 200;
+  static constexpr int kMaxFailures = 200;
 
   bool is_tight() const { return megalith::is_tight(best_end_, live_bytes_); }
 
@@ -190,12 +190,12 @@ class Layout {
   void search(Order order, Earlier earlier) {
     const std::size_t last_visit = visits() + (visits() < kMaxVisits ? (kMaxVisits - visits()) / 2 : 0);
     std::size_t lowest = kNowhere;
-    for (int in_vain = 0; in_vain <= kInVain && visits() < last_visit; ++in_vain) {
+    for (int failures = 0; failures <= kMaxFailures && visits() < last_visit; ++failures) {
       const std::size_t end = place(order);
       if (is_tight()) return;
       if (end < lowest) {
         lowest = end;
-        in_vain = 0;
+        failures = 0;
       }
       const auto is_high = [&](std::uint32_t i) { return offsets_[i] != kNowhere && end_of(i) > live_bytes_; };
       if (earlier == Earlier::kFirst) {

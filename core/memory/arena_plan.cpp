@@ -98,14 +98,14 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
       life.end = std::max(life.end, times[i].end);
     }
   }
-  std::set<ArenaKey> alike;
-  for (std::size_t i = 0; i < spec.alike.size(); ++i)
-    if (spec.alike[i]) alike.insert(recorded[i].key);
+  std::set<ArenaKey> same_place;
+  for (std::size_t i = 0; i < spec.same_place.size(); ++i)
+    if (spec.same_place[i]) same_place.insert(recorded[i].key);
   std::map<ArenaKey, Buffer> by_key;
   for (std::size_t i = 0; i < recorded.size(); ++i) {
     const Arena::Recorded& r = recorded[i];
     ArenaKey key = r.key;
-    if (spec.by_use && !alike.contains(key)) key.use = r.use;
+    if (spec.by_use && !same_place.contains(key)) key.use = r.use;
     Buffer& buffer = by_key[key];
     if (buffer.slot.bytes == 0)
       buffer = {key, {.bytes = r.bytes, .category = r.category, .owner = r.owner}, /*lives=*/{}};
@@ -123,14 +123,14 @@ std::vector<Buffer> lifetimes(const Timeline& timeline, const Arena& recording, 
     }
     if (!buffer.lives.empty() && !is_workspace(buffer)) {
       Interval& before = buffer.lives.back();
-      before.end = std::min(before.end + spec.ops_beside, lives[i].begin - 1);
+      before.end = std::min(before.end + spec.concurrent_ops, lives[i].begin - 1);
     }
     buffer.lives.push_back(lives[i]);
   }
   std::vector<Buffer> buffers;
   buffers.reserve(by_key.size());
   for (auto& [key, buffer] : by_key) {
-    if (!buffer.lives.empty() && !is_workspace(buffer)) buffer.lives.back().end += spec.ops_beside;
+    if (!buffer.lives.empty() && !is_workspace(buffer)) buffer.lives.back().end += spec.concurrent_ops;
     buffers.push_back(std::move(buffer));
   }
   return buffers;
@@ -190,11 +190,11 @@ ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const Are
   ArenaPlanSpec within = spec;
   within.by_use = spec.by_use && recording.recorded().size() <= kMaxByUse;
   ArenaPlan plan = laid_out(lifetimes(timeline, recording, times, within), within);
-  if (!within.by_use || spec.alike.empty() || is_tight(plan.peak_bytes, plan.live_bytes)) return plan;
+  if (!within.by_use || spec.same_place.empty() || is_tight(plan.peak_bytes, plan.live_bytes)) return plan;
   // With many buffers in one place, the search may miss a layout in which all share places.
   within.by_use = false;
-  ArenaPlan all_alike = laid_out(lifetimes(timeline, recording, times, within), within);
-  return all_alike.peak_bytes < plan.peak_bytes ? all_alike : plan;
+  ArenaPlan all_same_place = laid_out(lifetimes(timeline, recording, times, within), within);
+  return all_same_place.peak_bytes < plan.peak_bytes ? all_same_place : plan;
 }
 
 }  // namespace megalith

@@ -7,15 +7,15 @@ namespace megalith {
 
 bool ByteRanges::add(const Range& range) {
   const auto first = std::ranges::lower_bound(ranges_, range.begin, {}, &Range::end);  // touches `range` or lies above
-  const auto behind = std::ranges::upper_bound(first, ranges_.end(), range.end, {}, &Range::begin);
-  if (first == behind) {
+  const auto end = std::ranges::upper_bound(first, ranges_.end(), range.end, {}, &Range::begin);
+  if (first == end) {
     ranges_.insert(first, range);
     return true;
   }
   if (first->begin <= range.begin && range.end <= first->end) return false;
   first->begin = std::min(first->begin, range.begin);
-  first->end = std::max((behind - 1)->end, range.end);
-  ranges_.erase(first + 1, behind);
+  first->end = std::max((end - 1)->end, range.end);
+  ranges_.erase(first + 1, end);
   return true;
 }
 
@@ -38,22 +38,22 @@ void TakenOffsets::clear() {
   for (Node& node : nodes_) {
     node.whole.clear();
     node.any.clear();
-    node.beside_whole = node.beside_any = {};
+    node.whole_bound = node.any_bound = {};
   }
 }
 
 // Calls `call` with the fewest nodes that together cover these times.
 template <class Call>
 void TakenOffsets::for_each_part(const Times& in_use, const Call& call) const {
-  std::size_t first = leaves_ + in_use.first, behind = leaves_ + in_use.last + 1;
-  for (; first < behind; first /= 2, behind /= 2) {
+  std::size_t first = leaves_ + in_use.first, end = leaves_ + in_use.last + 1;
+  for (; first < end; first /= 2, end /= 2) {
     if (first % 2 == 1) call(first++);
-    if (behind % 2 == 1) call(--behind);
+    if (end % 2 == 1) call(--end);
   }
 }
 
 // Searches from `offset` on.
-std::size_t TakenOffsets::lowest_beside(const Lists& lists, std::size_t offset, std::size_t bytes) {
+std::size_t TakenOffsets::lowest_in_all(const Lists& lists, std::size_t offset, std::size_t bytes) {
   for (std::size_t n = 0, fitting = 0; fitting < lists.size(); n = n + 1 == lists.size() ? 0 : n + 1) {
     const std::size_t free = lists[n]->lowest_free(offset, bytes, visits_);
     fitting = free == offset ? fitting + 1 : 1;
@@ -71,9 +71,9 @@ void TakenOffsets::look(Query& query, std::size_t number, const Times& times, st
   if (!ranges.empty()) {
     all_.push_back(&ranges);
     above_.push_back(&ranges);
-    Bound& bound = is_inside ? node.beside_any : node.beside_whole;
+    Bound& bound = is_inside ? node.any_bound : node.whole_bound;
     const std::size_t lowest = ranges.lowest_free(std::max(offset, bound.of(query.bytes)), query.bytes, visits_);
-    if (lowest != offset) offset = lowest_beside(above_, lowest, query.bytes);
+    if (lowest != offset) offset = lowest_in_all(above_, lowest, query.bytes);
     if (bound.bytes == query.bytes) bound.offset = offset;
   }
   if (is_inside) {
@@ -94,7 +94,7 @@ std::size_t TakenOffsets::lowest_free(std::span<const Times> in_use, std::size_t
     look(query, 1, {.first = 0, .last = static_cast<std::uint32_t>(leaves_ - 1)}, 0);
     lowest = query.lowest;
   }
-  return lowest_beside(all_, lowest, bytes);
+  return lowest_in_all(all_, lowest, bytes);
 }
 
 void TakenOffsets::take(std::span<const Times> in_use, const ByteRanges::Range& range) {

@@ -53,7 +53,7 @@ class TakenOffsets {
     ByteRanges whole;  // buffers in use during all of the node's times, but not of its parent's
     ByteRanges any;    // buffers in use during some of the node's times, but not during all of its parent's
     // Bounds for these two and `whole` of the nodes above.
-    Bound beside_whole, beside_any;
+    Bound whole_bound, any_bound;
   };
   struct Query {
     Times in_use;
@@ -63,7 +63,7 @@ class TakenOffsets {
   template <class Call>
   void for_each_part(const Times& in_use, const Call& call) const;
   void look(Query& query, std::size_t number, const Times& times, std::size_t offset);
-  std::size_t lowest_beside(const Lists& lists, std::size_t offset, std::size_t bytes);
+  std::size_t lowest_in_all(const Lists& lists, std::size_t offset, std::size_t bytes);
 
   std::size_t leaves_ = 1;   // a power of two
   std::vector<Node> nodes_;  // the root is 1, the children of n are 2n and 2n + 1, the leaf of a time is leaves_ + time

@@ -21,9 +21,9 @@ __device__ inline T warp_sum(T x, int width = 32) {
 
 // Computes kCount sums over the lanes of a warp with equal index modulo kApart, in fewer steps than separately. The
 // c-th is in lanes c * 32 / kCount and following. kCount and kApart are powers of two.
-template <int kApart = 1, int kCount>
+template <int kStride = 1, int kCount>
 __device__ inline float spread_sum(float (&x)[kCount]) {
-  static_assert(kCount * kApart <= 32);
+  static_assert(kCount * kStride <= 32);
 #pragma unroll
   for (int half = kCount / 2, step = 16; half > 0; half /= 2, step /= 2) {
     const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
@@ -34,7 +34,7 @@ __device__ inline float spread_sum(float (&x)[kCount]) {
     }
   }
 #pragma unroll
-  for (int step = 16 / kCount; step >= kApart; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
+  for (int step = 16 / kCount; step >= kStride; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
   return x[0];
 }
 

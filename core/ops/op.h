@@ -62,7 +62,7 @@ void launch(Stream& stream, const Op& op) {
     if (stream.device() != DeviceType::kPlan)
       check_workspace(op.workspace, workspace_bytes(op, stream.device()), stream.device());
   }
-  if (stream.wants_access()) {
+  if (stream.needs_access()) {
     Access accesses(Op::kName);
     access(op, accesses);
     stream.announce(accesses);

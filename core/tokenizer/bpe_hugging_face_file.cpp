@@ -29,7 +29,7 @@ std::string shown(const Json& value) {
   refuse_tokenizer_file(node.place, expected, shown(node.value));
 }
 
-void want_object(const Node& node, std::initializer_list<std::string_view> keys) {
+void expect_object(const Node& node, std::initializer_list<std::string_view> keys) {
   if (!node.value.is_object()) refuse(node, "an object");
   for (const auto& [key, value] : node.value.items()) {
     if (std::ranges::find(keys, key) == keys.end()) {
@@ -62,7 +62,7 @@ const std::string& text(const Node& node) {
   return node.value.get_ref<const std::string&>();
 }
 
-void want_none(const Node& node, const char* expected) {
+void expect_none(const Node& node, const char* expected) {
   const bool is_none = node.value.is_null() || node.value == "" || node.value == 0 || node.value == false;
   if (!is_none) refuse(node, expected);
 }
@@ -72,7 +72,7 @@ const std::string& type_of(const Node& node) {
   return text(member(node, "type"));
 }
 
-void want_type(const Node& node, std::string_view type, const char* expected) {
+void expect_type(const Node& node, std::string_view type, const char* expected) {
   if (type_of(node) != type) refuse_tokenizer_file(node.place, expected, quoted_bytes(type_of(node)));
 }
 
@@ -80,10 +80,10 @@ void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
   if (node.value.is_null()) return;
   const std::string& type = type_of(node);
   if (type == "NFC") {
-    want_object(node, {"type"});
+    expect_object(node, {"type"});
     vocabulary.nfc = true;
   } else if (type == "Sequence") {
-    want_object(node, {"type", "normalizers"});
+    expect_object(node, {"type", "normalizers"});
     const Node list = member(node, "normalizers");
     for (const Json& item : array(list)) read_normalizer(vocabulary, {item, list.place});
   } else {
@@ -93,15 +93,15 @@ void read_normalizer(BpeVocabulary& vocabulary, const Node& node) {
 
 // Reads a ByteLevel pre-tokenizer; returns use_regex.
 bool read_byte_level(BpeVocabulary& vocabulary, const Node& node) {
-  want_type(node, "ByteLevel", "ByteLevel");
-  want_object(node, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  expect_type(node, "ByteLevel", "ByteLevel");
+  expect_object(node, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   vocabulary.prefix_space = boolean(member(node, "add_prefix_space"), true);
   return boolean(member(node, "use_regex"), true);
 }
 
 WordPattern read_split(const Node& node) {
-  want_type(node, "Split", "Split and then ByteLevel");
-  want_object(node, {"type", "pattern", "behavior", "invert"});
+  expect_type(node, "Split", "Split and then ByteLevel");
+  expect_object(node, {"type", "pattern", "behavior", "invert"});
   const std::string& behavior = text(member(node, "behavior"));
   const bool invert = boolean(member(node, "invert"), false);
   if (!((behavior == "Isolated" && !invert) || (behavior == "Removed" && invert))) {
@@ -109,7 +109,7 @@ WordPattern read_split(const Node& node) {
                           fmt::format("{}{}", quoted_bytes(behavior), invert ? " with invert" : ""));
   }
   const Node pattern = member(node, "pattern");
-  want_object(pattern, {"Regex"});
+  expect_object(pattern, {"Regex"});
   const Node regex = member(pattern, "Regex");
   const std::optional<WordPattern> known = word_pattern_of_regex(text(regex));
   if (!known) {
@@ -129,7 +129,7 @@ void read_pre_tokenizer(BpeVocabulary& vocabulary, const Node& node) {
     return;
   }
   if (type != "Sequence") refuse_tokenizer_file(node.place, kExpected, quoted_bytes(type));
-  want_object(node, {"type", "pretokenizers"});
+  expect_object(node, {"type", "pretokenizers"});
   const Node list = member(node, "pretokenizers");
   if (!list.value.is_array() || list.value.size() != 2) refuse_tokenizer_file(list.place, kExpected, "another number");
   vocabulary.pattern = read_split({list.value[0], list.place + "[0]"});
@@ -160,15 +160,15 @@ void read_merges(SpelledVocabulary& spelled, const Node& node) {
 }
 
 SpelledVocabulary read_model(BpeVocabulary& vocabulary, const Node& node) {
-  want_object(node, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                     "byte_fallback", "ignore_merges", "vocab", "merges"});
+  expect_object(node, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                       "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (const Node type = member(node, "type"); !type.value.is_null() && text(type) != "BPE") {
     refuse(type, "BPE");
   }
-  want_none(member(node, "dropout"), "none: the same text is to give the same ids");
-  want_none(member(node, "continuing_subword_prefix"), "none for a tokenizer of bytes");
-  want_none(member(node, "end_of_word_suffix"), "none for a tokenizer of bytes");
-  want_none(member(node, "byte_fallback"), "false for a tokenizer of bytes");
+  expect_none(member(node, "dropout"), "none: the same text is to give the same ids");
+  expect_none(member(node, "continuing_subword_prefix"), "none for a tokenizer of bytes");
+  expect_none(member(node, "end_of_word_suffix"), "none for a tokenizer of bytes");
+  expect_none(member(node, "byte_fallback"), "false for a tokenizer of bytes");
   vocabulary.whole_words = boolean(member(node, "ignore_merges"), false);
   const Node vocab = member(node, "vocab");
   SpelledVocabulary spelled(vocabulary, vocab.place, vocab.value);
@@ -177,7 +177,7 @@ SpelledVocabulary read_model(BpeVocabulary& vocabulary, const Node& node) {
 }
 
 void read_added_token(BpeVocabulary& vocabulary, const SpelledVocabulary& spelled, const Node& node) {
-  want_object(node, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+  expect_object(node, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
   for (const char* key : {"single_word", "lstrip", "rstrip"}) {
     if (const Node flag = member(node, key); boolean(flag, false)) {
       refuse_tokenizer_file(flag.place, "false", "true", "added tokens that take the space around them are not built");
@@ -243,14 +243,14 @@ BpeVocabulary parse_hugging_face_file(const TokenizerFile& file) {
   const Json json = parse_tokenizer_json(file);
   const Node root{json, file.name};
   BpeVocabulary vocabulary{.source = file.name};
-  want_object(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                     "post_processor", "decoder", "model"});
-  want_none(member(root, "truncation"), "none: every token of a text is wanted");
-  want_none(member(root, "padding"), "none: the tokens of the text alone are wanted");
+  expect_object(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                       "post_processor", "decoder", "model"});
+  expect_none(member(root, "truncation"), "none: every token of a text is wanted");
+  expect_none(member(root, "padding"), "none: the tokens of the text alone are wanted");
   read_normalizer(vocabulary, member(root, "normalizer"));
   read_pre_tokenizer(vocabulary, member(root, "pre_tokenizer"));
   if (const Node decoder = member(root, "decoder"); !decoder.value.is_null()) {
-    want_type(decoder, "ByteLevel", "ByteLevel");
+    expect_type(decoder, "ByteLevel", "ByteLevel");
   }
   const SpelledVocabulary spelled = read_model(vocabulary, member(root, "model"));
   const Node added = member(root, "added_tokens");

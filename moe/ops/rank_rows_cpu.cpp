@@ -85,7 +85,7 @@ void compute(const ArrivedRows& op) {
 
 void compute(const UnpermuteGroups& op) {
   const std::int64_t columns = op.x.size(1), width = op.y.size(1), tokens = bounded_rows(op.position);
-  const bool apart = width != columns;
+  const bool separate = width != columns;
   const std::int32_t* position = checked_positions(op.position, op.x);
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Row x = op.x.as<const T>();
@@ -98,13 +98,13 @@ void compute(const UnpermuteGroups& op) {
           F32x8 sum = broadcast(0.0f);
           for (; k < of.count && of.sorted[static_cast<std::size_t>(k)].group == group; ++k)
             sum += (x + of.sorted[static_cast<std::size_t>(k)].row * columns)[i];
-          if (apart) {
+          if (separate) {
             (y + group * columns).set(i, sum);
           } else {
             total += rounded<T>(sum);
           }
         }
-        if (!apart) y.set(i, total);
+        if (!separate) y.set(i, total);
       });
     }
   });

@@ -139,7 +139,7 @@ inline constexpr int kPacks = kChoices < kLoads ? 2 : 1;
 
 // One to eight warps own a token; each has the token's choices in shared memory. A thread rounds a group's sum when the
 // next group begins. Three blocks per multiprocessor, as unpermute_rows_kernel.
-template <class T, bool kVector, bool kApart, int kChoices>
+template <class T, bool kVector, bool kSeparate, int kChoices>
 __global__ void __launch_bounds__(kThreads, 3)
     unpermute_groups_kernel(const GroupsArguments<T> a, const Faults faults) {
   constexpr int kWidth = kPack<T>;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (token >= a.tokens.count()) return;
   GroupedChoice* const sorted = all_sorted[threadIdx.x / 32];
   sort_choices(sorted, a, token, faults);
-  T* const to = a.y + token * a.columns * (kApart ? a.groups : 1);
+  T* const to = a.y + token * a.columns * (kSeparate ? a.groups : 1);
   const int step = a.threads.size() * kWidth;
   for (int first = a.threads.lane() * kWidth; first < a.columns; first += kPacks<kChoices> * step) {
     Floats<T> sum[kPacks<kChoices>], total[kPacks<kChoices>];
@@ -158,14 +158,14 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll
         for (int u = 0; u < kPacks<kChoices>; ++u) {
           const uint4 rounded = sum[u].packed();
-          if constexpr (kApart) {
+          if constexpr (kSeparate) {
             store_of_row<T, kVector>(to + std::int64_t{group} * a.columns, first + u * step, a.columns, rounded);
           } else {
             total[u] += Floats<T>(rounded);
           }
           sum[u] = Floats<T>();
         }
-        group = kApart ? group + 1 : next;  // empty groups do not change the total
+        group = kSeparate ? group + 1 : next;  // empty groups do not change the total
       }
     };
     for (int k = 0; k < a.choices; k += kChoices) {
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       }
     }
     finish_before(a.groups);
-    if constexpr (!kApart) {
+    if constexpr (!kSeparate) {
 #pragma unroll
       for (int u = 0; u < kPacks<kChoices>; ++u)
         store_of_row<T, kVector>(to, first + u * step, a.columns, total[u].packed());
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(kThreads, 3)
 template <int kChoices>
 void unpermute(CudaStream& stream, const UnpermuteGroups& op) {
   const RowThreads threads(packs_of(op.x), std::max(2, kPacks<kChoices>));
-  const bool apart = op.y.size(1) != op.x.size(1);
-  Variants(op.x.dtype, rows_aligned(op.x, op.y), apart).visit([&](auto type, auto is_vector, auto is_apart) {
+  const bool separate = op.y.size(1) != op.x.size(1);
+  Variants(op.x.dtype, rows_aligned(op.x, op.y), separate).visit([&](auto type, auto is_vector, auto is_separate) {
     using T = decltype(type);
     const GroupsArguments<T> a{.x = op.x.as<const T>(),
                                .position = op.position.as<const std::int32_t>(),
@@ -217,7 +217,7 @@ void unpermute(CudaStream& stream, const UnpermuteGroups& op) {
                                .end_expert = op.first_expert + op.groups * op.experts_per_group,
                                .group_experts = FastDivide(op.experts_per_group)};
     launch_kernel(stream, threads.grid(op.position.size(0)),
-                  unpermute_groups_kernel<T, is_vector(), is_apart(), kChoices>, a, Faults(stream));
+                  unpermute_groups_kernel<T, is_vector(), is_separate(), kChoices>, a, Faults(stream));
   });
 }
 

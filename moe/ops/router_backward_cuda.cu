@@ -40,8 +40,8 @@ struct ChoiceGradient {
     }
     dot = warp_sum(weight * d_weight, kChoiceLanes);
     dot = __shfl_sync(kAllLanes, dot, 0);
-    const bool apart = a.score == RouterScore::kSoftmax || (a.score == RouterScore::kSigmoid && a.choices == 1);
-    term = weight * (apart ? d_weight : d_weight - dot * a.inverse_scaling);
+    const bool independent = a.score == RouterScore::kSoftmax || (a.score == RouterScore::kSigmoid && a.choices == 1);
+    term = weight * (independent ? d_weight : d_weight - dot * a.inverse_scaling);
     const bool valid = static_cast<unsigned>(expert) < static_cast<unsigned>(a.experts);
     if (a.score == RouterScore::kSigmoid && valid) term *= sigmoid(-a.logits[token * a.experts + expert]);
   }

@@ -148,7 +148,7 @@ bool is_name_aside(std::string_view name, std::string_view checkpoint) {
          name.find_first_not_of("0123456789", kMark.size()) == name.npos;
 }
 
-void tell_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head) {
+void report_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head) {
   log_warning(fmt::format("{}/{} does not lead to {}: renamed to {}, which no run loads or removes", root.path(), name,
                           head, aside));
 }
@@ -159,7 +159,7 @@ std::string move_aside(const Directory& root, const std::vector<std::string>& na
     const std::string problem = attempt([&] {
       const std::string aside = name_aside(root, name);
       root.rename(name, aside);
-      tell_moved(root, name, aside, head);
+      report_moved(root, name, aside, head);
     });
     add_problem(problems, problem);
   }

@@ -67,7 +67,7 @@ bool is_name_aside(std::string_view name, std::string_view checkpoint);
 
 // Renames checkpoints to such names and logs this. Returns the errors, or "".
 std::string move_aside(const Directory& root, const std::vector<std::string>& names, const std::string& head);
-void tell_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head);
+void report_moved(const Directory& root, const std::string& name, const std::string& aside, const std::string& head);
 
 // Both functions continue after a failed removal, and return what was not removed and why, or "".
 

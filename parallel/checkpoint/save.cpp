@@ -269,7 +269,7 @@ void Saver::take_name() {
     root_->rename(temporary_, aside);
     temporary_ = aside;
     root_->exchange(temporary_, name_);
-    tell_moved(*root_, name_ + " of an earlier save", temporary_, "this one");
+    report_moved(*root_, name_ + " of an earlier save", temporary_, "this one");
   } else {
     root_->rename(temporary_, name_);
   }

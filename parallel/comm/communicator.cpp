@@ -67,7 +67,7 @@ void Communicator::enqueue(Stream& stream, Collective given) {
   if (is_idle(collective)) return;
   const Access access = access_of(collective);
   const std::int64_t bytes = bytes_of(collective, access, stream);
-  if (stream.wants_access()) stream.announce(access);
+  if (stream.needs_access()) stream.announce(access);
   if (size_ > 1) {
     if (CudaStream* const cuda = stream.cuda()) cuda->state().capture.meets_ranks = true;
     stream.on_each_run([this, bytes, call = call_of(collective)](Stream& runs_on) {

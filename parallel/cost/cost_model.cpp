@@ -82,10 +82,10 @@ double CostModel::exchange_seconds(const PlannedCall& call) const {
   return latency + packed + std::max((1 - away) * bytes / within.bandwidth, away * bytes / rates_.network.bandwidth);
 }
 
-double CostModel::seconds(const PlannedCall& call, bool beside) const {
+double CostModel::seconds(const PlannedCall& call, bool concurrent) const {
   if (call.kind == ExchangeRows::kName) return exchange_seconds(call);
   const Rates::Link by = link(*call.ranks);
-  return by.latency + ring_bytes(call) / (beside ? std::min(by.bandwidth, rates_.busy) : by.bandwidth);
+  return by.latency + ring_bytes(call) / (concurrent ? std::min(by.bandwidth, rates_.busy) : by.bandwidth);
 }
 
 CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call, std::size_t sum_room) const {
@@ -95,7 +95,7 @@ CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call, std::siz
   // Reads all parts, and reads and writes the shard.
   const double bytes = static_cast<double>(call.bytes) * (1 + 2 / static_cast<double>(call.ranks->size()));
   const double sum = bytes / rates_.memory, rounds = std::ceil(2 * ring_bytes(call) / static_cast<double>(sum_room));
-  return {.link = link, .sum = sum, .behind = sum / std::max(rounds, 1.0)};
+  return {.link = link, .sum = sum, .tail = sum / std::max(rounds, 1.0)};
 }
 
 double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {

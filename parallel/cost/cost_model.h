@@ -36,12 +36,12 @@ class CostModel {
   double seconds(const Access& op, bool in_graph = false) const;
   // Seconds of an op that copies between device and host.
   double link_seconds(const Access& op, bool to_host) const;
-  // `beside`: other kernels run concurrently.
-  double seconds(const PlannedCall& call, bool beside = false) const;
+  // `concurrent`: other kernels run concurrently.
+  double seconds(const PlannedCall& call, bool concurrent = false) const;
   struct UnitSeconds {
     double link = 0;
-    double sum = 0;     // sums of copies by kernels, concurrent with later copies
-    double behind = 0;  // part of `sum` after the last copy
+    double sum = 0;   // sums of copies by kernels, concurrent with later copies
+    double tail = 0;  // part of `sum` after the last copy
   };
   // Seconds of kUnshard or kReduceShard. `sum_room`: bytes for copies of the peers' gradients.
   UnitSeconds unit_seconds(const PlannedCall& call, std::size_t sum_room) const;

@@ -55,7 +55,7 @@ struct Rates {
   double overlap = 1;  // share of a collective that does not slow concurrent kernels
 
   // Share of a collective's rate that is left next to a unit's copy, by the host link.
-  double left_beside_copies() const { return std::clamp(host.bandwidth / units - 1, 0.0, 1.0); }
+  double left_during_copies() const { return std::clamp(host.bandwidth / units - 1, 0.0, 1.0); }
   // Rates per rank while all ranks copy: its own link's rate, or its share of the host's.
   Copies copies(int ranks) const {
     const double of_host = std::min(ranks, host_ranks);

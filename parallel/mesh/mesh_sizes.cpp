@@ -36,7 +36,7 @@ struct SizeFlag {
 // Requires that the world is a multiple of the product of a view's flags.
 void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
   std::int64_t product = 1;
-  std::string said;
+  std::string sizes;
   for (const SizeFlag& flag : flags) {
     if (flag.value < 1 || flag.value > (std::int64_t{1} << 31)) {
       refuse_usage(std::string(flag.name), {.expected = "a size from 1 to the number of ranks",
@@ -44,7 +44,7 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
                                             .remedy = "leave it out for 1"});
     }
     product = std::min(product * flag.value, std::int64_t{1} << 31);
-    if (flag.value > 1) said += fmt::format("{}{} {}", said.empty() ? "" : " ", flag.name, flag.value);
+    if (flag.value > 1) sizes += fmt::format("{}{} {}", sizes.empty() ? "" : " ", flag.name, flag.value);
   }
   if (world % product == 0) return;
   std::string remedy =
@@ -59,9 +59,9 @@ void check_divides(std::int64_t world, const std::vector<SizeFlag>& flags) {
     }
     remedy += fmt::format(", or use {} {}", flag.name, fmt::join(fitting, " or "));
   }
-  refuse_usage(said, {.expected = fmt::format("a number of ranks that is a multiple of {}", product),
-                      .got = fmt::format("{}", world),
-                      .remedy = remedy});
+  refuse_usage(sizes, {.expected = fmt::format("a number of ranks that is a multiple of {}", product),
+                       .got = fmt::format("{}", world),
+                       .remedy = remedy});
 }
 
 }  // namespace

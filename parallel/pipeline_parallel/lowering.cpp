@@ -114,8 +114,8 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
     const bool both = action.kind == ActionKind::kBackwardData && action.with_next && i + 1 < actions.size() &&
                       actions[i + 1].kind == ActionKind::kBackwardWeight && actions[i + 1].chunk == action.chunk &&
                       actions[i + 1].microbatch == action.microbatch;
-    const auto returns_beside = [&](int s) {
-      return returns.beside_weights && s >= begin && returns.segments.contains(s);
+    const auto returns_after = [&](int s) {
+      return returns.after_weights && s >= begin && returns.segments.contains(s);
     };
     const auto add_wait = [&](int s) {
       add(action, ActionKind::kWaitExchange, -1);
@@ -125,9 +125,9 @@ std::vector<Action> expand_segments(const std::vector<Action>& actions, const Ch
     for (int s = end - 1; s >= begin; --s) {
       const bool leaves = action.kind == ActionKind::kBackwardData && returns.segments.contains(s);
       add(action, action.kind, s);
-      if (leaves && !returns.beside_weights) add_wait(s);
-      if (both && !returns_beside(s - 1)) add(action, ActionKind::kBackwardWeight, s);
-      if (!leaves || !returns.beside_weights) continue;
+      if (leaves && !returns.after_weights) add_wait(s);
+      if (both && !returns_after(s - 1)) add(action, ActionKind::kBackwardWeight, s);
+      if (!leaves || !returns.after_weights) continue;
       if (both && s + 1 < end) add(action, ActionKind::kBackwardWeight, s + 1);
       add_wait(s);
     }

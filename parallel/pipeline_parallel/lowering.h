@@ -32,10 +32,10 @@ int first_segment(const ChunkSegments& segments, int chunk);  // chunk == number
 // Exchanges of verbs (ExchangingSegment). A kWaitExchange precedes the next verb of the microbatch that reads them.
 struct ReturnPoints {
   // Segments whose backward_data starts its exchange and leaves it in flight. The wait is right after it, or after the
-  // backward_weight of the segment above. `beside_weights` selects the latter. That backward_weight then follows both
+  // backward_weight of the segment above. `after_weights` selects the latter. That backward_weight then follows both
   // verbs of the segment if these are one block.
   std::set<int> segments;
-  bool beside_weights = false;
+  bool after_weights = false;
   // Exchanges that are actions, by direction; for expand_overlapped. Their segments are in no other set.
   struct Split {
     std::set<int> forward, backward;

@@ -16,7 +16,7 @@ std::vector<GptPart> PipelineLayout::parts_of(int stage) const {
   return mine;
 }
 
-bool PipelineLayout::weights_apart() const {
+bool PipelineLayout::splits_backward() const {
   return delays_weights || overlaps_exchanges || kind == ScheduleKind::kZbH1 || is_v_shaped(kind);
 }
 

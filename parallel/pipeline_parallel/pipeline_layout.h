@@ -18,7 +18,7 @@ struct PipelineLayout {
   bool overlaps_exchanges = false;  // of experts' rows (pair_microbatches)
 
   // True if a chunk's backward_weight may run long after its backward_data, instead of segment by segment with it.
-  bool weights_apart() const;
+  bool splits_backward() const;
 
   // Parts of a stage, by chunk.
   std::vector<GptPart> parts_of(int stage) const;

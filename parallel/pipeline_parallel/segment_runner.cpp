@@ -175,7 +175,7 @@ void SegmentRunner::run_verb(const Action& action) {
       return;
   }
   const TensorList& list = verb == Verb::kForward ? column.hidden : column.gradients;
-  for (int i = 0; i < list.size(); ++i) ctx_.arena.hand_on(list[i].data);
+  for (int i = 0; i < list.size(); ++i) ctx_.arena.mark_passed(list[i].data);
 }
 
 bool SegmentRunner::has_hooks() const {

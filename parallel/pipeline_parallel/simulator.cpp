@@ -175,15 +175,15 @@ class Player {
     }
     if (stage.next == actions.size()) return {};
     for (std::size_t i = stage.next; i < end_of_block(actions, stage.next); ++i) {
-      const std::string said = fmt::format("stage {} at {} waits for ", s, to_string(actions[i]));
+      const std::string start = fmt::format("stage {} at {} waits for ", s, to_string(actions[i]));
       const std::string own = missing_of_own(s, i);
-      if (!own.empty()) return said + own + ", which does not stand before it";
+      if (!own.empty()) return start + own + ", which does not stand before it";
       const std::size_t m = stage.events[i].reads;
       if (m == ScheduleIndex::kNowhere || flights_[m].arrived != kNotYet) continue;
       const Message& message = messages_[m];
       if (message.sent == ScheduleIndex::kNowhere)
-        return said + fmt::format("stage {}, which does not have its input", message.from);
-      return said + to_string(schedule_.stages[stage_of(message.from)][message.sent]) +
+        return start + fmt::format("stage {}, which does not have its input", message.from);
+      return start + to_string(schedule_.stages[stage_of(message.from)][message.sent]) +
              fmt::format(" of stage {}", message.from);
     }
     return fmt::format("stage {} at {} waits", s, to_string(actions[stage.next]));

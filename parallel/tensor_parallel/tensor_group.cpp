@@ -11,7 +11,7 @@ TensorGroup::TensorGroup(Communicator& group, Stream& communication, const Optio
       prefetch_(group, communication, "prefetched rows"),
       sequence_parallel_(options.sequence_parallel && group.size() > 1),
       overlap_(options.overlap && sequence_parallel_),
-      weights_apart_(options.weights_apart) {}
+      splits_backward_(options.splits_backward) {}
 
 Tensor TensorGroup::gather_rows(const Context& ctx, const Tensor& x, const std::string& label) {
   if (!sequence_parallel_) return x;
@@ -64,8 +64,8 @@ Tensor TensorGroup::use_rows(const Context& ctx, const Tensor& x, const std::str
   return whole;
 }
 
-Tensor TensorGroup::gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label) {
-  require(gathers_behind(), "gather_rows_behind without overlap");
+Tensor TensorGroup::prefetch_rows(const Context& ctx, const Tensor& x, const std::string& label) {
+  require(prefetches_rows(), "prefetch_rows without overlap");
   const std::int64_t rows = x.size(0);
   const Tensor whole = ctx.empty({rows * size(), x.size(1)}, x.dtype, "gathered rows");
   for (int step = 1; step < size(); ++step) {
@@ -76,7 +76,7 @@ Tensor TensorGroup::gather_rows_behind(const Context& ctx, const Tensor& x, cons
   return whole;
 }
 
-void TensorGroup::wait_for_rows_behind(const Context& ctx) { prefetch_.wait(ctx.compute); }
+void TensorGroup::wait_for_prefetched_rows(const Context& ctx) { prefetch_.wait(ctx.compute); }
 
 Tensor TensorGroup::sum_rows(const Context& ctx, const Shape& shape, DType dtype, const std::string& label,
                              const RowsTask& make) {

@@ -15,7 +15,7 @@ class TensorGroup : public RowExchange {
     bool sequence_parallel = false;
     bool overlap = false;  // requires sequence_parallel
     // backward_data and backward_weight are captured as separate graphs: no gather runs from one into the other.
-    bool weights_apart = false;
+    bool splits_backward = false;
   };
 
   // `group` serves `communication` only; both outlive this object.
@@ -34,9 +34,9 @@ class TensorGroup : public RowExchange {
   Tensor sum_rows(const Context& ctx, const Shape& shape, DType dtype, const std::string& label,
                   const RowsTask& make) override;
   bool overlaps() const override { return overlap_; }
-  bool gathers_behind() const override { return overlap_ && !weights_apart_; }
-  Tensor gather_rows_behind(const Context& ctx, const Tensor& x, const std::string& label) override;
-  void wait_for_rows_behind(const Context& ctx) override;
+  bool prefetches_rows() const override { return overlap_ && !splits_backward_; }
+  Tensor prefetch_rows(const Context& ctx, const Tensor& x, const std::string& label) override;
+  void wait_for_prefetched_rows(const Context& ctx) override;
   void sum(Stream& compute, const Tensor& buffer, const std::string& label) override {
     all_reduce(compute, buffer, ReduceOp::kSum, label);
   }
@@ -60,10 +60,10 @@ class TensorGroup : public RowExchange {
   int below(int step) const { return (lane_.group.rank() - step + size()) % size(); }
 
   CommLane lane_;
-  CommLane prefetch_;  // for gather_rows_behind, which outlives a collective
+  CommLane prefetch_;  // for prefetch_rows, which outlives a collective
   bool sequence_parallel_;
   bool overlap_;
-  bool weights_apart_;
+  bool splits_backward_;
 };
 
 }  // namespace megalith

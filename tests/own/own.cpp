@@ -72,9 +72,9 @@ void add_own_hooks(Rank& rank) {
   for (int s = 0; s < rank.runner.num_segments(); ++s) {
     if (rank.runner.entry(s).module != SegmentModule::kOwn) continue;
     const bool is_plan = rank.is_plan();
-    rank.runner.hooks(s).add(HookPoint::kPreForward, [text, is_plan, said = false](const HookContext&) mutable {
-      if (!said && !is_plan) log_info(text);
-      said = true;
+    rank.runner.hooks(s).add(HookPoint::kPreForward, [text, is_plan, logged = false](const HookContext&) mutable {
+      if (!logged && !is_plan) log_info(text);
+      logged = true;
     });
     return;
   }

@@ -35,7 +35,7 @@ std::optional<std::size_t> number_at_start(std::string_view text) {
 }
 
 // Returns the number after `key` at the start of a line.
-std::optional<std::size_t> number_behind(std::string_view key, std::string_view text) {
+std::optional<std::size_t> number_after(std::string_view key, std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = take_part(text, '\n');
     if (line.starts_with(key)) return number_at_start(line.substr(key.size()));
@@ -55,7 +55,7 @@ std::optional<std::size_t> room_in_group(const std::string& folder, const GroupF
   const std::optional<std::size_t> limit = number_at_start(text_in(folder + files.limit));
   const std::optional<std::size_t> used = number_at_start(text_in(folder + files.used));
   if (!limit || !used) return std::nullopt;
-  const std::size_t cache = number_behind(files.cache, text_in(folder + "/memory.stat")).value_or(0);
+  const std::size_t cache = number_after(files.cache, text_in(folder + "/memory.stat")).value_or(0);
   const std::size_t needed = *used - std::min(*used, cache);
   return std::max<std::size_t>(*limit - std::min(*limit, needed), 1);
 }
@@ -70,7 +70,7 @@ std::size_t resident_bytes() {
 }
 
 std::size_t available_bytes(const std::string& root) {
-  std::size_t available = number_behind("MemAvailable:", text_in(root + "/proc/meminfo")).value_or(0) * 1024;
+  std::size_t available = number_after("MemAvailable:", text_in(root + "/proc/meminfo")).value_or(0) * 1024;
   const std::string groups = text_in(root + "/proc/self/cgroup");
   for (std::string_view rest = groups; !rest.empty();) {  // number:controllers:folder
     std::string_view line = take_part(rest, '\n');

@@ -31,7 +31,7 @@ std::int64_t now_ms() {
 
 bool repeats(int signal) { return signal != SIGINT && signal != SIGTERM && signal != SIGUSR1 && signal != SIGUSR2; }
 
-void tell(bool may_repeat) {
+void print_notice(bool may_repeat) {
   constexpr std::string_view kText = "\n[megalith] asked to stop: saves after the step under way";
   constexpr std::string_view kSecond = "; a second signal ends the run at once";
   const int before = errno;
@@ -43,7 +43,7 @@ void tell(bool may_repeat) {
 void handle(int signal) {
   StopRequest* const request = taken_by.load();
   if (repeats(signal)) {
-    if (signal != SIGPIPE && reports_first && !reported_repeating.exchange(true)) tell(true);
+    if (signal != SIGPIPE && reports_first && !reported_repeating.exchange(true)) print_notice(true);
     if (request != nullptr) request->requested.store(true);
     return;
   }
@@ -51,7 +51,7 @@ void handle(int signal) {
   std::int64_t first = 0;
   const std::int64_t now = now_ms();
   if (first_at.compare_exchange_strong(first, now)) {
-    if (reports_first) tell(false);
+    if (reports_first) print_notice(false);
   } else if (now - first >= kOneRequestMs) {
     record_exit_code(128 + signal);
     _exit(128 + signal);
@@ -67,10 +67,10 @@ bool is_ignored(int signal) {
 
 }  // namespace
 
-void stop_on_signal(int signal, StopRequest& request, bool tells) {
+void stop_on_signal(int signal, StopRequest& request, bool reports) {
   static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<StopRequest*>::is_always_lock_free);
   taken_by.store(&request);
-  reports_first.store(tells);
+  reports_first.store(reports);
   const bool stays = repeats(signal) && signal != SIGPIPE && is_ignored(signal);
   if (!stays) std::signal(signal, handle);
 }

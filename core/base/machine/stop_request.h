@@ -21,7 +21,7 @@ struct StopRequest {
 inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2,   SIGPIPE,
                                        SIGHUP, SIGXCPU, SIGALRM, SIGVTALRM, SIGPWR};
 // Signals that Open MPI's mpirun forwards to its ranks. The program handles them from its start.
-inline constexpr int kHandedOnSignals[] = {SIGUSR1, SIGUSR2, SIGALRM};
+inline constexpr int kForwardedSignals[] = {SIGUSR1, SIGUSR2, SIGALRM};
 
 // Makes `signal` set `request`, which must outlive the program's use of signals. Two kinds:
 // - SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are sent by a person or scheduler. The second of any of them, at least 100 ms
@@ -31,8 +31,8 @@ inline constexpr int kHandedOnSignals[] = {SIGUSR1, SIGUSR2, SIGALRM};
 // - The system sends and repeats the other signals: SIGXCPU each second, SIGHUP from kernel, shell and systemd, SIGPIPE
 // for each line of the log. They count neither as the first nor as the second.
 // A signal of the second kind that the parent ignored stays ignored (nohup: SIGHUP), except SIGPIPE.
-// `tells`: the first signal prints a notice to standard error.
-void stop_on_signal(int signal, StopRequest& request, bool tells = false);
+// `reports`: the first signal prints a notice to standard error.
+void stop_on_signal(int signal, StopRequest& request, bool reports = false);
 
 // Stop file: a regular file of the user who runs the program. Other files under the name are ignored. Failures are
 // warnings and never end a run.

@@ -30,7 +30,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 }
 
 // Returns whether the sum shares no written memory with an earlier sum of the call, so that both may run concurrently.
-bool is_apart(const std::vector<RowSum>& sums, std::size_t sum) {
+bool is_separate(const std::vector<RowSum>& sums, std::size_t sum) {
   const RowSum& later = sums[sum];
   return std::none_of(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(sum), [&](const RowSum& earlier) {
     return overlap(earlier.out, later.out) || overlap(earlier.x, later.out) || overlap(earlier.out, later.x);
@@ -48,7 +48,7 @@ void fields(const ReduceRows& op, Fields& f) {
     f.next_element();
     f.in(sum.x, "sum.x").floating().rank(2).strided_rows().bounded();
     f.out(sum.out, "sum.out").floating().shape({sum.x.size(1)}).read_if(op.accumulate);
-    f.expect(is_apart(op.sums, i), "sum.out", "memory that no other sum of the call uses",
+    f.expect(is_separate(op.sums, i), "sum.out", "memory that no other sum of the call uses",
              fmt::format("sum {}, which shares some", i));
   }
 }

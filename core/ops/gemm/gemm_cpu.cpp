@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "core/ops/dispatch.h"
-#include "core/ops/gemm/gemm_apart.h"
+#include "core/ops/gemm/gemm_unfused.h"
 #include "core/ops/gemm/micro_kernel.h"
 #include "core/ops/gemm/tile_pack.h"
 #include "core/ops/loops.h"
@@ -169,8 +169,8 @@ void multiply(const Gemm& op) {
 
 void compute(const Gemm& op) {
   multiply(product_of(op));
-  if (op.pre_activation) compute(gelu_behind(op));
-  if (op.gelu_input) compute(gelu_in_front(op));
+  if (op.pre_activation) compute(gelu_after(op));
+  if (op.gelu_input) compute(gelu_before(op));
 }
 
 }  // namespace megalith

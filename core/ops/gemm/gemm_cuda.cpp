@@ -9,9 +9,9 @@
 #include "core/device/cuda_stream_state.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/gemm/gemm_algorithms_cuda.h"
-#include "core/ops/gemm/gemm_apart.h"
 #include "core/ops/gemm/gemm_few_rows_cuda.h"
 #include "core/ops/gemm/gemm_problem_cuda.cuh"
+#include "core/ops/gemm/gemm_unfused.h"
 
 namespace megalith {
 
@@ -145,9 +145,9 @@ void run_bias(CudaStream& stream, const Gemm& op, bool accumulate) {
   run(stream, CastRows{.x = rows, .y = op.c, .accumulate = accumulate});
 }
 
-void run_apart(CudaStream& stream, const Gemm& op) {
+void run_unfused(CudaStream& stream, const Gemm& op) {
   run(stream, product_of(op));
-  op.pre_activation ? run(stream, gelu_behind(op)) : run(stream, gelu_in_front(op));
+  op.pre_activation ? run(stream, gelu_after(op)) : run(stream, gelu_before(op));
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ void run_apart(CudaStream& stream, const Gemm& op) {
 void run(CudaStream& stream, const Gemm& op) {
   if (suits_few_rows(op)) return run_few_rows(stream, op);
   const GemmSignature signature = signature_of(op);
-  if (has_gelu(op) && signature.gelu == GemmGelu::kNone) return run_apart(stream, op);
+  if (has_gelu(op) && signature.gelu == GemmGelu::kNone) return run_unfused(stream, op);
   if (signature.m == 0 || signature.n == 0) return;
   if (signature.k == 0) {
     if (op.bias) return run_bias(stream, op, op.accumulate);
@@ -164,7 +164,7 @@ void run(CudaStream& stream, const Gemm& op) {
   }
   GemmProblem problem(signature);
   const GemmAlgorithm* algorithm = algorithm_for(stream, problem, signature);
-  if (algorithm == nullptr && has_gelu(op)) return run_apart(stream, op);
+  if (algorithm == nullptr && has_gelu(op)) return run_unfused(stream, op);
   if (algorithm == nullptr) {
     fail({.subject = fmt::format("GEMM {}", to_string(signature)),
           .expected = "an algorithm of cuBLASLt",

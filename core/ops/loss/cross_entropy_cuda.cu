@@ -14,10 +14,10 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 1024;  // threads of a multiprocessor, in one or more blocks
-constexpr int kBeside = 512;    // threads of a block that shares a multiprocessor
-constexpr int kTogether = 2;    // packs processed at a time per thread
-constexpr int kAhead = 2;       // groups of packs in flight while one is added
+constexpr int kThreads = 1024;        // threads of a multiprocessor, in one or more blocks
+constexpr int kSharingThreads = 512;  // threads of a block that shares a multiprocessor
+constexpr int kTogether = 2;          // packs processed at a time per thread
+constexpr int kAhead = 2;             // groups of packs in flight while one is added
 constexpr float kLowest = -INFINITY;
 
 struct LossArguments {
@@ -256,11 +256,12 @@ void run(CudaStream& stream, const CrossEntropy& op) {
     const auto grid = [&](int blocks) {
       return static_cast<unsigned>(std::min<std::int64_t>(rows, std::int64_t{blocks} * stream.multiprocessors()));
     };
-    const int threads = std::clamp(packs / 128 * 32, 32, kBeside), all = static_cast<int>(ceil_divide(packs, threads));
+    const int threads = std::clamp(packs / 128 * 32, 32, kSharingThreads),
+              all = static_cast<int>(ceil_divide(packs, threads));
     const int blocks = std::min(kThreads / threads, memory / (all * threads * 16 + CudaStream::kSharedMemoryOfBlock));
     if (blocks > 1) {
       const Launch launch{.blocks = grid(blocks), .threads = static_cast<unsigned>(threads), .shared_packs = all};
-      return launch_rows<T, kVector, kBeside, 0>(stream, a, launch, memory_of_block);
+      return launch_rows<T, kVector, kSharingThreads, 0>(stream, a, launch, memory_of_block);
     }
     const int most = memory_of_block / (kThreads * 16), needed = static_cast<int>(ceil_divide(packs, kThreads));
     const Launch launch{.blocks = grid(1), .threads = kThreads, .shared_packs = std::min(most, needed)};

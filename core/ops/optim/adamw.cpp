@@ -19,13 +19,15 @@ void fields(const AdamW& op, Fields& f) {
   for (const AdamWRange& range : op.ranges) {
     const AdamWRange& first = op.ranges.front();
     const bool is_first = &range == &first;
-    const auto alike = [is_first](const Tensor& tensor) { return is_first ? kFloatTypes : DTypeSet{tensor.dtype}; };
+    const auto same_dtype = [is_first](const Tensor& tensor) {
+      return is_first ? kFloatTypes : DTypeSet{tensor.dtype};
+    };
     f.next_element();
-    f.out(range.param, "range.param").rank(1).dtype(alike(first.param));
+    f.out(range.param, "range.param").rank(1).dtype(same_dtype(first.param));
     f.inout(range.main_param, "range.main_param").shape(range.param.shape).dtype(DType::kFp32).may_be(range.param);
-    f.in(range.grad, "range.grad").shape(range.param.shape).dtype(alike(first.grad));
-    f.inout(range.exp_avg, "range.exp_avg").shape(range.param.shape).dtype(alike(first.exp_avg));
-    f.inout(range.exp_avg_sq, "range.exp_avg_sq").shape(range.param.shape).dtype(alike(first.exp_avg_sq));
+    f.in(range.grad, "range.grad").shape(range.param.shape).dtype(same_dtype(first.grad));
+    f.inout(range.exp_avg, "range.exp_avg").shape(range.param.shape).dtype(same_dtype(first.exp_avg));
+    f.inout(range.exp_avg_sq, "range.exp_avg_sq").shape(range.param.shape).dtype(same_dtype(first.exp_avg_sq));
     f.range(range.weight_decay, 0, kMax, "range.weight_decay");
   }
 }

@@ -161,10 +161,10 @@ __global__ void __launch_bounds__(kLanes) embedding_backward_runs_kernel(const G
   const int chunk = static_cast<int>(blockIdx.x), begin = chunk * a.chunk, end = begin + a.chunk;
   if (end >= a.count) return;
   const std::int32_t token = a.tokens[end - 1];
-  const bool goes_on = a.tokens[end] == token;
+  const bool continues = a.tokens[end] == token;
   const bool began_before = begin > 0 && a.tokens[begin - 1] == token;
   const std::int64_t row = row_of(token, a);
-  if (!goes_on || began_before || row < 0) return;
+  if (!continues || began_before || row < 0) return;
   int followers = 0;  // chunks that begin with the token
   for (int found = kLanes; found == kLanes; followers += found) {
     const std::int64_t at = (std::int64_t{chunk} + 1 + followers + threadIdx.x) * a.chunk;

@@ -352,7 +352,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
     count_path(stream, is_padded ? &CommunicatorStats::padded : &CommunicatorStats::pulled);
   }
   if (comm_ != watched_->comm) count_path(stream, &CommunicatorStats::graph_calls);
-  write(cuda, watched_->progress->mark, NcclWatcher::behind(id));
+  write(cuda, watched_->progress->mark, NcclWatcher::after(id));
 }
 
 bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::uint64_t layout) {

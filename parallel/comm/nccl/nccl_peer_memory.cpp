@@ -82,22 +82,22 @@ PeerOffer offer_of(void* base, std::size_t bytes, std::uint64_t layout, const Sh
 
 }  // namespace
 
-class PeerMemory::Beside {
+class PeerMemory::SecondStream {
  public:
   static constexpr std::size_t kMarks = 2;
 
-  Beside() {
+  SecondStream() {
     for (CUevent_st** event : {&begun_, &marks_[0], &marks_[1]})
       MEGALITH_CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
-  ~Beside() {
+  ~SecondStream() {
     for (CUevent_st* event : {begun_, marks_[0], marks_[1]}) log_cuda(cudaEventDestroy(event), "cudaEventDestroy");
   }
-  Beside(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
+  SecondStream(const SecondStream&) = delete;
+  SecondStream& operator=(const SecondStream&) = delete;
 
   // Returns the second stream, ordered after all work that `stream` has enqueued.
-  CudaStream& behind(CudaStream& stream) {
+  CudaStream& after(CudaStream& stream) {
     MEGALITH_CUDA_CHECK(cudaEventRecord(begun_, stream.handle()));
     MEGALITH_CUDA_CHECK(cudaStreamWaitEvent(stream_.handle(), begun_, 0));
     return stream_;
@@ -117,12 +117,12 @@ PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes)
     : rank_(rank), base_(base), bytes_(bytes), peers_(static_cast<std::size_t>(ranks)) {}
 
 // Created at first use, so groups that never copy here use no GPU queue.
-PeerMemory::Beside& PeerMemory::beside() {
-  if (beside_ == nullptr) {
+PeerMemory::SecondStream& PeerMemory::second_stream() {
+  if (second_stream_ == nullptr) {
     const AllowUnderCapture allow;
-    beside_ = std::make_unique<Beside>();
+    second_stream_ = std::make_unique<SecondStream>();
   }
-  return *beside_;
+  return *second_stream_;
 }
 
 std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
@@ -259,9 +259,9 @@ void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {
 void PeerMemory::all_gather(CudaStream& stream, const SharedAllGather& op) {
   const int ranks = static_cast<int>(peers_.size());
   const auto part = [&](int rank) { return op.out.slice(0, rank * op.in.numel(), op.in.numel()); };
-  Beside& beside = this->beside();
-  beside.behind(stream).copy(part(rank_).data, op.in.data, op.in.bytes());
-  beside.mark(0);
+  SecondStream& second_stream = this->second_stream();
+  second_stream.after(stream).copy(part(rank_).data, op.in.data, op.in.bytes());
+  second_stream.mark(0);
   for (int step = 1; step < ranks; ++step) {
     shift(stream, {.group = op.group,
                    .in = op.in,
@@ -269,7 +269,7 @@ void PeerMemory::all_gather(CudaStream& stream, const SharedAllGather& op) {
                    .step = step,
                    .series = ShiftSeries::kOneInput});
   }
-  beside.wait(stream, 0);
+  second_stream.wait(stream, 0);
 }
 
 // Runs in rounds of up to half of `copies`, at least two rounds: one half is summed while the next is copied.
@@ -282,7 +282,7 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const SharedReduceScatter& o
   const Tensor own = op.in.slice(0, rank_ * n, n);
   const std::ptrdiff_t offset = own.as<std::byte>() - base_;
   Flags* const mine = peers_[self].flags;
-  Beside& beside = this->beside();
+  SecondStream& second_stream = this->second_stream();
   FrontEnd words;
   const auto of_peers = [&](const auto& f) {  // a different order on each rank spreads the reads
     for (int step = 1; step < ranks; ++step) f(static_cast<std::size_t>((rank_ + step) % ranks));
@@ -296,24 +296,24 @@ void PeerMemory::reduce_scatter(CudaStream& stream, const SharedReduceScatter& o
   for (std::int64_t first = 0, round = 0; first < n; first += most, ++round) {
     const std::int64_t count = std::min(most, n - first), half = round % halves;
     const Tensor copies = op.copies.slice(0, half * (ranks - 1) * most, (ranks - 1) * most);
-    if (round >= halves) beside.wait(stream, static_cast<std::size_t>(half));
+    if (round >= halves) second_stream.wait(stream, static_cast<std::size_t>(half));
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(op.in.dtype);
     of_peers([&](std::size_t peer) {
       const std::int64_t place = static_cast<std::int64_t>(peer) - (peer > self ? 1 : 0);
       stream.copy(copies.slice(0, place * most, count).data,
                   peers_[peer].base + offset + static_cast<std::size_t>(first) * size_of(op.in.dtype), bytes);
     });
-    sum_parts(beside.behind(stream), {.own = own.slice(0, first, count),
-                                      .others = copies,
-                                      .pitch = most,
-                                      .rank = rank_,
-                                      .ranks = ranks,
-                                      .out = op.out.slice(0, first, count),
-                                      .accumulate = op.accumulate});
-    beside.mark(static_cast<std::size_t>(half));
+    sum_parts(second_stream.after(stream), {.own = own.slice(0, first, count),
+                                            .others = copies,
+                                            .pitch = most,
+                                            .rank = rank_,
+                                            .ranks = ranks,
+                                            .out = op.out.slice(0, first, count),
+                                            .accumulate = op.accumulate});
+    second_stream.mark(static_cast<std::size_t>(half));
     if (first + count < n) continue;
     meet(&Flags::taken);
-    beside.wait(stream, static_cast<std::size_t>(half));
+    second_stream.wait(stream, static_cast<std::size_t>(half));
   }
 }
 

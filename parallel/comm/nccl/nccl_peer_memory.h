@@ -66,10 +66,10 @@ class PeerMemory {
   };
 
   // Second stream within a call.
-  class Beside;
+  class SecondStream;
 
   PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes);
-  Beside& beside();
+  SecondStream& second_stream();
   void prepare_pulls(PullMeeting::State* state);
   bool map(int rank, std::uint64_t layout, const PeerOffer& offer);
 
@@ -79,7 +79,7 @@ class PeerMemory {
   std::vector<Peer> peers_;  // by rank
   PullMeeting meeting_;
   bool pulls_in_bulk_ = false;
-  std::unique_ptr<Beside> beside_;  // null before its first use
+  std::unique_ptr<SecondStream> second_stream_;  // null before its first use
 };
 
 }  // namespace megalith

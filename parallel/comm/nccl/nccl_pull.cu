@@ -286,10 +286,10 @@ Ring ring_of(const RowMoves& moves) {
   const auto fits_lanes = [](const RowTensor& x) { return x.unit >= 4; };
   if (first->row_bytes < 256) return {};
   if (!std::all_of(first, shorts, fits_ring) || !std::all_of(shorts, end, fits_lanes)) return {};
-  std::int64_t behind = 0;  // row bytes after the first tensor
-  for (const RowTensor* x = first + 1; x < shorts; ++x) behind += x->row_bytes;
+  std::int64_t rest_bytes = 0;  // row bytes after the first tensor
+  for (const RowTensor* x = first + 1; x < shorts; ++x) rest_bytes += x->row_bytes;
   const std::int64_t parts = (first->row_bytes + kPartBytes - 1) / kPartBytes;
-  const std::int64_t part_bytes = (first->units + parts - 1) / parts * 16, slot_bytes = part_bytes + behind;
+  const std::int64_t part_bytes = (first->units + parts - 1) / parts * 16, slot_bytes = part_bytes + rest_bytes;
   const std::int64_t slots = std::min<std::int64_t>(kRingBytes / slot_bytes, kMostSlots);
   if (slots <= kStoring + 1) return {};
   return {.tensors = static_cast<int>(shorts - first),

@@ -18,13 +18,13 @@ __device__ inline void meet(const PullMeeting& meeting, std::uint64_t PullMeetin
   if (peer >= ranks || peer == rank || meeting.state->released != 0) return;
   // The release store makes this GPU's earlier work visible to the acquiring rank.
   asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(&(meeting.there[peer]->*word)), "l"(round) : "memory");
-  std::uint64_t told = 0;
+  std::uint64_t value = 0;
   while (true) {
-    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(told) : "l"(&(meeting.here[peer]->*word)) : "memory");
-    if (told >= round) break;
+    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(&(meeting.here[peer]->*word)) : "memory");
+    if (value >= round) break;
     __nanosleep(100);
   }
-  if (told == PullMeeting::kReleased) meeting.state->released = 1;
+  if (value == PullMeeting::kReleased) meeting.state->released = 1;
 }
 
 // One block, ahead of the pull. So only one multiprocessor waits for other ranks.

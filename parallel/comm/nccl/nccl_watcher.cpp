@@ -150,13 +150,13 @@ void NcclWatcher::release(std::unique_lock<std::mutex>& lock) {
       if (comm != nullptr) comms.push_back(comm);
     if (group->peer_memory != nullptr) shared.push_back(group->peer_memory);
   }
-  auto told = std::make_shared<std::promise<void>>();
-  std::future<void> all_reported = told->get_future();
+  auto reported = std::make_shared<std::promise<void>>();
+  std::future<void> all_reported = reported->get_future();
   // The end of an abort waits for graphs with the group's calls, and so for the host; it runs in a separate thread.
-  std::thread([comms, told] {
+  std::thread([comms, reported] {
     static_cast<void>(ncclGroupStart());
     for (ncclComm_t comm : comms) static_cast<void>(ncclCommAbort(comm));
-    told->set_value();
+    reported->set_value();
     static_cast<void>(ncclGroupEnd());
   }).detach();
   if (all_reported.wait_for(kGrace) != std::future_status::ready) end_process();

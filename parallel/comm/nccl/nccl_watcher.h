@@ -80,7 +80,7 @@ class NcclWatcher {
 
   // Values of a mark.
   static std::uint64_t inside(std::uint64_t id, int kind) { return (id << 4) | static_cast<unsigned>(kind + 1); }
-  static std::uint64_t behind(std::uint64_t id) { return id << 4; }
+  static std::uint64_t after(std::uint64_t id) { return id << 4; }
   static constexpr int kStart = static_cast<int>(kCollectiveNames.size());  // start of NCCL
   static_assert(kStart < 15);                                               // a mark has four bits for the kind
 

@@ -148,9 +148,9 @@ TEST(Banner, SaysWhyRowsDoNotGoByFlex) {
   options.device = DeviceType::kCuda;
   for (const MoeTokenDispatcher asked : {MoeTokenDispatcher::kAuto, MoeTokenDispatcher::kFlex}) {
     options.parallel.moe_token_dispatcher_type = asked;
-    options.machine.gpus_apart = false;
+    options.machine.lacks_peer_access = false;
     EXPECT_EQ(describe_dispatcher(options), "rows by flex");
-    options.machine.gpus_apart = true;
+    options.machine.lacks_peer_access = true;
     EXPECT_EQ(describe_dispatcher(options), "rows by alltoall (flex needs GPUs that all map each other's memory)");
   }
   options.parallel.moe_token_dispatcher_type = MoeTokenDispatcher::kAllToAll;

@@ -68,13 +68,13 @@ TEST_F(ArenaPlanTest, OpsBesideKeepABufferAndNoWorkspace) {
   }
   for (void* buffer : buffers) op(compute_, {buffer});
   const auto shares = [&](std::int64_t ops) {
-    const ArenaPlan p = plan_arena(timeline_, recording_, {.ops_beside = ops});
+    const ArenaPlan p = plan_arena(timeline_, recording_, {.concurrent_ops = ops});
     return share(slot(p, 0), slot(p, 0, {.column = 1}));
   };
   EXPECT_TRUE(shares(0));
   EXPECT_TRUE(shares(1));
   EXPECT_FALSE(shares(2));
-  const ArenaPlan p = plan_arena(timeline_, recording_, {.ops_beside = 2});
+  const ArenaPlan p = plan_arena(timeline_, recording_, {.concurrent_ops = 2});
   EXPECT_TRUE(share(slot(p, 1), slot(p, 0, {.column = 1})));
 }
 

@@ -41,9 +41,9 @@ class Turns {
   ArenaPlan plan(bool by_use) const { return plan_arena(timeline_, recording_, {.by_use = by_use}); }
   // All uses of column 0 have one place.
   ArenaPlan plan_but_the_first() const {
-    std::vector<bool> alike;
-    for (const Arena::Recorded& each : recording_.recorded()) alike.push_back(each.key.scope.column == 0);
-    return plan_arena(timeline_, recording_, {.by_use = true, .alike = alike});
+    std::vector<bool> same_place;
+    for (const Arena::Recorded& each : recording_.recorded()) same_place.push_back(each.key.scope.column == 0);
+    return plan_arena(timeline_, recording_, {.by_use = true, .same_place = same_place});
   }
 
  private:

@@ -317,7 +317,7 @@ TEST(PlanStream, RecordsWhatItIsToldAndRunsNothing) {
   Access access("op");
   access.writes(Tensorlike{&buffer, sizeof(buffer)});
   access.set_cost({.flops = 12});
-  ASSERT_TRUE(compute.wants_access());
+  ASSERT_TRUE(compute.needs_access());
   compute.announce(access);
   bool ran = false;
   enqueue(compute, [&] { ran = true; });

@@ -51,7 +51,7 @@ class CudaTest : public testing::Test {
   static void op(Stream& stream, const char* name, int* to, Enqueue&& enqueue) {
     Access access(name);
     access.add(to, sizeof(int), true);
-    if (stream.wants_access()) stream.announce(access);
+    if (stream.needs_access()) stream.announce(access);
     enqueue(stream);
   }
 

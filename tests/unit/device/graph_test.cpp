@@ -28,7 +28,7 @@ TEST_P(GraphTest, CaptureRunsNothingAndReplayRunsTheTasksInOrder) {
   std::vector<int> order;
   graph.begin_capture(compute());
   EXPECT_TRUE(compute().capturing());
-  EXPECT_TRUE(compute().wants_access());
+  EXPECT_TRUE(compute().needs_access());
   for (int i = 0; i < 5; ++i) enqueue(compute(), [&order, i] { order.push_back(i); });
   graph.end_capture();
   EXPECT_FALSE(compute().capturing());

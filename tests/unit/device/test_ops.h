@@ -73,7 +73,7 @@ inline void enqueue_unannounced(Stream& stream, CpuStream::Task task) {
 
 // Like launch(): announces the op, then enqueues its task.
 inline void enqueue(Stream& stream, const TestOp& op) {
-  if (stream.wants_access()) stream.announce(access_of(op));
+  if (stream.needs_access()) stream.announce(access_of(op));
   enqueue_unannounced(stream, op.task);
   stream.end_op();
 }

@@ -130,7 +130,7 @@ TEST_P(TraceTest, NothingIsTracedUnlessActive) {
   {
     const TraceRange range(compute(), &trace_, []() -> std::string { throw std::logic_error("not asked"); });
   }
-  EXPECT_FALSE(compute().wants_access());
+  EXPECT_FALSE(compute().needs_access());
   EXPECT_THAT(trace_.spans(), IsEmpty());
   EXPECT_THROW(trace_.stop(), Error);
   compute().synchronize();

@@ -315,7 +315,7 @@ TEST(VerifyUnits, FindsUnitsThatAreWholeWhileTheOptimizerWrites) {
 }
 
 // Moves the last action of this kind and unit to the position after the last action of kind `behind`.
-std::vector<Action> moved_behind(std::vector<Action> actions, const Action& which, Kind behind) {
+std::vector<Action> moved_after(std::vector<Action> actions, const Action& which, Kind behind) {
   const auto is_it = [&](const Action& a) { return a.kind == which.kind && a.item == which.item; };
   const auto from = std::find_if(actions.rbegin(), actions.rend(), is_it).base() - 1;
   const auto last = std::ranges::find(actions.rbegin(), actions.rend(), behind, &Action::kind).base();
@@ -339,7 +339,7 @@ TEST(VerifyUnits, FindsWhatAnUpdateLacksAndWhatLacksTheUpdate) {
              Kind::kUnshard,
              "gathers a unit from incomplete shards"}}) {
     const UnitLists lists = lists_of(c.spec);
-    const std::vector<Action> broken = moved_behind(lists.train, c.moved, c.behind);
+    const std::vector<Action> broken = moved_after(lists.train, c.moved, c.behind);
     EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(broken, lists.points); }), HasSubstr(c.why));
   }
 }

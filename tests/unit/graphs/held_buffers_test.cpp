@@ -30,9 +30,9 @@ class HeldBuffers : public testing::Test {
     }
   }
 
-  // Flags of a buffer that a segment's forward allocates, `readers` access and the lists of `handed_on` hold.
+  // Flags of a buffer that a segment's forward allocates, `readers` access and the lists of `passed_by` hold.
   std::vector<bool> held(int segment, const std::vector<std::pair<ActionKind, int>>& readers, int keeper = -1,
-                         const std::vector<int>& handed_on = {}) {
+                         const std::vector<int>& passed_by = {}) {
     Arena arena(pool_, Arena::Mode::kRecording);
     arena.begin_scope({.column = 0, .segment = segment, .verb = 0});
     void* const buffer = arena.allocate(512, MemoryCategory::kActivations, "x");
@@ -40,9 +40,9 @@ class HeldBuffers : public testing::Test {
       arena.begin_scope({.column = 0, .segment = keeper, .verb = 0});
       arena.classify(buffer, MemoryCategory::kActivations, "act");
     }
-    for (const int by : handed_on) {
+    for (const int by : passed_by) {
       arena.begin_scope({.column = 0, .segment = by, .verb = 0});
-      arena.hand_on(buffer);
+      arena.mark_passed(buffer);
     }
     Timeline timeline;
     timeline.add_lane("compute");

@@ -213,7 +213,7 @@ TEST_F(RunTest, HoldsTheWaitForReturns) {
   const auto holds_wait = [&](const GraphModules& modules, bool beside) {
     const std::vector<Action> actions = insert_action_hooks(
         lower_training_step(insert_messages(schedule, 0), {6}, {.segments_of_bucket = {{4}, {0, 1, 2, 3, 5}}}, {},
-                            {.segments = {3}, .beside_weights = beside}),
+                            {.segments = {3}, .after_weights = beside}),
         reduces);
     const RunPlan plan = group_runs(actions, runner, modules);
     const std::vector<int> graphs = graph_of_each(actions, plan);
@@ -265,7 +265,7 @@ TEST_F(RunTest, RefusesAHookBetweenVerbsThatBelongTogether) {
   runner_.hooks(2).add(HookPoint::kPreWeight, [](const HookContext&) {});
   EXPECT_GT(group_runs(actions, runner_, kBoth).graphs, 0);
   GraphModules behind = kBoth;
-  behind.weights_behind = true;
+  behind.joins_backward = true;
   EXPECT_THAT(error_of(ExitCode::kInternal, [&] { group_runs(actions, runner_, behind); }),
               AllOf(HasSubstr("hook pre_weight of segment layer 0 mlp"), HasSubstr("--tp-comm-overlap")));
 }

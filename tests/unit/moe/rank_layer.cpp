@@ -168,15 +168,15 @@ class RankLayer {
     upload(compute_, weight, router.weight);
   }
 
-  // Runs weight gradients as most schedules do, or delayed. `waits_behind` orders them as a lowering does for
-  // ReturnPoints::beside_weights.
+  // Runs weight gradients as most schedules do, or delayed. `waits_after_weights` orders them as a lowering does for
+  // ReturnPoints::after_weights.
   void forward_and_back() {
     layer_.clear();
     outputs_ = inputs_;
     for (std::size_t s = 0; s < segments_.size(); ++s)
       outputs_ = segments_[s].segment->forward(ctx_, mb_, outputs_, stashes_[s]);
     gradients_ = output_gradients_;
-    const bool later = test_.waits_behind && dispatcher_;
+    const bool later = test_.waits_after_weights && dispatcher_;
     const auto backward_weight = [&](std::size_t s) {
       if (!test_.delay_weights) segments_[s].segment->backward_weight(ctx_, mb_, stashes_[s]);
     };

@@ -21,7 +21,7 @@ struct RankLayerCase {
   int layers = 1;  // layers of the model, all with experts; the last one is tested
   MoeTokenDispatcher way = MoeTokenDispatcher::kAllToAll;
   bool overlap = false;
-  bool waits_behind = false;
+  bool waits_after_weights = false;
   bool delay_weights = false;  // run all backward_weight after the last backward_data
   bool recompute_shared = false;
   std::int64_t tokens = 16;  // over all ranks, in sequences of 4

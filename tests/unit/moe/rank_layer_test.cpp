@@ -30,7 +30,7 @@ MoeConfig softmax() { return {.num_experts = 8, .ffn_hidden_size = 16, .router_t
 RankLayerResult alone(RankLayerCase test) {
   if (test.moe.combine_groups == 0) test.moe.combine_groups = test.ranks / test.copies;
   test.ranks = test.copies = 1;
-  test.overlap = test.replay = test.waits_behind = false;
+  test.overlap = test.replay = test.waits_after_weights = false;
   return run_rank_layer(test);
 }
 
@@ -127,7 +127,7 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
   for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
     RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .way = way};
     const RankLayerResult ahead = run_rank_layer(test);
-    test.waits_behind = test.overlap = true;
+    test.waits_after_weights = test.overlap = true;
     for (const bool replay : {false, true}) {
       test.replay = replay;
       expect_same(run_rank_layer(test), ahead);
@@ -140,7 +140,7 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
 TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
   RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .check_hazards = true};
   const RankLayerResult ahead = run_rank_layer(test);
-  test.waits_behind = true;
+  test.waits_after_weights = true;
   for (const bool delay : {false, true}) {
     SCOPED_TRACE(delay);
     test.delay_weights = delay;
@@ -157,7 +157,7 @@ TEST(RankLayer, CountsInThePlaceOfItsLayer) {
   const RankLayerResult first = run_rank_layer(test);
   test.layers = 2;
   const RankLayerResult second = run_rank_layer(test);
-  const auto expect_behind_zeros = [&](const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& alone) {
+  const auto expect_zeros_after = [&](const std::vector<std::int32_t>& got, const std::vector<std::int32_t>& alone) {
     const std::size_t count = alone.size() / static_cast<std::size_t>(test.ranks);  // per rank and layer
     std::vector<std::int32_t> want;
     for (auto own = alone.begin(); own != alone.end(); own += static_cast<std::ptrdiff_t>(count)) {
@@ -167,8 +167,8 @@ TEST(RankLayer, CountsInThePlaceOfItsLayer) {
     EXPECT_EQ(got, want);
   };
   EXPECT_GT(total(first.rows_sent), 0);
-  expect_behind_zeros(second.rows_sent, first.rows_sent);
-  expect_behind_zeros(second.expert_counts, first.expert_counts);
+  expect_zeros_after(second.rows_sent, first.rows_sent);
+  expect_zeros_after(second.expert_counts, first.expert_counts);
 }
 
 // An expert's bias depends on its rows, a loss on all choices.
@@ -206,7 +206,7 @@ TEST(RankLayer, EveryWaitIsNeeded) {
                          .ranks = 2,
                          .way = way,
                          .overlap = overlap,
-                         .waits_behind = overlap,
+                         .waits_after_weights = overlap,
                          .check_hazards = true};
       const RankLayerResult whole = run_rank_layer(test);
       EXPECT_EQ(whole.hazards, 0);

@@ -30,7 +30,7 @@ TEST(BackgroundSave, FilesAndResultsAreThoseOfSaveCheckpoint) {
     BackgroundSave background;
     for (const std::int64_t step : {1, 2, 3}) {
       const SaveResult plain = save_shared(ranks, folder.path("plain"), step, 2);
-      const SaveResult beside = save_beside(background, ranks, folder.path("beside"), step, 2);
+      const SaveResult beside = save_async(background, ranks, folder.path("beside"), step, 2);
       const std::lock_guard lock(mutex);
       EXPECT_TRUE(beside.saved) << beside.message;
       EXPECT_EQ(beside.message, plain.message);
@@ -89,7 +89,7 @@ TEST(BackgroundSave, AWriterThatFailsOnOneRankFailsTheSaveOnAll) {
       const Faults faults(fault);
       ThreadRanks(2).run([&](Communicator& ranks) {
         BackgroundSave background;
-        const SaveResult result = save_beside(background, ranks, folder.path("save"), 2);
+        const SaveResult result = save_async(background, ranks, folder.path("save"), 2);
         const std::lock_guard lock(mutex);
         EXPECT_FALSE(result.saved) << fault;
         messages.insert(result.message);
@@ -104,7 +104,7 @@ TEST(BackgroundSave, AWriterThatFailsOnOneRankFailsTheSaveOnAll) {
     EXPECT_EQ(names_in(folder.path("save")), (std::vector<std::string>{"LATEST", "step_0000001"})) << fault;
     ThreadRanks(2).run([&](Communicator& ranks) {
       BackgroundSave background;
-      EXPECT_TRUE(save_beside(background, ranks, folder.path("save"), 3).saved) << fault;
+      EXPECT_TRUE(save_async(background, ranks, folder.path("save"), 3).saved) << fault;
     });
     EXPECT_EQ(load_alone(folder.path("save")), 3) << fault;
   }
@@ -113,15 +113,15 @@ TEST(BackgroundSave, AWriterThatFailsOnOneRankFailsTheSaveOnAll) {
 TEST(BackgroundSave, WhatTheThreadThrowsIsThrownToTheCallerOnce) {
   const TestFolder folder;
   BackgroundSave background;
-  ASSERT_TRUE(save_beside(background, one_rank(), folder.path("save"), 1).saved);
+  ASSERT_TRUE(save_async(background, one_rank(), folder.path("save"), 1).saved);
   for (const char* fault : {"async_save.copied:1:abort-alloc", "save.shard.write:1:abort-alloc",
                             "save.manifest.sync:1:abort-alloc", "save.begin:1:abort-alloc"}) {
     const Faults faults(fault);
-    EXPECT_THROW(save_beside(background, one_rank(), folder.path("save"), 2), std::bad_alloc) << fault;
+    EXPECT_THROW(save_async(background, one_rank(), folder.path("save"), 2), std::bad_alloc) << fault;
     EXPECT_FALSE(background.pending());
     EXPECT_EQ(load_alone(folder.path("save")), 1) << fault;
   }
-  EXPECT_TRUE(save_beside(background, one_rank(), folder.path("save"), 3).saved);
+  EXPECT_TRUE(save_async(background, one_rank(), folder.path("save"), 3).saved);
 }
 
 TEST(BackgroundSave, AnErrorThatNobodyFetchesIsLogged) {

@@ -155,8 +155,8 @@ inline SaveResult save_shared(Communicator& ranks, const std::string& directory,
 }
 
 // The same by a thread of `background`.
-inline SaveResult save_beside(BackgroundSave& background, Communicator& ranks, const std::string& directory,
-                              std::int64_t step, int keep_last = 0, const FileObserver* observer = nullptr) {
+inline SaveResult save_async(BackgroundSave& background, Communicator& ranks, const std::string& directory,
+                             std::int64_t step, int keep_last = 0, const FileObserver* observer = nullptr) {
   const ShardList all = whole_tensors(test_model(static_cast<int>(step)));
   background.begin({.directory = directory,
                     .state = state_at(step),

@@ -24,7 +24,7 @@ namespace {
 
 // Announces and enqueues a task, as an op's launch does.
 void enqueue(Stream& stream, const Access& access, CpuStream::Task task) {
-  if (stream.wants_access()) stream.announce(access);
+  if (stream.needs_access()) stream.announce(access);
   if (CpuStream* cpu = stream.cpu()) cpu->enqueue(std::move(task));
 }
 

@@ -79,7 +79,7 @@ TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
   const auto order_of = [](ScheduleKind kind, bool beside) {
     std::string order;
     const Schedule schedule = make_schedule(kind, kind == ScheduleKind::kZbH1 ? 2 : 1, 1, 2);
-    const ReturnPoints returns{.segments = {1}, .beside_weights = beside};
+    const ReturnPoints returns{.segments = {1}, .after_weights = beside};
     for (const Action& action : lower_training_step(schedule.stages[0], {4}, {}, {}, returns)) {
       if (action.microbatch != 0) continue;
       if (action.kind == ActionKind::kBackwardData) order += fmt::format(" B{}", action.segment);
@@ -99,7 +99,7 @@ TEST(Lowering, ReducesAfterTheWaitForReturns) {
   const Schedule schedule = make_schedule(ScheduleKind::k1F1B, 1, 1, 1);
   std::vector<ActionKind> kinds;
   for (const Action& action : lower_training_step(schedule.stages[0], {3}, {.segments_of_bucket = {{2}, {0, 1}}}, {},
-                                                  {.segments = {1}, .beside_weights = true})) {
+                                                  {.segments = {1}, .after_weights = true})) {
     if (action.kind >= ActionKind::kBackwardData && action.kind <= ActionKind::kReduce) kinds.push_back(action.kind);
   }
   using Kind = ActionKind;

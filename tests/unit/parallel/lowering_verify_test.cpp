@@ -117,7 +117,7 @@ TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
 
 TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
   for (const bool beside : {false, true}) {
-    const ReturnPoints returns{.segments = {3}, .beside_weights = beside};
+    const ReturnPoints returns{.segments = {3}, .after_weights = beside};
     const std::vector<Action> step = lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0],
                                                          kSixSegments, kThreeBuckets, {}, returns);
     const auto accepts = [&](const std::vector<Action>& damaged, const ReturnPoints& of) {

@@ -27,7 +27,7 @@ class PowerLoss : public testing::Test {
     const FileObserver observer = disk.observer();
     ThreadRanks(num_ranks).run([&](Communicator& ranks) {
       BackgroundSave background;
-      const SaveResult result = beside ? save_beside(background, ranks, save, 2, keep_last, &observer)
+      const SaveResult result = beside ? save_async(background, ranks, save, 2, keep_last, &observer)
                                        : save_shared(ranks, save, 2, keep_last, &observer);
       EXPECT_TRUE(result.saved && result.message.empty()) << result.message;
     });

@@ -57,8 +57,8 @@ GroupOutcome run(int ranks, const TensorGroup::Options& options, std::int64_t su
           const Tensor part = copy.slice(0, first, rows.size(0));
           launch(compute, Add{.a = part, .b = part, .y = rows});
         });
-    const Tensor behind = tensor.overlaps() ? tensor.gather_rows_behind(ctx, later, "later") : whole;
-    if (tensor.overlaps()) tensor.wait_for_rows_behind(ctx);
+    const Tensor behind = tensor.overlaps() ? tensor.prefetch_rows(ctx, later, "later") : whole;
+    if (tensor.overlaps()) tensor.wait_for_prefetched_rows(ctx);
     const Tensor late = ctx.empty(behind.shape, DType::kFp32, "late");
     launch(compute, Copy{.src = behind, .dst = late});
     const Tensor result = ctx.empty(sum.shape, DType::kFp32, "result");
@@ -140,7 +140,7 @@ struct LinearRun {
 };
 
 // A linear whose outputs are split; backward_data and backward_weight run eagerly, or as a graph each.
-LinearRun run_linear(bool captures, bool weights_apart) {
+LinearRun run_linear(bool captures, bool splits_backward) {
   LinearRun result{std::vector<std::string>(2), std::vector<std::vector<float>>(2)};
   ThreadWorld world(2, std::chrono::seconds(60));
   world.run([&](Communicator& group) {
@@ -151,7 +151,7 @@ LinearRun run_linear(bool captures, bool weights_apart) {
     Arena arena(pool, Arena::Mode::kUnplanned);
     const Context ctx{.compute = compute, .arena = arena};
     TensorGroup tensor(group, communication,
-                       {.sequence_parallel = true, .overlap = true, .weights_apart = weights_apart});
+                       {.sequence_parallel = true, .overlap = true, .splits_backward = splits_backward});
     ParameterStore store;
     store.begin_unit("linear");
     const Linear linear(store, {.name = "linear", .inputs = 4, .outputs = 6, .init_std = 0.1f}, tensor);

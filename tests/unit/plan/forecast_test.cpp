@@ -220,7 +220,7 @@ TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "4"}, 8);
   const Forecast all = make_forecast(options, 8, {.rates = &rates});
-  const Forecast some = make_forecast(options, 8, {.rates = &rates, .one_of_alike = true});
+  const Forecast some = make_forecast(options, 8, {.rates = &rates, .one_of_equal = true});
   EXPECT_EQ(all.stages.size(), 4u);
   EXPECT_EQ(some.stages.size(), 3u);
   EXPECT_EQ(some.step->max_memory, all.step->max_memory);

@@ -87,7 +87,7 @@ TEST(Suggest, BoundsAreBelowTheForecasts) {
                              layout.micro_batch_size, static_cast<int>(layout.sharding), layout.instances,
                              static_cast<int>(recompute)));
     const Forecast forecast =
-        make_forecast(with_layout(options, layout, recompute), kRanks, {.rates = &rates, .one_of_alike = true});
+        make_forecast(with_layout(options, layout, recompute), kRanks, {.rates = &rates, .one_of_equal = true});
     EXPECT_LE(bounds.seconds(layout, recompute), forecast.step->seconds);
     EXPECT_LE(bounds.memory(layout, recompute), static_cast<double>(forecast.step->max_memory));
     closest = std::max(closest, bounds.seconds(layout, recompute) / forecast.step->seconds);

@@ -65,7 +65,7 @@ RunResult run(const Cell& cell, Books& books) {
 namespace {
 
 // Runs of weight gradients only; dualpipe-v delays those of some microbatches, and runs the others with their data's.
-void expect_weights_apart(const std::vector<Action>& actions, const RunPlan& plan, bool all) {
+void expect_split_backward(const std::vector<Action>& actions, const RunPlan& plan, bool all) {
   int alone = 0;
   for (const Run& run : plan.runs) {
     const auto first = actions.begin() + static_cast<std::ptrdiff_t>(run.first);
@@ -129,7 +129,7 @@ void expect_replayed(const Cell& cell, const Books& books) {
     EXPECT_EQ(std::ssize(plan.runs), books.planned.at(rank).replays);
     EXPECT_GT(stats.ops, stats.graphs);
     if (cell.delays_weights() || cell.layout.schedule == "dualpipe-v")
-      expect_weights_apart(books.actions.at(rank), plan, cell.delays_weights());
+      expect_split_backward(books.actions.at(rank), plan, cell.delays_weights());
     EXPECT_EQ(stats.replays, static_cast<std::int64_t>(plan.runs.size()) * (cell.steps - 1));
   }
 }

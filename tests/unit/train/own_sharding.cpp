@@ -125,7 +125,7 @@ Units shard_by_layer(Rank& rank) {
       if (!layer.forward_alone) rank.runner.hooks(layer.last).add(HookPoint::kPreBackward, use);
     }
     if (layer.gradients.empty()) continue;
-    const bool together = layer.first < layer.last && !rank.config.pipeline.weights_apart();  // with backward_data
+    const bool together = layer.first < layer.last && !rank.config.pipeline.splits_backward();  // with backward_data
     rank.runner.hooks(layer.last)
         .add(together ? HookPoint::kPreBackward : HookPoint::kPreWeight, [units, layer](const HookContext&) {
           for (const int unit : layer.gradients) units->bind_gradients(unit);

@@ -14,7 +14,7 @@ inline Gemm product_of(const Gemm& op) {
   if (op.pre_activation) product.c = op.pre_activation;
   return product;
 }
-inline GeluForward gelu_behind(const Gemm& op) { return {.x = op.pre_activation, .y = op.c}; }
-inline GeluBackward gelu_in_front(const Gemm& op) { return {.x = op.gelu_input, .dy = op.c, .dx = op.c}; }
+inline GeluForward gelu_after(const Gemm& op) { return {.x = op.pre_activation, .y = op.c}; }
+inline GeluBackward gelu_before(const Gemm& op) { return {.x = op.gelu_input, .dy = op.c, .dx = op.c}; }
 
 }  // namespace megalith
