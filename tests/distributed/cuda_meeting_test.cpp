@@ -140,8 +140,9 @@ TEST_P(Meeting, AReleasedRankEndsItsRoundsAndTellsOfNone) {
   test::enqueue_on_host(*here.stream.cuda(), [&] { has_ended = true; });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(has_ended) << "it waits for no one";
-  PullMeeting::Words& told = *here.meeting.here[absent.group.rank()];
-  for (std::uint64_t* const word : {&told.offered, &told.taken}) std::atomic_ref(*word).store(PullMeeting::kReleased);
+  PullMeeting::Words& reported = *here.meeting.here[absent.group.rank()];
+  for (std::uint64_t* const word : {&reported.offered, &reported.taken})
+    std::atomic_ref(*word).store(PullMeeting::kReleased);
   here.stream.synchronize();
   EXPECT_EQ(here.meeting.there[absent.group.rank()]->offered, 1u);
   EXPECT_EQ(here.meeting.there[absent.group.rank()]->taken, 0u);

@@ -95,7 +95,7 @@ TEST(CallsBesideReplays, OfOneGroup) {
   const auto sum = [&] { launch(stream, megalith::AllReduce{.group = *group, .buffer = buffer.tensor()}); };
   megalith::Graph first("first"), second("second");
   buffer.upload(stream);
-  const bool apart = group->rehearse_captures(true);
+  const bool separate = group->rehearse_captures(true);
   sum();
   group->rehearse_captures(false);
   for (megalith::Graph* graph : {&first, &second}) {
@@ -112,8 +112,8 @@ TEST(CallsBesideReplays, OfOneGroup) {
   stream.synchronize();
   EXPECT_THAT(buffer.values, testing::Each(std::pow(world.size(), kCalls - 1)));
   const bool off = std::getenv("NCCL_GRAPH_MIXING_SUPPORT") != nullptr;  // set by one of the tests
-  EXPECT_EQ(apart, off && form.device == megalith::DeviceType::kCuda && world.size() > 1);
-  EXPECT_EQ(group->stats().graph_calls, apart ? 1 + 2 * kRounds : 0);
+  EXPECT_EQ(separate, off && form.device == megalith::DeviceType::kCuda && world.size() > 1);
+  EXPECT_EQ(group->stats().graph_calls, separate ? 1 + 2 * kRounds : 0);
 }
 
 }  // namespace

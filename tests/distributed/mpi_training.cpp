@@ -36,7 +36,7 @@ int part = 0, parts = 1;
 
 bool on_gpus() { return device == DeviceType::kCuda; }
 
-void tell(const std::string& what) {
+void print_progress(const std::string& what) {
   if (world->rank() != 0) return;
   fmt::print("{}\n", what);
   std::fflush(stdout);
@@ -109,7 +109,7 @@ TEST(MpiTraining, GraphsChangeNoBit) {
     if (number++ % parts != part) continue;
     ++ran;
     SCOPED_TRACE(cell.name());
-    tell(cell.name());
+    print_progress(cell.name());
     Books books;
     const RunResult run = train(cell.graphs(), [&](Trainer& trainer) { note(books, trainer, world->rank()); });
     expect_replayed(cell, books);
@@ -125,7 +125,7 @@ TEST(MpiTraining, OwnHooksChangeNoBit) {
   for (const Cell& cell : own_cells(6, true)) {
     if (number++ % parts != part) continue;
     SCOPED_TRACE(cell.name());
-    tell("own hooks: " + cell.name());
+    print_progress("own hooks: " + cell.name());
     std::shared_ptr<ShardedUnits> units;
     std::map<Phase, int> calls;
     const auto shard = [&](Rank& rank) {
@@ -155,7 +155,7 @@ TEST(MpiTraining, HooksMayCommunicateWithinAStage) {
                     .layout = {.pipeline = 2, .data = world->size() / 2, .schedule = schedule},
                     .steps = 6};
     SCOPED_TRACE(cell.name());
-    tell("hooks that communicate: " + cell.name());
+    print_progress("hooks that communicate: " + cell.name());
     std::unique_ptr<StageSums> sums;
     const auto look = [&](Trainer& trainer) {
       EXPECT_GT(sums->calls(Phase::kCaptureAhead), 0);
@@ -213,7 +213,7 @@ void expect_one_result(const Words& layout) {
     const Words flags = layout + Words{"--moe-token-dispatcher-type", way.dispatcher} + way.more;
     const std::string name = fmt::format("{}", fmt::join(flags, " "));
     SCOPED_TRACE(name);
-    tell(name);
+    print_progress(name);
     const RunResult run = train(model + flags, [&](Trainer& trainer) {
       const Rank& rank = trainer.rank();
       const Options& options = rank.options;

@@ -35,8 +35,8 @@ Words hanging_forever(const std::string& timeout) {
 
 struct Stopped {
   Outcome outcome;
-  double told = 0;   // seconds from the stop to the report
-  double ended = 0;  // from the report to the end of mpirun and all ranks
+  double reported = 0;  // seconds from the stop to the report
+  double ended = 0;     // from the report to the end of mpirun and all ranks
 };
 
 // mpirun does not wait for the processes that it kills.
@@ -61,11 +61,11 @@ Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, 
   Stopped result;
   const auto stopped = Clock::now();
   EXPECT_TRUE(run.wait_for_output(": error: "));
-  result.told = seconds_since(stopped);
-  const auto told = Clock::now();
+  result.reported = seconds_since(stopped);
+  const auto reported = Clock::now();
   result.outcome = run.finish();
   expect_gone(ranks);
-  result.ended = seconds_since(told);
+  result.ended = seconds_since(reported);
   return result;
 }
 
@@ -77,7 +77,7 @@ TEST(Hangs, AStoppedRankIsNamedAndNoProcessIsLeft) {
   std::filesystem::create_symlink("../precious", folder.path("comm-dump/comm_rank_0002.json.tmp"));
   const Stopped stopped = stop_a_rank(folder, hanging_forever("3"), 1, std::chrono::milliseconds(0));
   EXPECT_EQ(folder.read("precious"), "kept");  // links are replaced, not followed
-  fmt::print("told {:.1f} s after the stop, ended {:.1f} s later\n", stopped.told, stopped.ended);
+  fmt::print("told {:.1f} s after the stop, ended {:.1f} s later\n", stopped.reported, stopped.ended);
   EXPECT_EQ(stopped.outcome.code, 7);
   EXPECT_THAT(
       stopped.outcome.errors(),
@@ -167,10 +167,10 @@ TEST(Hangs, RanksWithOtherFlagsDoNotStart) {
 }
 
 struct Worst {
-  double told = 0;
+  double reported = 0;
   double ended = 0;
   void add(double one_reported, double one_ended) {
-    told = std::max(told, one_reported);
+    reported = std::max(reported, one_reported);
     ended = std::max(ended, one_ended);
   }
 };
@@ -181,11 +181,11 @@ void hang_in_each_way(Worst& worst) {
     const Folder folder;
     Process run(mpi_command(3, {MEGALITH_MPI_HANG, kind, "dump"}), folder);
     EXPECT_TRUE(run.wait_for_output("rank ")) << kind;
-    const auto told = Clock::now();
+    const auto reported = Clock::now();
     const std::vector<pid_t> ranks = run.ranks();
     const Outcome outcome = run.finish();
     expect_gone(ranks);
-    const double ended = seconds_since(told);
+    const double ended = seconds_since(reported);
     EXPECT_EQ(outcome.code, 7) << kind << outcome.err;
     EXPECT_NE(folder.read("dump/comm_rank_0000.json").find("\"sequence\": 70, \"kind\": \"all_reduce\""),
               std::string::npos)
@@ -214,14 +214,14 @@ TEST(Hangs, LongMeasured) {
     const Stopped stopped = stop_a_rank(folder, flags, rank, std::chrono::milliseconds(random() % 1500));
     EXPECT_EQ(stopped.outcome.code, 7) << stopped.outcome.err;
     EXPECT_THAT(stopped.outcome.err, HasSubstr(fmt::format("rank {} gave no answer", rank)));
-    stops.add(stopped.told - 3, stopped.ended);
+    stops.add(stopped.reported - 3, stopped.ended);
     hang_in_each_way(ways);
   }
-  fmt::print("stopped ranks: told at most {:.2f} s after the timeout, ended at most {:.2f} s later\n", stops.told,
+  fmt::print("stopped ranks: told at most {:.2f} s after the timeout, ended at most {:.2f} s later\n", stops.reported,
              stops.ended);
-  fmt::print("ways to hang: told at most {:.2f} s after the timeout, ended at most {:.2f} s later\n", ways.told,
+  fmt::print("ways to hang: told at most {:.2f} s after the timeout, ended at most {:.2f} s later\n", ways.reported,
              ways.ended);
-  EXPECT_LE(std::max(stops.told, ways.told), kReportedWithin);
+  EXPECT_LE(std::max(stops.reported, ways.reported), kReportedWithin);
   EXPECT_LE(std::max(stops.ended, ways.ended), kEndedWithin);
 }
 #endif

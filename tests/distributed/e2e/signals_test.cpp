@@ -33,12 +33,12 @@ void expect_saved(const Folder& folder, const Outcome& outcome) {
 }
 
 TEST(Signals, EachSavesAndEndsTheRun) {
-  for (const auto& [signal, tells] : {std::pair{SIGUSR2, true},
-                                      {SIGHUP, false},
-                                      {SIGXCPU, false},
-                                      {SIGALRM, false},
-                                      {SIGVTALRM, false},
-                                      {SIGPWR, false}}) {
+  for (const auto& [signal, reports] : {std::pair{SIGUSR2, true},
+                                        {SIGHUP, false},
+                                        {SIGXCPU, false},
+                                        {SIGALRM, false},
+                                        {SIGVTALRM, false},
+                                        {SIGPWR, false}}) {
     SCOPED_TRACE(strsignal(signal));
     const Folder folder;
     Process run(program("train", endless({})), folder);
@@ -46,11 +46,11 @@ TEST(Signals, EachSavesAndEndsTheRun) {
     run.signal(signal);
     const Outcome outcome = run.finish();
     expect_saved(folder, outcome);
-    const std::string told = "[megalith] asked to stop: saves after the step under way";
-    if (tells) {
-      EXPECT_THAT(outcome.err, HasSubstr(told + kSecond));
+    const std::string notice = "[megalith] asked to stop: saves after the step under way";
+    if (reports) {
+      EXPECT_THAT(outcome.err, HasSubstr(notice + kSecond));
     } else {
-      EXPECT_THAT(outcome.err, AllOf(HasSubstr(told), Not(HasSubstr(kSecond))));
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(notice), Not(HasSubstr(kSecond))));
     }
   }
 }

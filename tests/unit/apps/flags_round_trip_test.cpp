@@ -142,7 +142,7 @@ TEST_F(RoundTrip, EveryFlagOfTheModelIsCompared) {
   const Words load = {"--load", "kept"};
   const std::map<std::string, std::string> saved = config_of(parser.parse(test::with_small_run({})).options);
   const FlagTable table = make_table(defaults, requests);
-  int refused = 0, told = 0;
+  int refused = 0, reported = 0;
   for (const Flag& flag : table) {
     const std::string name(flag.name);
     const OnLoad kind = on_load(flag);
@@ -168,10 +168,10 @@ TEST_F(RoundTrip, EveryFlagOfTheModelIsCompared) {
     }
     const std::string warning = check_same_model(tuned, "kept/step_7", saved);
     EXPECT_THAT(warning, HasSubstr("--" + name + " " + now + " (was " + saved.at(name) + ")"));
-    ++told;
+    ++reported;
   }
   EXPECT_GE(refused, 23);
-  EXPECT_GE(told, 6);
+  EXPECT_GE(reported, 6);
 }
 
 TEST_F(RoundTrip, EveryFlagOfPlanAndGenerate) {

@@ -26,15 +26,16 @@ TEST_F(HfFileAndIndex, AFileThatIsNextToItIsToldOrRefused) {
   const HfFolder alone("hf", HfFamily::kLlama);
   std::map<std::string, std::string> files;
   for (const auto& [name, tensor] : alone.tensors()) files[name] = "model.safetensors";
-  const auto told = [&] {
+  const auto reported = [&] {
     std::ofstream("hf/model.safetensors.index.json") << hf_index_text(files, 1);
     testing::internal::CaptureStderr();
     const HfFolder folder("hf", HfFamily::kLlama);
     return testing::internal::GetCapturedStderr();
   };
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(reported(), "");
   files.begin()->second = "model-00001-of-00002.safetensors";
-  EXPECT_THAT(told(), HasSubstr("hf: model.safetensors is read, and not the 1 file that model.safetensors.index.json"));
+  EXPECT_THAT(reported(),
+              HasSubstr("hf: model.safetensors is read, and not the 1 file that model.safetensors.index.json"));
   const auto refused = [&](const std::string& got) {
     std::ofstream("hf/model.safetensors.index.json") << hf_index_text(files, 1);
     EXPECT_ERROR(ExitCode::kFormat,

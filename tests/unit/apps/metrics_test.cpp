@@ -179,14 +179,14 @@ TEST_F(MetricsFile, AFullDiskCostsNoLine) {
   arm_faults(faults);
   ::testing::internal::CaptureStderr();
   write_steps("m.jsonl", 0, 8);
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(faults_fired(), 5);
   disarm_faults();
   EXPECT_EQ(read_file("m.jsonl"), read_file("whole.jsonl"));
-  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
-  EXPECT_THAT(said, HasSubstr("warning: --metrics-jsonl: cannot write "));
-  EXPECT_THAT(said, HasSubstr("; it is kept and tried again at each step\n"));
-  EXPECT_THAT(said, HasSubstr("--metrics-jsonl: written again, nothing is lost\n"));
+  EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 2) << printed;
+  EXPECT_THAT(printed, HasSubstr("warning: --metrics-jsonl: cannot write "));
+  EXPECT_THAT(printed, HasSubstr("; it is kept and tried again at each step\n"));
+  EXPECT_THAT(printed, HasSubstr("--metrics-jsonl: written again, nothing is lost\n"));
 }
 
 // Files may have so many bytes, on which the system breaks off within a line.
@@ -212,10 +212,10 @@ TEST_F(MetricsFile, ALineThatBrokeOffGoesOnWhereItDid) {
     limit_files(RLIM_INFINITY);
     for (std::int64_t i = 5; i <= 6; ++i) log.write(step_metrics(i));
   }
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string printed = ::testing::internal::GetCapturedStderr();
   std::signal(SIGXFSZ, before);
   EXPECT_EQ(read_file("m.jsonl"), whole);
-  EXPECT_THAT(said, HasSubstr("(EFBIG)"));
+  EXPECT_THAT(printed, HasSubstr("(EFBIG)"));
 }
 
 TEST_F(MetricsFile, WhatWaitsIsBounded) {
@@ -318,45 +318,47 @@ TEST_F(MetricsFile, ReadingNamesTheDamagedLine) {
 }
 
 TEST_F(MetricsFile, ReadingTakesNumbersAsTheyAre) {
-  const auto told = [&](const std::string& members) {
+  const auto error_of_line = [&](const std::string& members) {
     write("m.jsonl", "{\"iteration\": 7, " + members + "}\n");
     return message_of([] { read_metrics("m.jsonl"); });
   };
   const std::string most = "; repair the file or get it again";
-  EXPECT_EQ(told("\"consumed_samples\": 18446744073709551615"),
+  EXPECT_EQ(error_of_line("\"consumed_samples\": 18446744073709551615"),
             "exit 4: m.jsonl:1: consumed_samples: expected an integer from 0 to 281474976710656, got "
             "18446744073709551615" +
                 most);
-  EXPECT_EQ(told("\"memory_peak_bytes\": -1"),
+  EXPECT_EQ(error_of_line("\"memory_peak_bytes\": -1"),
             "exit 4: m.jsonl:1: memory_peak_bytes: expected an integer from 0 to 281474976710656, got -1" + most);
-  EXPECT_EQ(told("\"memory_bytes\": {\"a\\nb\": 9223372036854775807}"),
+  EXPECT_EQ(error_of_line("\"memory_bytes\": {\"a\\nb\": 9223372036854775807}"),
             "exit 4: m.jsonl:1: memory_bytes: 'a\\x0ab': expected an integer from 0 to 281474976710656, got "
             "9223372036854775807" +
                 most);
-  EXPECT_EQ(told("\"lm_loss\": \"5\""), "exit 4: m.jsonl:1: lm_loss: expected a number or null, got string" + most);
-  EXPECT_EQ(told("\"skipped\": 1"), "exit 4: m.jsonl:1: skipped: expected true or false, got number" + most);
-  EXPECT_EQ(told("\"run\": []"), "exit 4: m.jsonl:1: run: expected an object, got array" + most);
-  EXPECT_EQ(told("\"run\": {\"commit\": 1}"), "exit 4: m.jsonl:1: run: commit: expected a text, got 1" + most);
-  EXPECT_EQ(told("\"lm_loss\": null, \"of_a_later_version\": [{}]"), "fine");
+  EXPECT_EQ(error_of_line("\"lm_loss\": \"5\""),
+            "exit 4: m.jsonl:1: lm_loss: expected a number or null, got string" + most);
+  EXPECT_EQ(error_of_line("\"skipped\": 1"), "exit 4: m.jsonl:1: skipped: expected true or false, got number" + most);
+  EXPECT_EQ(error_of_line("\"run\": []"), "exit 4: m.jsonl:1: run: expected an object, got array" + most);
+  EXPECT_EQ(error_of_line("\"run\": {\"commit\": 1}"), "exit 4: m.jsonl:1: run: commit: expected a text, got 1" + most);
+  EXPECT_EQ(error_of_line("\"lm_loss\": null, \"of_a_later_version\": [{}]"), "fine");
   write("m.jsonl", "{\"iteration\": 18446744073709551615}\n");
   EXPECT_THAT(message_of([] { read_metrics("m.jsonl"); }), HasSubstr("expected a JSON object with an iteration"));
 }
 
 // Nesting ended the program, and many keys took hours.
 TEST_F(MetricsFile, ReadingIsBounded) {
-  const auto told = [&](const std::string& line) {
+  const auto error_of_line = [&](const std::string& line) {
     write("m.jsonl", line + "\n");
     return message_of([] { read_metrics("m.jsonl"); });
   };
   const std::string deep = std::string(400'000, '[') + std::string(400'000, ']');
-  EXPECT_THAT(told("{\"iteration\": 1, \"run\": {\"config\": {\"a\": " + deep + "}}}"), HasSubstr("m.jsonl:1: "));
+  EXPECT_THAT(error_of_line("{\"iteration\": 1, \"run\": {\"config\": {\"a\": " + deep + "}}}"),
+              HasSubstr("m.jsonl:1: "));
   std::string keys;
   for (int i = 0; i < 60'000; ++i) keys += ", \"" + std::to_string(i) + "\": 0";
-  EXPECT_EQ(told("{\"iteration\": 1" + keys + "}"), "fine");
-  EXPECT_THAT(told("{\"iteration\": 1, \"memory_bytes\": {" + keys.substr(2) + "}}"),
+  EXPECT_EQ(error_of_line("{\"iteration\": 1" + keys + "}"), "fine");
+  EXPECT_THAT(error_of_line("{\"iteration\": 1, \"memory_bytes\": {" + keys.substr(2) + "}}"),
               HasSubstr("memory_bytes: expected at most 1000 categories, got 60000"));
-  EXPECT_THAT(told("{\"iteration\": 1, \"iteration\": 2}"), HasSubstr("m.jsonl:1: "));
-  EXPECT_THAT(told("{\"iteration\": 1" + std::string(1 << 20, ' ') + "}"), HasSubstr("m.jsonl:1: "));
+  EXPECT_THAT(error_of_line("{\"iteration\": 1, \"iteration\": 2}"), HasSubstr("m.jsonl:1: "));
+  EXPECT_THAT(error_of_line("{\"iteration\": 1" + std::string(1 << 20, ' ') + "}"), HasSubstr("m.jsonl:1: "));
 }
 
 }  // namespace

@@ -29,18 +29,18 @@ TEST(SaveLock, IsHeldInTheFolderThatIsThere) {
   SaveLock lock(save);
   EXPECT_EQ(state_of(save), LockState::kHeld);
   EXPECT_EQ(hold(lock, save), "");
-  const std::string told = "[megalith] warning: --save " + save +
-                           ": it, or run.lock in it, was removed or moved while the run held it; locked again\n";
+  const std::string reported = "[megalith] warning: --save " + save +
+                               ": it, or run.lock in it, was removed or moved while the run held it; locked again\n";
   fs::remove_all(save);
-  EXPECT_EQ(hold(lock, save), told);
+  EXPECT_EQ(hold(lock, save), reported);
   EXPECT_EQ(state_of(save), LockState::kHeld);
   EXPECT_EQ(hold(lock, save), "");
   fs::rename(save, folder.path("moved"));
-  EXPECT_EQ(hold(lock, save), told);
+  EXPECT_EQ(hold(lock, save), reported);
   EXPECT_EQ(state_of(save), LockState::kHeld);
   EXPECT_EQ(state_of(folder.path("moved")), LockState::kTaken);
   fs::remove(save + "/run.lock");
-  EXPECT_EQ(hold(lock, save), told);
+  EXPECT_EQ(hold(lock, save), reported);
   EXPECT_EQ(state_of(save), LockState::kHeld);
 }
 

@@ -256,13 +256,13 @@ TEST(CheckpointFile, APathEndsAtNoNul) {
   const TestFolder folder;
   write_bytes(folder.path("file"), "x");
   const std::string path = folder.path("file") + std::string(1, '\0') + ".toml";
-  const std::string told = "cannot look for a path with a NUL byte: " + folder.path("file") + "\\x00.toml; check";
-  EXPECT_ERROR(ExitCode::kFileIo, told, File::open(path));
-  EXPECT_ERROR(ExitCode::kFileIo, told, read_file_or_pipe(path, 10));
-  EXPECT_ERROR(ExitCode::kFileIo, told, look_at(path));
-  EXPECT_ERROR(ExitCode::kFileIo, told, Directory::open(path));
-  EXPECT_ERROR(ExitCode::kFileIo, told, make_directories(path));
-  EXPECT_ERROR(ExitCode::kFileIo, told, rename_file(folder.path("file"), path));
+  const std::string reported = "cannot look for a path with a NUL byte: " + folder.path("file") + "\\x00.toml; check";
+  EXPECT_ERROR(ExitCode::kFileIo, reported, File::open(path));
+  EXPECT_ERROR(ExitCode::kFileIo, reported, read_file_or_pipe(path, 10));
+  EXPECT_ERROR(ExitCode::kFileIo, reported, look_at(path));
+  EXPECT_ERROR(ExitCode::kFileIo, reported, Directory::open(path));
+  EXPECT_ERROR(ExitCode::kFileIo, reported, make_directories(path));
+  EXPECT_ERROR(ExitCode::kFileIo, reported, rename_file(folder.path("file"), path));
   EXPECT_EQ(read_bytes(folder.path("file")), "x");
 }
 

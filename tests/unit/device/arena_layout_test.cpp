@@ -202,7 +202,7 @@ bool overlap(const LayoutBuffer& a, const LayoutBuffer& b) {
   return meet(a, b) && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
-void expect_apart(const std::vector<LayoutBuffer>& buffers) {
+void expect_disjoint(const std::vector<LayoutBuffer>& buffers) {
   for (std::size_t i = 0; i < buffers.size(); ++i)
     for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(overlap(buffers[i], buffers[j])) << j << " and " << i;
 }
@@ -224,7 +224,7 @@ TEST(ArenaLayout, SearchesWhereTheLargestFirstLeavesGaps) {
     for (LayoutBuffer& buffer : buffers) buffer.bytes *= kUnit;
     EXPECT_EQ(lay_out(buffers, kUnit * example.live, /*searches=*/false), kUnit * example.by_size);
     EXPECT_EQ(lay_out(buffers, kUnit * example.live, /*searches=*/true), kUnit * example.live);
-    expect_apart(buffers);
+    expect_disjoint(buffers);
   }
 }
 
@@ -273,7 +273,7 @@ TEST(ArenaLayout, IsThatOfAllPairs) {
       std::ranges::stable_sort(buffers, {}, [](const LayoutBuffer& buffer) { return buffer.lives[0].begin; });
       const std::vector<LayoutBuffer> want = by_definition(buffers);
       lay_out(buffers, /*live_bytes=*/1, /*searches=*/false);
-      if (count < 1000) expect_apart(buffers);
+      if (count < 1000) expect_disjoint(buffers);
       for (std::size_t i = 0; i < buffers.size(); ++i) ASSERT_EQ(buffers[i].offset, want[i].offset) << i;
     }
   }

@@ -58,21 +58,21 @@ constexpr Turns::Shape kThreeColumns{.columns = 3, .alive = 2, .turns = 6};
 
 TEST(ArenaUses, TakeNoMoreThanIsAliveWhereEachHasItsPlaces) {
   const Turns step(kThreeColumns);
-  const ArenaPlan alike = step.plan(false), by_use = step.plan(true);
-  EXPECT_EQ(alike.live_bytes, 2 * kBytes);
-  EXPECT_EQ(alike.peak_bytes, 3 * kBytes);
+  const ArenaPlan shared = step.plan(false), by_use = step.plan(true);
+  EXPECT_EQ(shared.live_bytes, 2 * kBytes);
+  EXPECT_EQ(shared.peak_bytes, 3 * kBytes);
   EXPECT_EQ(by_use.live_bytes, 2 * kBytes);
   EXPECT_EQ(by_use.peak_bytes, 2 * kBytes);
-  EXPECT_EQ(alike.slots.size(), 3u);
+  EXPECT_EQ(shared.slots.size(), 3u);
   EXPECT_EQ(by_use.slots.size(), 6u);
-  EXPECT_NE(digest_of(alike), digest_of(by_use));
+  EXPECT_NE(digest_of(shared), digest_of(by_use));
 }
 
 TEST(ArenaUses, OfALongStepTakeNoMoreThanIsAlive) {
   const int kTurns = 60'000 / test::one_of(test::kIsSlow ? 10 : 1);
   const Turns step({.columns = 9, .alive = 6, .turns = kTurns});
-  const ArenaPlan alike = step.plan(false), by_use = step.plan(true);
-  EXPECT_EQ(alike.peak_bytes, 9 * kBytes);
+  const ArenaPlan shared = step.plan(false), by_use = step.plan(true);
+  EXPECT_EQ(shared.peak_bytes, 9 * kBytes);
   EXPECT_EQ(by_use.live_bytes, 6 * kBytes);
   EXPECT_EQ(by_use.peak_bytes, 6 * kBytes);
   EXPECT_EQ(by_use.slots.size(), static_cast<std::size_t>(kTurns));

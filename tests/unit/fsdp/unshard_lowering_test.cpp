@@ -314,11 +314,11 @@ TEST(VerifyUnits, FindsUnitsThatAreWholeWhileTheOptimizerWrites) {
               HasSubstr("updates weights of"));
 }
 
-// Moves the last action of this kind and unit to the position after the last action of kind `behind`.
-std::vector<Action> moved_after(std::vector<Action> actions, const Action& which, Kind behind) {
+// Moves the last action of this kind and unit to the position after the last action of kind `before_it`.
+std::vector<Action> moved_after(std::vector<Action> actions, const Action& which, Kind before_it) {
   const auto is_it = [&](const Action& a) { return a.kind == which.kind && a.item == which.item; };
   const auto from = std::find_if(actions.rbegin(), actions.rend(), is_it).base() - 1;
-  const auto last = std::ranges::find(actions.rbegin(), actions.rend(), behind, &Action::kind).base();
+  const auto last = std::ranges::find(actions.rbegin(), actions.rend(), before_it, &Action::kind).base();
   EXPECT_LT(from, last);
   std::rotate(from, from + 1, last);
   return actions;
@@ -328,7 +328,7 @@ TEST(VerifyUnits, FindsWhatAnUpdateLacksAndWhatLacksTheUpdate) {
   struct Case {
     UnitSpec spec;
     Action moved;
-    Kind behind;
+    Kind before_it;
     const char* why;
   };
   const UnitSpec instances{.layers = 3, .instances = true};
@@ -339,7 +339,7 @@ TEST(VerifyUnits, FindsWhatAnUpdateLacksAndWhatLacksTheUpdate) {
              Kind::kUnshard,
              "gathers a unit from incomplete shards"}}) {
     const UnitLists lists = lists_of(c.spec);
-    const std::vector<Action> broken = moved_after(lists.train, c.moved, c.behind);
+    const std::vector<Action> broken = moved_after(lists.train, c.moved, c.before_it);
     EXPECT_THAT(error_of(ExitCode::kInternal, [&] { verify_units(broken, lists.points); }), HasSubstr(c.why));
   }
 }

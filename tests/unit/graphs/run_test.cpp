@@ -210,10 +210,10 @@ TEST_F(RunTest, HoldsTheWaitForReturns) {
   // A reduction starts after the experts' weight gradients, which ends a graph.
   const std::vector<ActionHook> reduces{
       {.segment = 4, .point = HookPoint::kPostWeight, .kind = ActionKind::kReduce, .item = 6}};
-  const auto holds_wait = [&](const GraphModules& modules, bool beside) {
+  const auto holds_wait = [&](const GraphModules& modules, bool after_weights) {
     const std::vector<Action> actions = insert_action_hooks(
         lower_training_step(insert_messages(schedule, 0), {6}, {.segments_of_bucket = {{4}, {0, 1, 2, 3, 5}}}, {},
-                            {.segments = {3}, .after_weights = beside}),
+                            {.segments = {3}, .after_weights = after_weights}),
         reduces);
     const RunPlan plan = group_runs(actions, runner, modules);
     const std::vector<int> graphs = graph_of_each(actions, plan);
@@ -221,10 +221,10 @@ TEST_F(RunTest, HoldsTheWaitForReturns) {
     const auto wait = std::ranges::find(actions, ActionKind::kWaitExchange, &Action::kind);
     return graphs[static_cast<std::size_t>(wait - actions.begin())] >= 0;
   };
-  for (const bool beside : {false, true}) {
-    EXPECT_TRUE(holds_wait(kExperts, beside));
-    EXPECT_TRUE(holds_wait(kLayer, beside));
-    EXPECT_FALSE(holds_wait(kRouter, beside));
+  for (const bool after_weights : {false, true}) {
+    EXPECT_TRUE(holds_wait(kExperts, after_weights));
+    EXPECT_TRUE(holds_wait(kLayer, after_weights));
+    EXPECT_FALSE(holds_wait(kRouter, after_weights));
   }
   EXPECT_TRUE(holds_wait(kDispatch, false));
   EXPECT_THROW(holds_wait(kDispatch, true), Error);  // eager weight gradients of experts are in between
@@ -264,9 +264,9 @@ TEST_F(RunTest, RefusesAHookBetweenVerbsThatBelongTogether) {
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
   runner_.hooks(2).add(HookPoint::kPreWeight, [](const HookContext&) {});
   EXPECT_GT(group_runs(actions, runner_, kBoth).graphs, 0);
-  GraphModules behind = kBoth;
-  behind.joins_backward = true;
-  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { group_runs(actions, runner_, behind); }),
+  GraphModules joined = kBoth;
+  joined.joins_backward = true;
+  EXPECT_THAT(error_of(ExitCode::kInternal, [&] { group_runs(actions, runner_, joined); }),
               AllOf(HasSubstr("hook pre_weight of segment layer 0 mlp"), HasSubstr("--tp-comm-overlap")));
 }
 

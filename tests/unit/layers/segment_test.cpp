@@ -164,19 +164,19 @@ TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
     SegmentCase with{.build = gelu_mlp<true>, .dtype = dtype, .inputs = {{18, 24}, {18, 24}}, .gradients = 2};
     with.weight_std = 0.3f;
-    const SegmentResult apart_forward = run_segment(with, Run::kReplay);
+    const SegmentResult unfused_forward = run_segment(with, Run::kReplay);
     with.deterministic = false;
     const SegmentResult fused = run_segment(with, Run::kReplay);
-    EXPECT_EQ(apart_forward.captured_ops, fused.captured_ops + 1);
-    expect_same_bits(fused, apart_forward);
+    EXPECT_EQ(unfused_forward.captured_ops, fused.captured_ops + 1);
+    expect_same_bits(fused, unfused_forward);
     expect_same_bits(fused, run_segment(with, Run::kEager));
     with.policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
     expect_same_bits(fused, run_segment(with, Run::kEager));
     with.policies = {};
     with.build = gelu_mlp<false>;
-    const SegmentResult apart = run_segment(with, Run::kReplay);
-    EXPECT_EQ(apart.captured_ops, fused.captured_ops + 2);
-    expect_same_bits(fused, apart);
+    const SegmentResult unfused = run_segment(with, Run::kReplay);
+    EXPECT_EQ(unfused.captured_ops, fused.captured_ops + 2);
+    expect_same_bits(fused, unfused);
   }
 }
 

@@ -295,17 +295,17 @@ TEST_P(MoeLayer, HasTheSameBitsReplayedAndFused) {
     SegmentCase with = segment_case(c);
     with.dtype = dtype;
     with.microbatches = 2;
-    const SegmentResult apart = run_segment(with, Run::kEager);
+    const SegmentResult unfused = run_segment(with, Run::kEager);
     const SegmentResult replayed = run_segment(with, Run::kReplay);
     EXPECT_EQ(replayed.replays, 6);
-    expect_same_sums(apart, replayed);
+    expect_same_sums(unfused, replayed);
     with.delay_weights = true;
-    expect_same_sums(apart, run_segment(with, Run::kEager));
+    expect_same_sums(unfused, run_segment(with, Run::kEager));
     c.moe.use_transformer_engine_op_fuser = true;
     with.build = segment_case(c).build;
     const SegmentResult fused = run_segment(with, Run::kReplay);
-    expect_same_sums(apart, fused);
-    EXPECT_EQ(apart.activations, fused.activations);
+    expect_same_sums(unfused, fused);
+    EXPECT_EQ(unfused.activations, fused.activations);
     EXPECT_EQ(replayed.captured_ops, fused.captured_ops + 4);  // one in forward and one in backward of each microbatch
   }
 }

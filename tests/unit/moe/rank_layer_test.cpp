@@ -144,11 +144,11 @@ TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
   for (const bool delay : {false, true}) {
     SCOPED_TRACE(delay);
     test.delay_weights = delay;
-    const RankLayerResult behind = run_rank_layer(test);
-    expect_same(behind, ahead);
-    EXPECT_EQ(behind.hazards, 0);
-    EXPECT_EQ(behind.waits, ahead.waits);
-    EXPECT_EQ(behind.waits_of_dispatch, 1);  // one for the sent rows, none for the returning rows
+    const RankLayerResult later = run_rank_layer(test);
+    expect_same(later, ahead);
+    EXPECT_EQ(later.hazards, 0);
+    EXPECT_EQ(later.waits, ahead.waits);
+    EXPECT_EQ(later.waits_of_dispatch, 1);  // one for the sent rows, none for the returning rows
   }
 }
 

@@ -55,18 +55,18 @@ TEST_P(ActivationTest, GeluBackward) {
 
 TEST_P(ActivationTest, GeluWorksInPlace) {
   const Values given = normal(100);
-  const Tensor apart_x = input({100}, dtype(), given), apart_y = output({100});
+  const Tensor separate_x = input({100}, dtype(), given), separate_y = output({100});
   const Tensor together = inout({100}, dtype(), given);
-  run(GeluForward{.x = apart_x, .y = apart_y});
+  run(GeluForward{.x = separate_x, .y = separate_y});
   run(GeluForward{.x = together, .y = together});
-  run(GeluForward{.x = apart_x, .y = apart_y});
-  const Values forward = values(apart_y);
+  run(GeluForward{.x = separate_x, .y = separate_y});
+  const Values forward = values(separate_y);
   run(GeluForward{.x = together, .y = together});
   EXPECT_EQ(values(together), forward);
 
   const Tensor x = input({100});
-  run(GeluBackward{.x = x, .dy = apart_x, .dx = apart_y});
-  const Values backward = values(apart_y);
+  run(GeluBackward{.x = x, .dy = separate_x, .dx = separate_y});
+  const Values backward = values(separate_y);
   run(GeluBackward{.x = x, .dy = together, .dx = together});
   EXPECT_EQ(values(together), backward);
 }
@@ -138,9 +138,9 @@ TEST_P(ActivationTest, SwigluBackwardWorksInPlace) {
   const Tensor x = input({2, 26}, dtype(), given), dy = input({2, 13}), dx = output({2, 26});
   const Tensor together = inout({2, 26}, dtype(), given);
   run(SwigluBackward{.x = x, .dy = dy, .dx = dx});
-  const Values apart = values(dx);
+  const Values separate = values(dx);
   run(SwigluBackward{.x = together, .dy = dy, .dx = together});
-  EXPECT_EQ(values(together), apart);
+  EXPECT_EQ(values(together), separate);
 }
 
 TEST_P(ActivationTest, SwigluBackwardMakesTheForwardAgain) {

@@ -100,8 +100,8 @@ TEST_P(WholeAttentionTest, MergedPartsAreTheWhole) {
     return reference::attention(values(q), values(k_part), values(v_part), reference_sizes(part));
   };
   const auto a = part_of(0, 65), b = part_of(65, 5);
-  const std::int64_t before = 3;                                           // rows that are not merged
-  const auto behind = [&](const Values& x, const Shape& shape, int dim) {  // NaN, `before` rows of it, then x's
+  const std::int64_t before = 3;                                          // rows that are not merged
+  const auto after = [&](const Values& x, const Shape& shape, int dim) {  // NaN, `before` rows of it, then x's
     Shape longer = shape;
     longer[dim] += before;
     const Tensor whole = inout(longer, DType::kFp32, Values(static_cast<std::size_t>(longer.numel()), std::nan("")));
@@ -114,8 +114,8 @@ TEST_P(WholeAttentionTest, MergedPartsAreTheWhole) {
     }
     return inout(longer, DType::kFp32, filled).slice(dim, before, z.queries);
   };
-  const AttentionMerge op{.out = behind(a.out, query_shape(z), 1),
-                          .lse = behind(a.lse, lse_shape(z), 2),
+  const AttentionMerge op{.out = after(a.out, query_shape(z), 1),
+                          .lse = after(a.lse, lse_shape(z), 2),
                           .part = input(query_shape(z), dtype(), b.out),
                           .part_lse = input(lse_shape(z), DType::kFp32, b.lse)};
   run(op);

@@ -28,11 +28,11 @@ TEST_P(ElementwiseTest, AddInPlace) {
   const Tensor a = input({5, 10}, dtype(), given), b = input({5, 10}), y = output({5, 10});
   const Tensor together = inout({5, 10}, dtype(), given);
   run(Add{.a = a, .b = b, .y = y});
-  const Values apart = values(y);
+  const Values separate = values(y);
   run(Add{.a = together, .b = b, .y = together});
-  EXPECT_EQ(values(together), apart);
+  EXPECT_EQ(values(together), separate);
   run(Add{.a = b, .b = together, .y = together});
-  EXPECT_EQ(values(together), apart);
+  EXPECT_EQ(values(together), separate);
 }
 
 TEST_P(ElementwiseTest, SumParts) {

@@ -213,11 +213,11 @@ TEST_P(GemmTest, FewRows) {
 
 TEST_P(GemmTest, FewRowsDoNotDependOnTheirNumber) {
   if (device() == DeviceType::kCuda && dtype() == DType::kFp32) GTEST_SKIP() << "cuBLASLt multiplies fp32";
-  const Tensor a = input({4, 304}), b = input({37, 304}), together = output({4, 37}), apart = output({4, 37});
+  const Tensor a = input({4, 304}), b = input({37, 304}), together = output({4, 37}), separate = output({4, 37});
   run(Gemm{.a = a, .b = b, .c = together, .transpose_b = true});
   const Values want = values(together);
   for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 2}, {1, 3}}) {
-    const Tensor part = apart.slice(0, first, count);
+    const Tensor part = separate.slice(0, first, count);
     run(Gemm{.a = a.slice(0, first, count), .b = b, .c = part, .transpose_b = true});
     const Values got = values(part);
     for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[static_cast<std::size_t>(first) * 37 + i]);
@@ -228,11 +228,11 @@ TEST_P(GemmTest, FewRowsDoNotDependOnTheirNumber) {
 TEST_P(GemmTest, RowsDoNotDependOnTheirNumber) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "cuBLASLt chooses another algorithm for another number of rows";
   const Tensor a = input({200, 300}), b = input({37, 300});
-  const Tensor together = output({200, 37}), apart = output({200, 37});
+  const Tensor together = output({200, 37}), separate = output({200, 37});
   run(Gemm{.a = a, .b = b, .c = together, .transpose_b = true});
   const Values want = values(together);
   for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 10}, {11, 189}}) {
-    const Tensor part = apart.slice(0, first, count);
+    const Tensor part = separate.slice(0, first, count);
     run(Gemm{.a = a.slice(0, first, count), .b = b, .c = part, .transpose_b = true});
     const Values got = values(part);
     for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[static_cast<std::size_t>(first) * 37 + i]);

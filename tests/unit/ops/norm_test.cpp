@@ -147,9 +147,9 @@ TEST_P(NormTest, ResidualIsAddedAndStoredBeforeTheNorm) {
 TEST_P(NormTest, SumMayReplaceAnInput) {
   const Values given = normal(5 * 40);
   const Tensor weight = input({40}), residual = input({5, 40}), x = inout({5, 40}, dtype(), given);
-  const Tensor apart = input({5, 40}, dtype(), given), sum = output({5, 40});
+  const Tensor separate = input({5, 40}, dtype(), given), sum = output({5, 40});
   const Tensor y = output({5, 40}), rstd = output({5}, DType::kFp32);
-  run(RmsNormForward{.x = apart, .residual = residual, .sum = sum, .weight = weight, .y = y, .rstd = rstd});
+  run(RmsNormForward{.x = separate, .residual = residual, .sum = sum, .weight = weight, .y = y, .rstd = rstd});
   const Values want_sum = values(sum), want_y = values(y);
   run(RmsNormForward{.x = x, .residual = residual, .sum = x, .weight = weight, .y = y, .rstd = rstd});
   EXPECT_EQ(values(x), want_sum);

@@ -68,9 +68,9 @@ void run(CudaStream& stream, const Faulty& op) {
 
 class OpFixtureTest : public OpTest {
  protected:
-  enum class Said { kNothing, kNeedless, kNeeded, kNeverDeclared };
+  enum class Declared { kNothing, kNeedless, kNeeded, kNeverDeclared };
 
-  std::string messages(Fault fault, Said said = Said::kNothing) {
+  std::string messages(Fault fault, Declared declared = Declared::kNothing) {
     int runs = 0;
     const Tensor x = input({5}, DType::kFp32, {1, 2, 3, 4, 5}), y = output({5}, DType::kFp32);
     const Faulty op{.x = x,
@@ -80,9 +80,9 @@ class OpFixtureTest : public OpTest {
                     .fault = fault,
                     .runs = &runs};
     Idles idle;
-    if (said == Said::kNeedless) idle.emplace_back(op.needless, "none looks at it");
-    if (said == Said::kNeeded) idle.emplace_back(x, "of a mistake");
-    if (said == Said::kNeverDeclared) idle.emplace_back(y, "of another mistake");
+    if (declared == Declared::kNeedless) idle.emplace_back(op.needless, "none looks at it");
+    if (declared == Declared::kNeeded) idle.emplace_back(x, "of a mistake");
+    if (declared == Declared::kNeverDeclared) idle.emplace_back(y, "of another mistake");
     testing::TestPartResultArray failures;
     {
       testing::ScopedFakeTestPartResultReporter reporter(
@@ -98,8 +98,8 @@ class OpFixtureTest : public OpTest {
 INSTANTIATE_TEST_SUITE_P(Backends, OpFixtureTest, testing::ValuesIn(op_cases(DType::kFp32)), name_of_case);
 
 TEST_P(OpFixtureTest, NoticesFaults) {
-  const auto expect_message = [this](Fault fault, const char* part, Said said = Said::kNothing) {
-    const std::string text = messages(fault, said);
+  const auto expect_message = [this](Fault fault, const char* part, Declared declared = Declared::kNothing) {
+    const std::string text = messages(fault, declared);
     EXPECT_NE(text.find(part), std::string::npos) << "wanted: " << part << "\ngot: " << text;
   };
   EXPECT_EQ(messages(Fault::kNone), "");
@@ -107,9 +107,9 @@ TEST_P(OpFixtureTest, NoticesFaults) {
   expect_message(Fault::kUndeclaredRead,
                  "reads what access() does not declare as read: tensor 11 of this test, fp32, 12 bytes");
   expect_message(Fault::kNeedlessRead, "[3] is declared as read by access(), but has no influence");
-  EXPECT_EQ(messages(Fault::kNeedlessRead, Said::kNeedless), "");
-  expect_message(Fault::kNone, "has an influence, but is said to have none: of a mistake", Said::kNeeded);
-  expect_message(Fault::kNone, "declares no read that could be without influence", Said::kNeverDeclared);
+  EXPECT_EQ(messages(Fault::kNeedlessRead, Declared::kNeedless), "");
+  expect_message(Fault::kNone, "has an influence, but is said to have none: of a mistake", Declared::kNeeded);
+  expect_message(Fault::kNone, "declares no read that could be without influence", Declared::kNeverDeclared);
   expect_message(Fault::kPastTheEnd, "byte 20 of a tensor of 20 bytes was written");
   expect_message(Fault::kWritesInput, "an input was written");
   expect_message(Fault::kDiffersOnReplay, "a replay differs from the eager run");

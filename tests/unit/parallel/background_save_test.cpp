@@ -30,12 +30,12 @@ TEST(BackgroundSave, FilesAndResultsAreThoseOfSaveCheckpoint) {
     BackgroundSave background;
     for (const std::int64_t step : {1, 2, 3}) {
       const SaveResult plain = save_shared(ranks, folder.path("plain"), step, 2);
-      const SaveResult beside = save_async(background, ranks, folder.path("beside"), step, 2);
+      const SaveResult async = save_async(background, ranks, folder.path("beside"), step, 2);
       const std::lock_guard lock(mutex);
-      EXPECT_TRUE(beside.saved) << beside.message;
-      EXPECT_EQ(beside.message, plain.message);
-      EXPECT_EQ(beside.bytes, plain.bytes);
-      EXPECT_EQ(fs::path(beside.path).filename(), fs::path(plain.path).filename());
+      EXPECT_TRUE(async.saved) << async.message;
+      EXPECT_EQ(async.message, plain.message);
+      EXPECT_EQ(async.bytes, plain.bytes);
+      EXPECT_EQ(fs::path(async.path).filename(), fs::path(plain.path).filename());
     }
   });
   EXPECT_EQ(names_in(folder.path("beside")), (std::vector<std::string>{"LATEST", "step_0000002", "step_0000003"}));

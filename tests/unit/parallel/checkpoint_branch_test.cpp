@@ -90,8 +90,8 @@ TEST_F(Branches, ACheckpointKnowsItsParent) {
 TEST_F(Branches, WhatTheRunWentBackBehindIsMovedAsideAndTold) {
   SavingRun back(save_, 1);
   const std::string old = manifest("step_0000003");
-  const std::string told = back.save(4);
-  EXPECT_EQ(told,
+  const std::string reported = back.save(4);
+  EXPECT_EQ(reported,
             "[megalith] warning: " + save_ +
                 "/step_0000003 does not lead to step_0000004: renamed to step_0000003.abandoned-1, which no run loads "
                 "or removes\n[megalith] warning: " +
@@ -261,8 +261,8 @@ TEST_F(Branches, AFolderThatComesBackGoesOnFromTheNewestOfTheRunInIt) {
   EXPECT_NE(run.save(5).find("is another folder than before"), std::string::npos);
   fs::rename(save_, folder_.path("meanwhile"));
   fs::rename(folder_.path("away"), save_);
-  const std::string told = run.save(6);
-  EXPECT_EQ(told.find("does not lead to"), std::string::npos) << told;
+  const std::string reported = run.save(6);
+  EXPECT_EQ(reported.find("does not lead to"), std::string::npos) << reported;
   EXPECT_EQ(checkpoints(), (Names{"step_0000001", "step_0000002", "step_0000003", "step_0000004", "step_0000006"}));
   EXPECT_EQ(load_alone(save_), 6);
 }

@@ -324,10 +324,10 @@ TEST(CheckpointRanks, TheFirstThatFailedAreNamed) {
   const auto expect = [&](const std::string& text) {
     ThreadRanks(8).run([&](Communicator& ranks) {
       const std::string& mine = errors[static_cast<std::size_t>(ranks.rank())];
-      const std::string said = attempt_on_all_ranks(ranks, [&] {
+      const std::string message = attempt_on_all_ranks(ranks, [&] {
         if (!mine.empty()) throw std::runtime_error(mine);
       });
-      EXPECT_EQ(said, text);
+      EXPECT_EQ(message, text);
     });
   };
   expect("rank 1: no space; rank 3: no space; rank 4: broken; rank 6: lost; and 1 more ranks");

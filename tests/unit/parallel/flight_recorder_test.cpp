@@ -183,9 +183,9 @@ TEST(HangReport, SaysWhoWaitsForWhom) {
             "its last call on the group was #11; rank 5 gave no answer, so the process is stopped, lost or starved");
   report.place_of = [](int rank) { return "ep " + std::to_string(rank % 2); };
   const std::string text = to_string(report);
-  for (const char* said :
+  for (const char* part :
        {"only rank 0 (ep 0);", "; rank 1 (ep 1) is in", "; rank 2 (ep 0) is in", "rank 5 (ep 1) gave"})
-    EXPECT_NE(text.find(said), std::string::npos) << said << text;
+    EXPECT_NE(text.find(part), std::string::npos) << part << text;
 }
 
 // The report of rank 0 of two; rank 1 runs `other`.

@@ -76,10 +76,10 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
 // Segment 1 sends returning gradients, and segment 0 waits for them ahead of its reads. The weight gradients of segment
 // 2 run in between if both verbs are one block.
 TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
-  const auto order_of = [](ScheduleKind kind, bool beside) {
+  const auto order_of = [](ScheduleKind kind, bool after_weights) {
     std::string order;
     const Schedule schedule = make_schedule(kind, kind == ScheduleKind::kZbH1 ? 2 : 1, 1, 2);
-    const ReturnPoints returns{.segments = {1}, .after_weights = beside};
+    const ReturnPoints returns{.segments = {1}, .after_weights = after_weights};
     for (const Action& action : lower_training_step(schedule.stages[0], {4}, {}, {}, returns)) {
       if (action.microbatch != 0) continue;
       if (action.kind == ActionKind::kBackwardData) order += fmt::format(" B{}", action.segment);
@@ -90,8 +90,8 @@ TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
   };
   EXPECT_EQ(order_of(ScheduleKind::k1F1B, true), " B3 W3 B2 B1 W1 W2 R1 B0 W0");
   EXPECT_EQ(order_of(ScheduleKind::k1F1B, false), " B3 W3 B2 W2 B1 R1 W1 B0 W0");
-  for (const bool beside : {true, false})
-    EXPECT_EQ(order_of(ScheduleKind::kZbH1, beside), " B3 B2 B1 R1 B0 W3 W2 W1 W0");
+  for (const bool after_weights : {true, false})
+    EXPECT_EQ(order_of(ScheduleKind::kZbH1, after_weights), " B3 B2 B1 R1 B0 W3 W2 W1 W0");
 }
 
 // One graph holds the verbs around a wait, so a reduction starts after it.

@@ -116,8 +116,8 @@ TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
 }
 
 TEST_F(Verify, FindsReturnsThatAreReadBeforeTheirWait) {
-  for (const bool beside : {false, true}) {
-    const ReturnPoints returns{.segments = {3}, .after_weights = beside};
+  for (const bool after_weights : {false, true}) {
+    const ReturnPoints returns{.segments = {3}, .after_weights = after_weights};
     const std::vector<Action> step = lower_training_step(make_schedule(ScheduleKind::k1F1B, 1, 1, 2).stages[0],
                                                          kSixSegments, kThreeBuckets, {}, returns);
     const auto accepts = [&](const std::vector<Action>& damaged, const ReturnPoints& of) {

@@ -21,14 +21,14 @@ constexpr int kSamples = 1000;          // otherwise
 class PowerLoss : public testing::Test {
  protected:
   // Records the save of step 2 above the folder's checkpoints, then tries every prefix of its log.
-  void run(int num_ranks, int keep_last, bool beside = false) {
+  void run(int num_ranks, int keep_last, bool async = false) {
     const std::string save = folder_.path("save");
     DiskModel disk(save);
     const FileObserver observer = disk.observer();
     ThreadRanks(num_ranks).run([&](Communicator& ranks) {
       BackgroundSave background;
-      const SaveResult result = beside ? save_async(background, ranks, save, 2, keep_last, &observer)
-                                       : save_shared(ranks, save, 2, keep_last, &observer);
+      const SaveResult result = async ? save_async(background, ranks, save, 2, keep_last, &observer)
+                                      : save_shared(ranks, save, 2, keep_last, &observer);
       EXPECT_TRUE(result.saved && result.message.empty()) << result.message;
     });
     ASSERT_FALSE(HasFailure());

@@ -57,10 +57,10 @@ GroupOutcome run(int ranks, const TensorGroup::Options& options, std::int64_t su
           const Tensor part = copy.slice(0, first, rows.size(0));
           launch(compute, Add{.a = part, .b = part, .y = rows});
         });
-    const Tensor behind = tensor.overlaps() ? tensor.prefetch_rows(ctx, later, "later") : whole;
+    const Tensor prefetched = tensor.overlaps() ? tensor.prefetch_rows(ctx, later, "later") : whole;
     if (tensor.overlaps()) tensor.wait_for_prefetched_rows(ctx);
-    const Tensor late = ctx.empty(behind.shape, DType::kFp32, "late");
-    launch(compute, Copy{.src = behind, .dst = late});
+    const Tensor late = ctx.empty(prefetched.shape, DType::kFp32, "late");
+    launch(compute, Copy{.src = prefetched, .dst = late});
     const Tensor result = ctx.empty(sum.shape, DType::kFp32, "result");
     launch(compute, Copy{.src = sum, .dst = result});
     const Tensor most = ctx.empty({1}, DType::kFp32, "most");
@@ -191,9 +191,9 @@ TEST(TensorGroup, NoGatherOutlivesAGraphWhereWeightsAreApart) {
   for (const std::string& refusal : run_linear(true, false).refusals)
     EXPECT_THAT(refusal, testing::HasSubstr("backward_data"));
   for (const bool captures : {false, true}) {
-    const LinearRun apart = run_linear(captures, true);
-    EXPECT_EQ(apart.refusals, std::vector<std::string>(2));
-    EXPECT_EQ(apart.gradients, eager.gradients);
+    const LinearRun split = run_linear(captures, true);
+    EXPECT_EQ(split.refusals, std::vector<std::string>(2));
+    EXPECT_EQ(split.gradients, eager.gradients);
   }
   EXPECT_GT(eager.gradients[0][0], 0);
 }

@@ -100,7 +100,7 @@ TEST(ThreadExchange, WrongCountsWriteNothingElse) {
     struct {
       std::array<float, 4> before{7, 7, 7, 7};
       Memory memory;
-      std::array<float, 4> behind{7, 7, 7, 7};
+      std::array<float, 4> after{7, 7, 7, 7};
     } all;
     Stream stream(DeviceType::kCpu, "comm");
     const AbortOnUnwind guard(group);
@@ -112,7 +112,7 @@ TEST(ThreadExchange, WrongCountsWriteNothingElse) {
       launch(stream, op);
       stream.synchronize();
       EXPECT_THAT(all.before, testing::Each(7));
-      EXPECT_THAT(all.behind, testing::Each(7));
+      EXPECT_THAT(all.after, testing::Each(7));
     }
   });
 }

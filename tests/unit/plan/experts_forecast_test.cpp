@@ -105,18 +105,18 @@ TEST(ExpertsForecast, TakesRowsStraightToTheirRanks) {
 TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
   const Rates rates = rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
   const Forecast alone = forecast(2, 2, {"--moe-shared-expert-intermediate-size", "512"}, &rates),
-                 beside = forecast(
+                 concurrent = forecast(
                      2, 2, {"--moe-shared-expert-intermediate-size", "512", "--moe-shared-expert-overlap"}, &rates);
   const auto seconds = [](const Forecast& forecast) {
     return forecast.stages.at(0).work.volumes.at("dispatch").seconds;
   };
-  EXPECT_DOUBLE_EQ(seconds(alone), seconds(beside));
-  const double waits = alone.stages.at(0).times.exposed_rows, left = beside.stages.at(0).times.exposed_rows;
+  EXPECT_DOUBLE_EQ(seconds(alone), seconds(concurrent));
+  const double waits = alone.stages.at(0).times.exposed_rows, left = concurrent.stages.at(0).times.exposed_rows;
   EXPECT_LT(waits, seconds(alone));  // experts' weight gradients overlap the return
   EXPECT_GT(waits, 0.9 * seconds(alone));
   EXPECT_LT(left, waits);
   EXPECT_GT(left, 0);
-  EXPECT_NEAR(alone.step->seconds - beside.step->seconds, waits - left, 0.02 * (waits - left));
+  EXPECT_NEAR(alone.step->seconds - concurrent.step->seconds, waits - left, 0.02 * (waits - left));
 }
 
 // If one graph, or none, holds the verbs around experts' weight gradients, these hide as much as in eager steps.

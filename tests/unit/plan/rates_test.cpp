@@ -14,11 +14,11 @@
 namespace megalith::test {
 namespace {
 
-std::string with(const std::string& line, const std::string& in_place_of) {
+std::string with(const std::string& line, const std::string& replaced) {
   std::string text = round_rates();
-  const std::size_t at = text.find(in_place_of);
-  EXPECT_NE(at, std::string::npos) << in_place_of;
-  return text.replace(at, in_place_of.size(), line);
+  const std::size_t at = text.find(replaced);
+  EXPECT_NE(at, std::string::npos) << replaced;
+  return text.replace(at, replaced.size(), line);
 }
 
 std::string error_of_text(const std::string& text) {

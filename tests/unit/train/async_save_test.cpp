@@ -129,7 +129,7 @@ TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
     paths.emplace_back(operation.path);
   };
   std::vector<std::int64_t> waited(2);
-  const RunResult beside =
+  const RunResult async =
       train({.flags = flags + Words{"--save", scratch.path("beside"), "--async-save"},
              .ranks = 2,
              .prepare =
@@ -141,7 +141,7 @@ TEST(AsyncSave, ASecondSaveWaitsForTheFirst) {
                  },
              .finish = [&](Trainer& trainer,
                            int rank) { waited[static_cast<std::size_t>(rank)] = trainer.checkpoints().waited_for(); }});
-  expect_same_run(plain, beside);
+  expect_same_run(plain, async);
   EXPECT_GT(waited[0] + waited[1], 0);
   EXPECT_EQ(tensors_of(scratch.path("plain")).size(), 12u);
   EXPECT_TRUE(tensors_of(scratch.path("plain")) == tensors_of(scratch.path("beside")));
@@ -292,7 +292,7 @@ class FailingSaves : public testing::TestWithParam<bool> {
 };
 
 TEST_P(FailingSaves, ThreeInARowEndTheRun) {
-  const auto [told, error] = run({}, "save.state.write:3+:enospc");
+  const auto [reported, error] = run({}, "save.state.write:3+:enospc");
   EXPECT_NE(
       error.find("checkpoints that were not saved: expected fewer than 3 in a row (--max-failed-saves), got 3, so "
                  "the run ends after step "),
@@ -302,13 +302,13 @@ TEST_P(FailingSaves, ThreeInARowEndTheRun) {
   for (const char* each : {"step 3 was not saved (1 failed in a row, 3 end the run): rank 0: cannot write",
                            "step 4 was not saved (2 failed in a row, 3 end the run): rank 0: cannot write",
                            "step 5 was not saved (3 failed in a row, 3 end the run): rank 0: cannot write"}) {
-    EXPECT_EQ(count(told, each), 1) << told;
+    EXPECT_EQ(count(reported, each), 1) << reported;
   }
-  EXPECT_EQ(count(told, "step 6 was not saved"), 0) << told;
+  EXPECT_EQ(count(reported, "step 6 was not saved"), 0) << reported;
 }
 
 TEST_P(FailingSaves, OneThatSucceedsStartsTheCountAnew) {
-  const auto [told, error] = run({"--max-failed-saves", "1"}, "save.state.write:13+:eio");
+  const auto [reported, error] = run({"--max-failed-saves", "1"}, "save.state.write:13+:eio");
   EXPECT_EQ(error, "");
   const auto [once, ended] = run({"--max-failed-saves", "2"}, "save.state.write:2:eio");
   EXPECT_EQ(ended, "");
@@ -316,10 +316,10 @@ TEST_P(FailingSaves, OneThatSucceedsStartsTheCountAnew) {
 }
 
 TEST_P(FailingSaves, WithoutALimitTheRunGoesOn) {
-  const auto [told, error] = run({"--max-failed-saves", "0"}, "save.state.write:1+:eio");
+  const auto [reported, error] = run({"--max-failed-saves", "0"}, "save.state.write:1+:eio");
   EXPECT_EQ(error, "");  // its last checkpoint is missing, which the exit code reports
-  EXPECT_EQ(count(told, "was not saved ("), 12) << told;
-  EXPECT_EQ(count(told, "(12 failed in a row): "), 1) << told;
+  EXPECT_EQ(count(reported, "was not saved ("), 12) << reported;
+  EXPECT_EQ(count(reported, "(12 failed in a row): "), 1) << reported;
 }
 
 INSTANTIATE_TEST_SUITE_P(How, FailingSaves, testing::Bool(),

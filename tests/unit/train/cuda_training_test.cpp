@@ -182,10 +182,10 @@ TEST_F(CudaTraining, ANanSkipsTheStepAndIsNamed) {
   const Words moved = flags + offload({"attn_norm", "fc1", "act"});
   testing::internal::CaptureStderr();
   const RunResult poisoned = train({.flags = flags, .prepare = poison});
-  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string reported = testing::internal::GetCapturedStderr();
   for (const char* part : {"step 2 was skipped (loss ", "grad norm nan); the first value that is not finite: rank 0, ",
                            ", backward_weight, microbatch 0: fill wrote nan to \"gradient"})
-    EXPECT_NE(told.find(part), std::string::npos) << part << " is not in: " << told;
+    EXPECT_NE(reported.find(part), std::string::npos) << part << " is not in: " << reported;
   const RunResult clean = train({.flags = flags});
   const RunResult on_host = train({.flags = moved, .prepare = poison});
   expect_second_step_skipped(poisoned, clean);

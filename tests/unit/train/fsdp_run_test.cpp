@@ -129,14 +129,14 @@ TEST(FsdpRun, AStepGathersEachLayerTwiceButThoseInTheSlots) {
 TEST(FsdpRun, EverySuppressedWaitIsFound) {
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
   // Excludes waits after the last step, for the gathers of a next one.
-  for (const auto& [way, behind] : {std::pair{Way{"all", kAllSharded, 2}, 3},
-                                    {Way{"ends_whole", strategy("optim_grads_params"), 2}, 2},
-                                    {Way{"hybrid", strategy("optim_grads_params") + hybrid, 4}, 3}}) {
+  for (const auto& [way, after] : {std::pair{Way{"all", kAllSharded, 2}, 3},
+                                   {Way{"ends_whole", strategy("optim_grads_params"), 2}, 2},
+                                   {Way{"hybrid", strategy("optim_grads_params") + hybrid, 4}, 3}}) {
     SCOPED_TRACE(way.name);
     const Words flags =
         kSmallFsdpRun + way.flags + Words{"--train-iters",   "2", "--global-batch-size", "4", "--check-hazards",
                                           "--eval-interval", "1", "--eval-iters",        "1"};
-    expect_each_wait_needed(40, flags, way.ranks, one_of(7), behind);
+    expect_each_wait_needed(40, flags, way.ranks, one_of(7), after);
   }
 }
 #endif

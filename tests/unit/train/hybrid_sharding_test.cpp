@@ -165,13 +165,13 @@ TEST(HybridSharding, WithASharedOptimizerHasTheSameBits) {
 
 // One element of a shard, which one other rank of the four holds too.
 TEST(HybridSharding, TheComparisonOfReplicasFindsAShardThatDiffers) {
-  const std::map<int, std::string> told =
+  const std::map<int, std::string> reported =
       warned_replicas(kSmallHybrid, {"hybrid", hybrid(2), 4}, [](Rank& rank, int index) {
         const Tensor moment = rank.optimizer.adamw.units()[1].exp_avg_sq;
         if (index == 3) launch(rank.streams.compute, Fill{.x = moment.slice(0, 0, 1), .value = 3});
       });
-  EXPECT_THAT(told, ElementsAre(testing::Key(1), testing::Key(3)));
-  for (const auto& [rank, message] : told) {
+  EXPECT_THAT(reported, ElementsAre(testing::Key(1), testing::Key(3)));
+  for (const auto& [rank, message] : reported) {
     EXPECT_THAT(message, HasSubstr("exp_avg_sq of a shard of "));
     EXPECT_THAT(message, HasSubstr("on rank 3"));
   }

@@ -143,17 +143,17 @@ void expect_second_step_skipped(const RunResult& poisoned, const RunResult& clea
 std::map<int, std::string> warned_replicas(const Words& flags, const Way& way,
                                            const std::function<void(Rank&, int)>& damage) {
   std::mutex mutex;
-  std::map<int, std::string> told;
+  std::map<int, std::string> reported;
   const auto compare = [&](Trainer& trainer, int index) {
     const auto before = replica_difference(trainer.rank());
     damage(trainer.rank(), index);
     const auto difference = replica_difference(trainer.rank());
     const std::lock_guard lock(mutex);
     EXPECT_FALSE(before) << "rank " << index;
-    if (difference) told[index] = difference->message;
+    if (difference) reported[index] = difference->message;
   };
   train({.flags = flags + way.flags + Words{"--train-iters", "1"}, .ranks = way.ranks, .finish = compare});
-  return told;
+  return reported;
 }
 
 Sizes sizes_of(const Layout& layout) {

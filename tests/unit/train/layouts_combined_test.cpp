@@ -28,14 +28,14 @@ TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
 // Rank 6 of tp 2 x dp 2 x pp 2 is rank 1 of its data-parallel group.
 TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
   const Layout layout{.tensor = 2, .pipeline = 2, .data = 2};
-  std::map<int, std::string> told = warned_replicas({}, way_of(layout), [](Rank& rank, int index) {
+  std::map<int, std::string> reported = warned_replicas({}, way_of(layout), [](Rank& rank, int index) {
     if (index == 6) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;
   });
-  ASSERT_EQ(told.size(), 2u);  // its own group
+  ASSERT_EQ(reported.size(), 2u);  // its own group
   for (const int rank : {4, 6}) {
-    EXPECT_NE(told[rank].find("on the 2 ranks of group dp"), std::string::npos) << told[rank];
-    EXPECT_NE(told[rank].find("on rank 4"), std::string::npos) << told[rank];
-    EXPECT_NE(told[rank].find("on rank 6"), std::string::npos) << told[rank];
+    EXPECT_NE(reported[rank].find("on the 2 ranks of group dp"), std::string::npos) << reported[rank];
+    EXPECT_NE(reported[rank].find("on rank 4"), std::string::npos) << reported[rank];
+    EXPECT_NE(reported[rank].find("on rank 6"), std::string::npos) << reported[rank];
   }
 }
 

@@ -25,39 +25,39 @@ std::function<void(Trainer&, int)> poison_calls(const std::set<int>& calls, doub
   return poison({.calls = calls, .rank = 1, .segment = 1, .value = value});
 }
 
-struct Told {
+struct CapturedRun {
   RunResult result;
   std::string text;  // standard error
 };
 
-Told train_captured(const RunRequest& request) {
+CapturedRun train_captured(const RunRequest& request) {
   testing::internal::CaptureStderr();
-  Told told;
+  CapturedRun run;
   try {
-    told.result = train(request);
+    run.result = train(request);
   } catch (...) {
     testing::internal::GetCapturedStderr();
     throw;
   }
-  told.text = testing::internal::GetCapturedStderr();
-  return told;
+  run.text = testing::internal::GetCapturedStderr();
+  return run;
 }
 
 const Words kConstant = {"--lr-decay-style", "constant", "--hidden-dropout", "0.1"};
 
 TEST(Numbers, TheFirstNanIsNamed) {
-  const Told told = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
-  EXPECT_EQ(told.result.skipped_steps, 1);
-  EXPECT_THAT(told.text, HasSubstr("[megalith] warning: step 4 was skipped (loss "));
-  EXPECT_THAT(told.text, HasSubstr(", grad norm nan); the first value that is not finite: rank 1, layer 0 attention, "
-                                   "backward_weight, microbatch 0: fill wrote nan to \"gradient"));
+  const CapturedRun run = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
+  EXPECT_EQ(run.result.skipped_steps, 1);
+  EXPECT_THAT(run.text, HasSubstr("[megalith] warning: step 4 was skipped (loss "));
+  EXPECT_THAT(run.text, HasSubstr(", grad norm nan); the first value that is not finite: rank 1, layer 0 attention, "
+                                  "backward_weight, microbatch 0: fill wrote nan to \"gradient"));
 }
 
 TEST(Numbers, AnInfIsNamedInItsMicrobatch) {
-  const Told told = train_captured(
+  const CapturedRun run = train_captured(
       {.flags = kConstant, .ranks = 2, .prepare = poison_calls({4, 8}, -std::numeric_limits<double>::infinity())});
-  EXPECT_EQ(told.result.skipped_steps, 1);
-  EXPECT_THAT(told.text, HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote -inf to"));
+  EXPECT_EQ(run.result.skipped_steps, 1);
+  EXPECT_THAT(run.text, HasSubstr("rank 1, layer 0 attention, backward_weight, microbatch 1: fill wrote -inf to"));
 }
 
 // A weight with unrelated damage: it shows in the op that reads it.
@@ -67,10 +67,10 @@ TEST(Numbers, ADamagedWeightIsNamedAsAnInput) {
     ParameterUnit& unit = trainer.rank().model.gpt.parameters->units()[2];
     unit.weights.as<float>()[unit.parameters[0]->offset] = std::numeric_limits<float>::quiet_NaN();
   };
-  const Told told = train_captured({.flags = {"--train-iters", "1"}, .ranks = 2, .prepare = damage});
-  EXPECT_THAT(told.text, HasSubstr("step 1 was skipped (loss nan, grad norm nan); the first value that is not finite: "
-                                   "rank 1, layer 1 attention, forward, microbatch 0: "));
-  EXPECT_THAT(told.text, HasSubstr(" read nan from \"decoder.layers.1."));
+  const CapturedRun run = train_captured({.flags = {"--train-iters", "1"}, .ranks = 2, .prepare = damage});
+  EXPECT_THAT(run.text, HasSubstr("step 1 was skipped (loss nan, grad norm nan); the first value that is not finite: "
+                                  "rank 1, layer 1 attention, forward, microbatch 0: "));
+  EXPECT_THAT(run.text, HasSubstr(" read nan from \"decoder.layers.1."));
 }
 
 // Layers of 8 experts after a dense one.
@@ -105,15 +105,14 @@ TEST(Numbers, ADamagedExpertIsNamed) {
   const Words fused{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"};
   for (const Words& way : {Words{}, fused, Words{"--recompute-granularity", "full"}}) {
     SCOPED_TRACE(testing::PrintToString(way));
-    const Told told = train_captured(
+    const CapturedRun run = train_captured(
         {.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 5, std::nanf(""))});
-    EXPECT_THAT(told.text, HasSubstr("microbatch 0 (layer 2, expert 5): grouped_gemm"));
-    EXPECT_THAT(told.text,
-                HasSubstr(" read nan from \"decoder.layers.2.mlp.experts.linear_up.weight\" (fp32, element " +
-                          std::to_string(5 * 16 * 32) + " of "));
+    EXPECT_THAT(run.text, HasSubstr("microbatch 0 (layer 2, expert 5): grouped_gemm"));
+    EXPECT_THAT(run.text, HasSubstr(" read nan from \"decoder.layers.2.mlp.experts.linear_up.weight\" (fp32, element " +
+                                    std::to_string(5 * 16 * 32) + " of "));
   }
   // The ranks' shards are gathered ahead of any reader; with one slot in the step, not ahead of it.
-  const Told sharded =
+  const CapturedRun sharded =
       train_captured({.flags = experts() + Words{"--data-parallel-sharding-strategy", "optim_grads_params",
                                                  "--fsdp-unit-slots", "1", "--fsdp-prefetch", "0"},
                       .ranks = 2,
@@ -124,17 +123,17 @@ TEST(Numbers, ADamagedExpertIsNamed) {
 // All weights are finite; products of some expert's rows are not.
 TEST(Numbers, AnExpertsRowsAreNamed) {
   for (const Words& way : {Words{}, Words{"--moe-grouped-gemm", "--use-transformer-engine-op-fuser"}}) {
-    const Told told =
+    const CapturedRun run =
         train_captured({.flags = experts() + way, .ranks = 2, .prepare = damage_expert("linear_up.weight", 3, 3e38f)});
-    EXPECT_THAT(told.text,
+    EXPECT_THAT(run.text,
                 HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 3): grouped_gemm"));
-    EXPECT_THAT(told.text, HasSubstr("inf to "));
+    EXPECT_THAT(run.text, HasSubstr("inf to "));
   }
   // The rank has fewer rows than its capacity.
-  const Told told = train_captured({.flags = experts() + Words{"--expert-model-parallel-size", "2"},
-                                    .ranks = 2,
-                                    .prepare = damage_expert("linear_up.weight", 6, 3e38f)});
-  EXPECT_THAT(told.text, HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 6): grouped_gemm"));
+  const CapturedRun run = train_captured({.flags = experts() + Words{"--expert-model-parallel-size", "2"},
+                                          .ranks = 2,
+                                          .prepare = damage_expert("linear_up.weight", 6, 3e38f)});
+  EXPECT_THAT(run.text, HasSubstr("rank 1, layer 2 experts, forward, microbatch 0 (layer 2, expert 6): grouped_gemm"));
 }
 
 // A value that does not recur, in models of every kind. The second run of the step finds nothing, so no op leaves a
@@ -146,22 +145,22 @@ TEST(Numbers, WhatDoesNotRepeatIsSaid) {
   for (const char* way : {"alltoall", "allgather"})
     models.push_back(experts() + Words{"--expert-model-parallel-size", "2", "--moe-token-dispatcher-type", way});
   for (const Words& model : models) {
-    const Told told = train_captured(
+    const CapturedRun run = train_captured(
         {.flags = model + kConstant + Words{"--train-iters", "5"}, .ranks = 2, .prepare = poison_calls({7})});
-    EXPECT_THAT(told.text, HasSubstr("step 4 was skipped")) << testing::PrintToString(model);
-    EXPECT_THAT(told.text, HasSubstr("in the rerun all tensors were finite")) << testing::PrintToString(model);
+    EXPECT_THAT(run.text, HasSubstr("step 4 was skipped")) << testing::PrintToString(model);
+    EXPECT_THAT(run.text, HasSubstr("in the rerun all tensors were finite")) << testing::PrintToString(model);
   }
 }
 
 TEST(Numbers, ASkippedStepChangesNothing) {
   const RunResult one = train({.flags = kConstant + Words{"--train-iters", "1"}, .ranks = 2});
-  const Told told =
+  const CapturedRun run =
       train_captured({.flags = kConstant + Words{"--train-iters", "2"}, .ranks = 2, .prepare = poison_calls({3, 5})});
-  EXPECT_EQ(told.result.skipped_steps, 1);
-  EXPECT_TRUE(told.result.state == one.state);
+  EXPECT_EQ(run.result.skipped_steps, 1);
+  EXPECT_TRUE(run.result.state == one.state);
   // Whether the value recurs or not, the run continues with equal bits, dropout included.
-  const Told again = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
-  const Told gone = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7})});
+  const CapturedRun again = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7, 11})});
+  const CapturedRun gone = train_captured({.flags = kConstant, .ranks = 2, .prepare = poison_calls({7})});
   expect_same_run(again.result, gone.result);
   EXPECT_EQ(again.result.skipped_steps, 1);
 }
@@ -170,7 +169,7 @@ TEST(Numbers, ASkippedStepChangesNothing) {
 TEST(Numbers, TheBudgetOfSkippedStepsGoesOnAfterAResume) {
   const TestFolder scratch;
   const Words folder = {"--max-skipped-steps", "1", "--save", scratch.path("kept"), "--load", scratch.path("kept")};
-  const Told first = train_captured(
+  const CapturedRun first = train_captured(
       {.flags = kConstant + folder + Words{"--train-iters", "3"}, .ranks = 2, .prepare = poison_calls({3, 7})});
   EXPECT_EQ(first.result.code, ExitCode::kOk);
   EXPECT_EQ(first.result.skipped_steps, 1);
@@ -187,9 +186,9 @@ TEST(Numbers, MoreSkippedStepsThanTheBudgetEndTheRun) {
     for (int i = 1; i < 1000; ++i) calls.insert(i);
     poison_calls(calls)(trainer, rank);
   };
-  const Told told = train_captured({.flags = {"--max-skipped-steps", "6"}, .ranks = 2, .prepare = always});
-  EXPECT_EQ(told.result.code, ExitCode::kOk);
-  EXPECT_EQ(told.result.skipped_steps, 6);
+  const CapturedRun run = train_captured({.flags = {"--max-skipped-steps", "6"}, .ranks = 2, .prepare = always});
+  EXPECT_EQ(run.result.code, ExitCode::kOk);
+  EXPECT_EQ(run.result.skipped_steps, 6);
   for (const std::string budget : {"0", "3", "5"}) {
     EXPECT_THAT(
         error_of(ExitCode::kNumeric,

@@ -77,7 +77,7 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
   struct Moved {
     Words flags;
     int ranks = 1;
-    int behind = 0;  // waits after the last step, for gathers of a next one
+    int after = 0;  // waits after the last step, for gathers of a next one
     int stride = one_of(5);
   };
   for (const Moved& way : {Moved{kinds}, Moved{kinds + graphs}, Moved{kinds + units, 2, 2, one_of(31)},
@@ -86,7 +86,7 @@ TEST(OffloadRun, EverySuppressedWaitIsFound) {
     SCOPED_TRACE(testing::PrintToString(way.flags));
     const Words flags =
         kSmallOffload + way.flags + Words{"--train-iters", "2", "--global-batch-size", "2", "--check-hazards"};
-    expect_each_wait_needed(40, flags, way.ranks, way.stride, way.behind);
+    expect_each_wait_needed(40, flags, way.ranks, way.stride, way.after);
   }
 }
 #endif

@@ -51,8 +51,8 @@ std::vector<Layer> layers_of(const Rank& rank) {
       if (std::ranges::find(to, unit) == to.end()) to.push_back(unit);
   };
   for (int s = 0; s < rank.runner.num_segments(); ++s) {
-    const bool goes_on = s > 0 && rank.runner.entry(s).unit == rank.runner.entry(s - 1).unit;
-    if (!goes_on) layers.push_back({.first = s});
+    const bool continues = s > 0 && rank.runner.entry(s).unit == rank.runner.entry(s - 1).unit;
+    if (!continues) layers.push_back({.first = s});
     Layer& layer = layers.back();
     const SegmentUnits& units = rank.units.points.segments[static_cast<std::size_t>(s)];
     layer.last = s;

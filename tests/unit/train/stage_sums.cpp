@@ -20,8 +20,8 @@ void StageSums::sum(const HookContext& at) {
   compute.record(before_);
   stream_.wait(before_);
   launch(stream_, AllReduce{.group = *stage_, .buffer = ones_});
-  stream_.record(behind_);
-  compute.wait(behind_);
+  stream_.record(after_);
+  compute.wait(after_);
   ++calls_[at.phase];
 }
 

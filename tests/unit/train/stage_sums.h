@@ -27,7 +27,7 @@ class StageSums {
   std::unique_ptr<Communicator> stage_;
   Stream stream_;
   Tensor ones_;
-  Event before_{"before the sum"}, behind_{"behind the sum"};
+  Event before_{"before the sum"}, after_{"behind the sum"};
   std::map<Phase, std::int64_t> calls_;
 };
 

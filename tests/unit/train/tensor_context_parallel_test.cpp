@@ -94,11 +94,11 @@ TEST(ContextParallel, WithADistributedOptimizer) {
 
 // Rank 1 of cp 2 has a different weight: the check reports it.
 TEST(ContextParallel, ReplicasThatDifferAreTold) {
-  const std::map<int, std::string> told = warned_replicas({}, way_of({.context = 2}), [](Rank& rank, int index) {
+  const std::map<int, std::string> reported = warned_replicas({}, way_of({.context = 2}), [](Rank& rank, int index) {
     if (index == 1) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;
   });
-  ASSERT_FALSE(told.empty());
-  EXPECT_NE(told.begin()->second.find("on rank 1"), std::string::npos) << told.begin()->second;
+  ASSERT_FALSE(reported.empty());
+  EXPECT_NE(reported.begin()->second.find("on rank 1"), std::string::npos) << reported.begin()->second;
 }
 
 }  // namespace

@@ -337,11 +337,11 @@ RunResult train(const RunRequest& request) {
   return result;
 }
 
-SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride, std::int64_t behind) {
+SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride, std::int64_t after) {
   const RunResult whole = train({.flags = flags, .ranks = ranks});
   EXPECT_EQ(whole.hazards, 0);
   SuppressedWaits waits{.all = whole.event_waits};
-  for (std::int64_t ordinal = 0; ordinal < waits.all - behind; ordinal += stride) {
+  for (std::int64_t ordinal = 0; ordinal < waits.all - after; ordinal += stride) {
     const Words suppressed = flags + Words{"--suppress-wait", std::to_string(ordinal)};
     try {
       if (train({.flags = suppressed, .ranks = ranks}).hazards == 0) waits.idle.push_back(ordinal);
@@ -352,8 +352,8 @@ SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride, st
   return waits;
 }
 
-void expect_each_wait_needed(std::int64_t at_least, const Words& flags, int ranks, int stride, std::int64_t behind) {
-  const SuppressedWaits waits = suppress_each_wait(flags, ranks, stride, behind);
+void expect_each_wait_needed(std::int64_t at_least, const Words& flags, int ranks, int stride, std::int64_t after) {
+  const SuppressedWaits waits = suppress_each_wait(flags, ranks, stride, after);
   EXPECT_GE(waits.all, at_least);
   EXPECT_TRUE(waits.idle.empty()) << testing::PrintToString(waits.idle) << " of " << waits.all;
   EXPECT_EQ(waits.refused, 0);

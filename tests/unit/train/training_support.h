@@ -127,13 +127,13 @@ struct SuppressedWaits {
   std::vector<std::int64_t> idle;  // waits whose absence causes no hazard
   int refused = 0;                 // runs that failed
 };
-SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride = 1, std::int64_t behind = 0);
+SuppressedWaits suppress_each_wait(const Words& flags, int ranks, int stride = 1, std::int64_t after = 0);
 // Reads the values of --metrics-jsonl, step by step.
 void read_metrics(const std::string& path, RunResult& result);
 
 // There are at least this many waits, and each is needed.
 void expect_each_wait_needed(std::int64_t at_least, const Words& flags, int ranks, int stride = 1,
-                             std::int64_t behind = 0);
+                             std::int64_t after = 0);
 
 // A verb after which a hook throws.
 struct BrokenAt {

@@ -169,9 +169,9 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
   const auto each = [&] {
     return std::array{seconds(product), seconds(gathered), seconds(gradient), seconds(together)};
   };
-  auto alone = each(), beside = alone;  // kernels are loaded
+  auto alone = each(), concurrent = alone;  // kernels are loaded
   const std::vector<Bytes> results = s.contents();
-  beside.fill(std::numeric_limits<double>::infinity());
+  concurrent.fill(std::numeric_limits<double>::infinity());
   const auto least = [](double a, double b) { return std::min(a, b); };
   // The least of several turns: other programs may use the GPU now and then.
   for (int turn = 0; turn < 9; ++turn) {
@@ -180,12 +180,12 @@ TEST_P(CudaExpertSizesTest, ProductsGoWhereTheGpuIsFree) {
     flag = 0;
     enqueue_hold(*other.cuda(), word, 1, other.cuda()->multiprocessors() / 4);
     seconds(product);  // the hold has begun after it
-    std::ranges::transform(beside, each(), beside.begin(), least);
+    std::ranges::transform(concurrent, each(), concurrent.begin(), least);
     flag = 1;
     other.synchronize();
     EXPECT_TRUE(s.contents() == results) << turn;
   }
-  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_LT(beside[i], 1.65 * alone[i]) << i;
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_LT(concurrent[i], 1.65 * alone[i]) << i;
 }
 
 // Several times as many tiles as a block's ring has numbers, in experts of few rows: most tiles have one stage.
@@ -305,15 +305,15 @@ TEST_P(CudaExpertSizesTest, CombineOfGroups) {
     }
     for (const std::int64_t width : {1000, 2048}) {
       const std::string what = std::to_string(choices) + " choices of " + std::to_string(width);
-      for (const std::int64_t apart : {std::int64_t{1}, kGroups}) {
+      for (const std::int64_t separate : {std::int64_t{1}, kGroups}) {
         compare(
-            what + (apart > 1 ? ", apart" : ""),
+            what + (separate > 1 ? ", apart" : ""),
             [&](Side& s) {
               const Tensor positions = s.integers(position).view({kTokens, choices});
               return UnpermuteGroups{.x = s.normal({kTokens * choices, width}, dtype()),
                                      .position = positions,
                                      .choice = s.integers(choice).view({kTokens, choices}),
-                                     .y = s.output({kTokens, apart * width}, dtype()),
+                                     .y = s.output({kTokens, separate * width}, dtype()),
                                      .experts_per_group = 64 / kGroups,
                                      .groups = kGroups};
             },

@@ -165,16 +165,16 @@ TEST_P(GroupedGemmTest, ReplaysWithAnotherRouting) {
 
 // A result depends neither on neighboring rows and columns nor on its place in a tile.
 TEST_P(GroupedGemmTest, ResultsDoNotDependOnTheirNeighbours) {
-  const ExpertRanges together{{0, 100}, 102}, apart{{0, 37}, 38};
+  const ExpertRanges together{{0, 100}, 102}, separate{{0, 37}, 38};
   for (const std::int64_t k : {40, 64}) {
     const Values rows = normal(100 * k), some(rows.begin() + 61 * k, rows.begin() + 98 * k);
     const Tensor a = input({102, k}, dtype(), padded(rows, together, k)), c = output({102, 320});
-    const Tensor a_part = input({38, k}, dtype(), padded(some, apart, k)), part = output({38, 112});
+    const Tensor a_part = input({38, k}, dtype(), padded(some, separate, k)), part = output({38, 112});
     const Tensor b = input({320, k});
     run(GroupedGemm{.a = a, .offsets = offsets_of(together), .b = b, .c = c});
     const Values want = values(c.slice(0, 61, 37).slice(1, 136, 112));
-    run(GroupedGemm{.a = a_part, .offsets = offsets_of(apart), .b = b.slice(0, 136, 112), .c = part});
-    EXPECT_EQ(values(live(part, apart)), want);
+    run(GroupedGemm{.a = a_part, .offsets = offsets_of(separate), .b = b.slice(0, 136, 112), .c = part});
+    EXPECT_EQ(values(live(part, separate)), want);
   }
 }
 

@@ -100,14 +100,14 @@ TEST_P(RoutedSwigluTest, BackwardWorksInPlace) {
                             .y = out.y,
                             .d_row_weight_partial = out.partial};
     run(op);
-    std::vector<Values> apart;
-    for (const Tensor& result : results(out)) apart.push_back(values(live(result, routing)));
+    std::vector<Values> separate;
+    for (const Tensor& result : results(out)) separate.push_back(values(live(result, routing)));
     op.dx = x;
     op.y = dy;
     run(op);
-    EXPECT_EQ(values(live(x, routing)), apart[0]);
-    EXPECT_EQ(values(live(dy, routing)), apart[1]);
-    EXPECT_EQ(values(live(out.partial, routing)), apart[2]);
+    EXPECT_EQ(values(live(x, routing)), separate[0]);
+    EXPECT_EQ(values(live(dy, routing)), separate[1]);
+    EXPECT_EQ(values(live(out.partial, routing)), separate[2]);
   }
 }
 

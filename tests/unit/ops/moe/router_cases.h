@@ -12,7 +12,7 @@
 namespace megalith::test {
 
 inline constexpr RouterScore kScores[] = {RouterScore::kSoftmaxOfChosen, RouterScore::kSoftmax, RouterScore::kSigmoid};
-inline constexpr double kApart = 1e-5;  // far above the rounding of a sum of scores in fp32
+inline constexpr double kLogitStride = 1e-5;  // far above the rounding of a sum of scores in fp32
 
 struct Routing {
   std::int64_t tokens, experts, choices, groups = 1, open_groups = 1;
@@ -47,14 +47,14 @@ inline constexpr double kSigmoidRoundings = 3;  // in a sigmoid, in a sum of sig
 class RouterOpTest : public OpTest {
  protected:
   // Logits whose choices in fp32 are those in fp64.
-  Tensor logits_apart(const Routing& routing, const reference::RouterSettings& with, const Values& bias) {
+  Tensor separate_logits(const Routing& routing, const reference::RouterSettings& with, const Values& bias) {
     Values all;
     for (std::int64_t t = 0; t < routing.tokens; ++t) {
       Values row;
       do {
         row = normal(routing.experts, 2);
         for (double& x : row) x = static_cast<double>(static_cast<float>(x));
-      } while (reference::choose_experts(row, bias, with).gap < kApart);
+      } while (reference::choose_experts(row, bias, with).gap < kLogitStride);
       all.insert(all.end(), row.begin(), row.end());
     }
     return input({routing.tokens, routing.experts}, DType::kFp32, all);

@@ -77,7 +77,7 @@ void RouterGradientTest::backward(const Routing& routing, RouterScore score, flo
                                   << ", score " << static_cast<int>(score));
   const std::int64_t experts = routing.experts;
   const reference::RouterSettings with = settings(routing, score, scaling);
-  const Tensor drawn = logits_apart(routing, with, {});
+  const Tensor drawn = separate_logits(routing, with, {});
   const Values x = values(drawn);
   const Tensor loads = some_loads(experts);
   const Values n = values(loads);

@@ -17,7 +17,7 @@ class RouterTest : public RouterOpTest {
     const reference::RouterSettings with = settings(routing, score, scaling);
     const Tensor bias = routing.bias ? input({routing.experts}, DType::kFp32) : Tensor();
     const Values biases = routing.bias ? values(bias) : Values();
-    const Tensor logits = logits_apart(routing, with, biases);
+    const Tensor logits = separate_logits(routing, with, biases);
     const Tensor choice = output({routing.tokens, routing.choices}, DType::kInt32);
     const Tensor weight = output(choice.shape, DType::kFp32);
     run(RouterTopk{.logits = logits,

@@ -12,9 +12,9 @@ class UnpermuteGroupsTest : public RankTest {
     std::int64_t tokens, choices, groups, each, columns;
   };
   // Choices of experts from `first` on, a third without capacity; rows and tokens beyond the bounds are poison.
-  void expect_sums(const Case& c, bool apart) {
+  void expect_sums(const Case& c, bool separate) {
     SCOPED_TRACE(testing::Message() << c.choices << " choices, " << c.groups << " groups, " << c.columns << " columns"
-                                    << (apart ? ", apart" : ""));
+                                    << (separate ? ", apart" : ""));
     constexpr std::int64_t kFirst = 3, kSpare = 2;
     const std::int64_t experts = c.groups * c.each;
     Values choice = choices(c.tokens, c.choices, experts);
@@ -31,7 +31,7 @@ class UnpermuteGroupsTest : public RankTest {
     UnpermuteGroups op{.x = bounded(input({live + kSpare, c.columns}, dtype(), rows), live),
                        .position = bounded(integers(table, position), c.tokens),
                        .choice = integers(table, choice),
-                       .y = output({c.tokens + kSpare, (apart ? c.groups : 1) * c.columns}),
+                       .y = output({c.tokens + kSpare, (separate ? c.groups : 1) * c.columns}),
                        .experts_per_group = c.each,
                        .first_expert = kFirst,
                        .groups = c.groups};
@@ -45,7 +45,7 @@ class UnpermuteGroupsTest : public RankTest {
       const Values sums = reference::group_sums(
           given, unsigned_of(c.columns), position, choice, unsigned_of(c.tokens),
           {.groups = unsigned_of(c.groups), .each = unsigned_of(c.each), .first = unsigned_of(kFirst)});
-      return apart ? sums : reference::sum_parts(sums, unsigned_of(c.groups), unsigned_of(c.columns));
+      return separate ? sums : reference::sum_parts(sums, unsigned_of(c.groups), unsigned_of(c.columns));
     };
     const Values x = values(op.x);
     Values magnitudes = x;
@@ -56,21 +56,21 @@ class UnpermuteGroupsTest : public RankTest {
 MEGALITH_OP_TESTS(UnpermuteGroupsTest);
 
 TEST_P(UnpermuteGroupsTest, SumsOfGroups) {
-  for (const bool apart : {false, true}) {
+  for (const bool separate : {false, true}) {
     for (const std::int64_t groups : {1, 2, 4}) {
-      for (const std::int64_t choices : {1, 2, 3, 8, 11}) expect_sums({11, choices, groups, 5, 37}, apart);
+      for (const std::int64_t choices : {1, 2, 3, 8, 11}) expect_sums({11, choices, groups, 5, 37}, separate);
     }
-    expect_sums({0, 2, 2, 5, 8}, apart);
-    expect_sums({3, 2, 2, 5, 0}, apart);
-    expect_sums({3, 2, 2, 5, 1}, apart);
-    expect_sums({150, 4, 37, 1, 8}, apart);
+    expect_sums({0, 2, 2, 5, 8}, separate);
+    expect_sums({3, 2, 2, 5, 0}, separate);
+    expect_sums({3, 2, 2, 5, 1}, separate);
+    expect_sums({150, 4, 37, 1, 8}, separate);
   }
 }
 
 // More than a thread has at once.
 TEST_P(UnpermuteGroupsTest, SumsOfLongRows) {
-  for (const bool apart : {false, true}) {
-    for (const std::int64_t choices : {2, 8, 16}) expect_sums({2, choices, 4, 5, 4200}, apart);
+  for (const bool separate : {false, true}) {
+    for (const std::int64_t choices : {2, 8, 16}) expect_sums({2, choices, 4, 5, 4200}, separate);
   }
 }
 

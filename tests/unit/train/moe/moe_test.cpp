@@ -213,13 +213,13 @@ TEST_P(Moe, SharesOutExpertsOverAllRanksThatHoldThem) {
 TEST_P(Moe, TheComparisonOfReplicasFindsAnExpertThatDiffers) {
   for (const Layout& layout : {Layout{.tensor = 2, .sequence = true, .data = 2}, Layout{.data = 4, .expert = 2}}) {
     SCOPED_TRACE(layout.name());
-    const std::map<int, std::string> told = warned_replicas(model(), way_of(layout), [](Rank& rank, int index) {
+    const std::map<int, std::string> reported = warned_replicas(model(), way_of(layout), [](Rank& rank, int index) {
       const auto& units = rank.model.gpt.parameters->units();
       const auto experts = std::ranges::find(units, UnitKind::kExperts, &ParameterUnit::kind);
       if (index == 1) launch(rank.streams.compute, Fill{.x = experts->weights.slice(0, 5, 1), .value = 3});
     });
-    EXPECT_THAT(told, testing::SizeIs(4 / static_cast<std::size_t>(layout.expert)));
-    for (const auto& [rank, message] : told)
+    EXPECT_THAT(reported, testing::SizeIs(4 / static_cast<std::size_t>(layout.expert)));
+    for (const auto& [rank, message] : reported)
       EXPECT_THAT(message, AllOf(HasSubstr("mlp.experts.linear_gate.weight"), HasSubstr("on rank 1")));
   }
 }
