@@ -133,7 +133,7 @@ TEST_P(Meeting, EagerAndReplayedRoundsOfRanksThatAreLateInTurns) {
   EXPECT_EQ(wrong_, 0);
 }
 
-TEST_P(Meeting, AReleasedRankEndsItsRoundsAndTellsOfNone) {
+TEST_P(Meeting, AReleasedRankEndsItsRoundsAndReportsNone) {
   Rank &here = *ranks_[0], &absent = *ranks_[1];
   std::atomic<bool> has_ended = false;
   for (int round = 0; round < 5; ++round) pull(here);

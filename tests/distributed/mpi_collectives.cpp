@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Eager, Collectives, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Captured, Collectives, testing::Values(true));
 
 // Replays of two graphs alternate with eager calls of one group, and the host waits for none of them.
-TEST(CallsBesideReplays, OfOneGroup) {
+TEST(CallsDuringReplays, OfOneGroup) {
   Communicator& world = *Collectives::world;
   const CollectiveForm form{.device = Collectives::device};
   const std::unique_ptr<Communicator> group = world.duplicate("graphed");

@@ -62,7 +62,7 @@ TEST(AsyncSave, AFaultOfAWritersThreadEndsAsThatOfASaveAtOnce) {
 }
 #endif
 
-TEST(AsyncSave, PlanTellsItsHostMemory) {
+TEST(AsyncSave, PlanReportsItsHostMemory) {
   const Folder folder;
   const Words flags = words(
       "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --micro-batch-size 2 "

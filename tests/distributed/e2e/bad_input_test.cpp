@@ -122,7 +122,7 @@ TEST(BadInput, ATokenBeyondTheVocabularyEndsAllRanks) {
                         "with another tokenizer, or is damaged"));
 }
 
-TEST(BadInput, IsToldOnceForAllRanks) {
+TEST(BadInput, IsReportedOnceForAllRanks) {
   const Folder folder;
   const auto expect = [&](const Words& flags, int code, const std::string& message) {
     const Outcome outcome = run(program_on(3, "train", mock(flags)), folder);

@@ -209,7 +209,7 @@ TEST(Crash, KilledAtEverySiteOnEachRankAndResumed) {
 }
 
 // The same with a thread of each rank that writes concurrently with the steps.
-TEST(Crash, KilledBesideAsyncSavesAndResumed) {
+TEST(Crash, KilledDuringAsyncSavesAndResumed) {
   const Words async = {"--async-save"};
   Crashes crashes({.steps = 200});
   int asked = 0;

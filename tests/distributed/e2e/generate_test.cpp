@@ -74,7 +74,7 @@ TEST_F(Generate, SamplesSideBySide) {
   EXPECT_THAT(outcome.err, ::testing::ContainsRegex("6 tokens in [0-9.]+ s: [0-9.]+ tokens/s"));
 }
 
-TEST_F(Generate, RanksShareOutTheWeights) {
+TEST_F(Generate, RanksShardTheWeights) {
   train(llama());
   const Words sampling = {"--seed", "3", "--num-samples", "2"};
   const std::string one = text("It is", 30, sampling);

@@ -65,7 +65,7 @@ TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   EXPECT_TRUE(is_running(lives.run().pid()));
 }
 
-TEST(LaunchScript, AnMpirunThatCrashesBehindItsRanksLeavesTheirExitCode) {
+TEST(LaunchScript, AnMpirunThatCrashesAfterItsRanksLeavesTheirExitCode) {
   const Folder folder;
   folder.write("crashes", "#!/bin/bash\n\"$@\"\nkill -SEGV $$\n");
   ASSERT_EQ(chmod(folder.path("crashes").c_str(), 0700), 0);

@@ -74,7 +74,7 @@ TEST(Runs, ASignalThatComesEarlyIsNotLost) {
   EXPECT_THAT(folder.read("kept/LATEST"), HasSubstr("step_0"));
 }
 
-TEST(Runs, TwoRunsAreAlike) {
+TEST(Runs, TwoRunsAreIdentical) {
   const Folder folder;
   folder.make_text();
   for (const char* name : {"a.jsonl", "b.jsonl"})
@@ -206,7 +206,7 @@ int entries_of(const std::string& tag, const std::string& folder) {
   return entries;
 }
 
-TEST(Runs, EvaluateAloneAndTellWhenThereIsNothingToDo) {
+TEST(Runs, EvaluateAloneAndReportWhenThereIsNothingToDo) {
   const Folder folder;
   folder.make_text();
   const Words flags = stateful() + Words{"--save", "kept", "--load", "kept"};

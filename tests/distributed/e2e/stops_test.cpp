@@ -28,7 +28,7 @@ int code_of(const Folder& folder, const std::string& program, const Words& flags
   return run(test::program(program, flags), folder).code;
 }
 
-TEST(Stops, EveryProgramTellsTheExitCodes) {
+TEST(Stops, EveryProgramListsTheExitCodes) {
   const Folder folder;
   for (const char* name : {"train", "generate", "plan", "report", "prepare", "convert"}) {
     const Outcome help = run_ok({std::string(MEGALITH_BIN_DIR "/") + name, "--help"}, folder);
@@ -87,7 +87,7 @@ TEST(Stops, NoMemoryForMoreRoomEndsAllRanksWithExitCode6) {
 }
 #endif
 
-TEST(Stops, ANumericFailureIsToldOnce) {
+TEST(Stops, ANumericFailureIsReportedOnce) {
   const Folder folder;
   const Outcome outcome =
       run(program_on(2, "train", tiny_mock() + Words{"--lr", "1e38", "--clip-grad", "0", "--max-skipped-steps", "1"}),

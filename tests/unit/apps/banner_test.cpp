@@ -100,7 +100,7 @@ TEST(Banner, SaysWhatBecomesOfEmbeddingAndHead) {
   EXPECT_EQ(describe({untied, "--deterministic-mode"}), "embedding and head unsharded, by --deterministic-mode");
 }
 
-TEST(Banner, SaysWhatIsShardedInVain) {
+TEST(Banner, SaysWhereShardingHasNoEffect) {
   EXPECT_EQ(describe_sharding(ShardingStrategy::kNoShard, 1), "not sharded");
   EXPECT_EQ(describe_sharding(ShardingStrategy::kOptimGradsParams, 2), "fully sharded");
   EXPECT_EQ(describe_sharding(ShardingStrategy::kOptimGradsParams, 1),

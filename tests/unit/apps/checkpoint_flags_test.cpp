@@ -156,7 +156,7 @@ TEST_F(CheckpointArgs, TakeLayersOfExpertsAsTheyAreMeant) {
 }
 
 // As many as expert-parallel ranks by default: at another such size the sums are others, and the user is told.
-TEST_F(CheckpointArgs, TellOtherCombineGroupsAlsoWhereTheyAreDefaults) {
+TEST_F(CheckpointArgs, ReportOtherCombineGroupsAlsoWhereTheyAreDefaults) {
   const Words experts = {"--swiglu", "--disable-bias-linear", "--num-experts", "8", "--expert-model-parallel-size"};
   const auto of = [&](const Words& more) {
     Words flags = experts;

@@ -155,7 +155,7 @@ TEST_F(Converter, TheCheckpointKnowsModelAndTokenizer) {
   EXPECT_THAT(read_file("byte.back/config.json"), HasSubstr("\"eos_token_id\": 256,"));
 }
 
-TEST_F(Converter, TakesTheTokenizerBesideTheWeights) {
+TEST_F(Converter, TakesTheTokenizerNextToTheWeights) {
   ModelConfig model = model_of("gpt2");
   model.vocab_size = 1000;
   resolve(model);

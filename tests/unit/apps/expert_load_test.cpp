@@ -56,7 +56,7 @@ TEST(ExpertLoads, AreOfEachLayerOfExperts) {
   EXPECT_TRUE(expert_loads(ModelConfig{.num_layers = 3}, kTokens, {}, {}).empty());
 }
 
-TEST(ExpertLoads, OfOneExpertOrOneThatHasAllAreTold) {
+TEST(ExpertLoads, OfOneExpertOrOneThatHasAllAreReported) {
   ModelConfig config = model();
   config.num_layers = 1;
   config.moe.layer_freq = "1";
@@ -67,7 +67,7 @@ TEST(ExpertLoads, OfOneExpertOrOneThatHasAllAreTold) {
 }
 
 // Of the experts' counts, then of the ranks that share them out.
-TEST(ExpertLoads, TellTheRowsSentToOtherRanks) {
+TEST(ExpertLoads, ReportTheRowsSentToOtherRanks) {
   EXPECT_EQ(two_layers()[1].rows_sent, std::nullopt);
   const std::vector<ExpertLoad> loads =
       expert_loads(model(), kTokens, std::vector<float>(5),

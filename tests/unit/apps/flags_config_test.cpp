@@ -90,7 +90,7 @@ TEST_F(FlagsConfig, UnknownKeyNamesPlaceAndNearest) {
             "exit 2: run.toml:1:1: unknown key \"" + x80 + "\"...; use the names of flags as keys, see --help");
 }
 
-TEST_F(FlagsConfig, UnknownKeysOfAllFilesAreToldTogether) {
+TEST_F(FlagsConfig, UnknownKeysOfAllFilesAreReportedTogether) {
   write("a.toml", "[model]\nnum_layer = 3\nmtp_num_layers = 8\nseed = 1\n");
   write("b.toml", "seed = \"no number\"\nwallpaper = 3\n");
   EXPECT_EQ(train_outcome({"--config", "a.toml", "--config", "b.toml"}),

@@ -233,7 +233,7 @@ TEST_F(RoundTrip, TheCommandLineStandsOverTheFileOverTheDefault) {
 }
 
 // A file of a previous dump gives way to the flags beside it, and names them as the origin.
-TEST_F(RoundTrip, ADumpTakesFlagsBesideIt) {
+TEST_F(RoundTrip, ADumpAcceptsFlagsNextToIt) {
   FlagParser parser(App::kTrain);
   const Options options = parser.parse(test::with_small_run({})).options;
   write("dump.toml", print_config(App::kTrain, options));

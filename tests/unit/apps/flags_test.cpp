@@ -163,7 +163,7 @@ TEST(Flags, AHintIsNoFartherThanAThirdOfTheLetters) {
   EXPECT_EQ(train_outcome({"--lodo"}), "exit 2: --lodo: unknown flag of train; see train --help");
 }
 
-TEST(Flags, AllUnknownFlagsAreToldTogether) {
+TEST(Flags, AllUnknownFlagsAreReportedTogether) {
   EXPECT_EQ(train_outcome({"--num-layer", "3", "--mtp-num-layers=8", "--fp16", "--temperature", "1", "--wallpaper",
                            "-1", "red", "--mtp-num-layers=4", "--seed", "7"}),
             "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --mtp-num-layers (of "

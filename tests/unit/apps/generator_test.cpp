@@ -117,7 +117,7 @@ TEST_P(GeneratorTest, SequencesSideBySideAreThoseOfTheirOwn) {
   }
 }
 
-TEST_P(GeneratorTest, EndsWhereItIsTold) {
+TEST_P(GeneratorTest, EndsWhereRequested) {
   Model model(options({}, 1, CudaGraphImpl::kLocal));
   const Sizes sizes{1, 4, 30};
   const Tokens prompts = draw_prompts(sizes, 3), whole = model.run(prompts, sizes);
@@ -128,7 +128,7 @@ TEST_P(GeneratorTest, EndsWhereItIsTold) {
 }
 
 // Of the weights each holds a shard; the graph of the one rank has the same tokens.
-TEST_P(GeneratorTest, RanksThatShareOutTheWeightsDrawTheTokensOfOne) {
+TEST_P(GeneratorTest, RanksThatShardTheWeightsDrawTheTokensOfOne) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "ranks are threads, which share a GPU";
   const Sizes sizes{3, 9, 20};
   const Tokens prompts = draw_prompts(sizes, 3);
@@ -154,7 +154,7 @@ TEST_P(GeneratorTest, RanksThatShareOutTheWeightsDrawTheTokensOfOne) {
 }
 
 // Experts are units of their own, which all ranks share out alike and have whole while they are read.
-TEST_P(GeneratorTest, RanksThatShareOutExpertsDrawTheTokensOfOne) {
+TEST_P(GeneratorTest, RanksThatShardExpertsDrawTheTokensOfOne) {
   if (device() == DeviceType::kCuda) GTEST_SKIP() << "ranks are threads, which share a GPU";
   const Sizes sizes{2, 5, 16};
   const Tokens prompts = draw_prompts(sizes, 3);

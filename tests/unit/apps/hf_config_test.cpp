@@ -187,7 +187,7 @@ TEST(HfConfig, ReadsAMistralWithoutAWindow) {
   EXPECT_EQ(parse_hf_config(groups.dump(), "config.json").num_query_groups, 16);
 }
 
-TEST(HfConfig, ReadsBiasesBesideQkNorm) {
+TEST(HfConfig, ReadsBiasesNextToQkNorm) {
   const ModelConfig model = parse_hf_config(with("qwen3", "attention_bias", true), "config.json");
   EXPECT_TRUE(model.qk_layernorm && model.add_qkv_bias && model.add_attn_proj_bias && !model.add_bias_linear);
   EXPECT_EQ(hf_family(model), HfFamily::kQwen3);

@@ -18,7 +18,7 @@ namespace {
 
 class HfFileAndIndex : public test::InFolder {};
 
-TEST_F(HfFileAndIndex, AFileThatIsNextToItIsToldOrRefused) {
+TEST_F(HfFileAndIndex, AFileThatIsNextToItIsReportedOrRefused) {
   const ModelConfig model =
       parse_hf_config(test::read_file(MEGALITH_SOURCE_DIR "/tests/hf/golden/llama/config.json"), "config.json");
   std::filesystem::create_directory("hf");

@@ -335,7 +335,7 @@ TEST_F(HfFiles, WritesWhereTheNameOfAFolderIsLessPlain) {
   EXPECT_FALSE(std::filesystem::exists(".full.megalith-tmp-0"));
 }
 
-TEST_F(HfFiles, RemovesWhatAKilledWriteLeftBehindAndNothingElse) {
+TEST_F(HfFiles, RemovesWhatAKilledWriteLeftAndNothingElse) {
   const HfFile tensors = tensors_of(llama_, "F32");
   const std::string left = "out/deep/.model.megalith-tmp-0", users = "out/deep/model.tmp-0";
   const std::string written = "out/deep/.model.megalith-tmp-1";

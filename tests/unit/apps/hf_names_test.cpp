@@ -115,7 +115,7 @@ TEST(HfNames, AreThoseOfTransformers) {
 }
 
 // What save_pretrained of transformers 5 writes, and with save_original_format=False.
-TEST(HfNames, ExpertsApartAndTogether) {
+TEST(HfNames, ExpertsSeparatelyAndTogether) {
   using Shapes = std::map<std::string, std::vector<std::int64_t>>;
   const auto shapes = [](HfFamily family, bool together) {
     const std::string layer = "model.layers.1.";

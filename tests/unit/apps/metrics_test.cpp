@@ -38,7 +38,7 @@ TEST(MetricsLine, HasEveryKeyInOneLine) {
       R"("memory_bytes": {"parameters": 1024, "main parameters": 2048}, "run": {"megalith": "0"}})");
 }
 
-TEST(MetricsLine, TellsOfActivationsOnTheHost) {
+TEST(MetricsLine, ReportsActivationsOnTheHost) {
   StepMetrics metrics = step_metrics(3);
   metrics.offload = {
       .sums = {

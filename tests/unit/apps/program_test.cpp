@@ -63,7 +63,7 @@ TEST(Program, DeterministicRunsHaveNcclTakeTheSameWayInGraphs) {
 }
 
 // train sets both before MPI_Init, which flags are not finished before.
-TEST(Program, WhatIsReadFirstTellsDeterminismAndGraphs) {
+TEST(Program, WhatIsReadFirstSetsDeterminismAndGraphs) {
   FlagParser parser(App::kTrain);
   const Options options = parser.read({"--deterministic-mode", "--cuda-graph-impl", "local"}).options;
   EXPECT_TRUE(options.deterministic_mode);
@@ -71,7 +71,7 @@ TEST(Program, WhatIsReadFirstTellsDeterminismAndGraphs) {
 }
 
 // But for what the user has set.
-TEST(Program, RunsWithGraphsTellNcclThatTheseStandApart) {
+TEST(Program, RunsWithGraphsTurnOffMixingInNccl) {
   for (const auto& [before, after] :
        {std::pair{"", ""}, std::pair{"1", "1"}, std::pair{static_cast<const char*>(nullptr), "0"}}) {
     before == nullptr ? unsetenv("NCCL_GRAPH_MIXING_SUPPORT") : setenv("NCCL_GRAPH_MIXING_SUPPORT", before, 1);

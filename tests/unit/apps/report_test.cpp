@@ -196,7 +196,7 @@ TEST_F(Report, EscapesWhatFilesSay) {
   EXPECT_THAT(page, Not(HasSubstr("<b>.jsonl")));
 }
 
-TEST_F(Report, TellsSeveralRunsApart) {
+TEST_F(Report, SeparatesSeveralRuns) {
   MetricsRun other = small_run();
   other.path = "b.jsonl";
   const std::string page = test::rendered(report_page({small_run(), other}));

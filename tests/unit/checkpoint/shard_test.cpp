@@ -237,7 +237,7 @@ TEST(Slice, AnExtentOfZeroComesBeforeAProductThatOverflows) {
   EXPECT_EQ(cover_problem({0, 1, kLarge, kLarge}, std::vector{slice}), "");
 }
 
-TEST(Slice, AFewRangesBesideABoxAreComparedAndManyAreNot) {
+TEST(Slice, AFewRangesNextToABoxAreComparedAndManyAreNot) {
   for (const std::int64_t rows : {100, 100'000}) {
     std::vector<Slice> slices = {Slice::box({0, 0}, {rows, 1})};
     for (std::int64_t i = 0; i < rows; ++i) slices.push_back(Slice::range(2 * i + 1, 2 * i + 2));

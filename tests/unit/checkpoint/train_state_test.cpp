@@ -106,7 +106,7 @@ TEST(TrainState, RefusesToWriteWhatItWouldNotRead) {
   EXPECT_ERROR(ExitCode::kFormat, "adam_count", to_json(state));
 }
 
-TEST(ConfigHash, TellsKeysFromValues) {
+TEST(ConfigHash, DistinguishesKeysFromValues) {
   EXPECT_EQ(config_hash({{"a", "b"}}).size(), 32u);
   EXPECT_NE(config_hash({{"a", "b"}}), config_hash({{"ab", ""}}));
   EXPECT_NE(config_hash({{"a", "1\n1:b=1:2"}}), config_hash({{"a", "1"}, {"b", "2"}}));

@@ -163,7 +163,7 @@ TEST_F(DocumentReader, FileThatIsNotThere) {
               HasSubstr("no.txt"));
 }
 
-TEST_F(DocumentReader, SkipsSoManyBadLinesOfAllFiles) {
+TEST_F(DocumentReader, SkipsTheAllowedBadLinesOfAllFiles) {
   write_bytes(folder_ / "a.jsonl",
               "{\"text\": \"1\"}\nnothing\n{\"text\": \"2\"}\n{\"content\": \"x\"}\n{\"text\": \"3\"}\n");
   write_bytes(folder_ / "b.jsonl", "\n{\"text\": \"4\"}\n{\"text\": \"long\"}\n{\"text\": 5}\n");

@@ -59,7 +59,7 @@ TEST_F(ArenaPlanTest, ABufferLivesFromItsFirstToItsLastAccess) {
 }
 
 // If ops run concurrently, a buffer's memory is reused only by an op that depends on it anyway.
-TEST_F(ArenaPlanTest, OpsBesideKeepABufferAndNoWorkspace) {
+TEST_F(ArenaPlanTest, ConcurrentOpsKeepABufferAndNoWorkspace) {
   std::vector<void*> buffers;
   for (int column : {0, 0, 1}) {  // the same buffers in two microbatches, and those of another
     recording_.begin_scope({.column = column});

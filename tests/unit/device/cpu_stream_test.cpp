@@ -308,7 +308,7 @@ TEST(CpuStream, ASuppressedWaitIsWaitedForAllTheSame) {
   EXPECT_EQ(waits.count, 1);
 }
 
-TEST(PlanStream, RecordsWhatItIsToldAndRunsNothing) {
+TEST(PlanStream, RecordsItsCallsAndRunsNothing) {
   Timeline timeline;
   Stream compute(DeviceType::kPlan, "compute", {.timeline = &timeline});
   Stream comm(DeviceType::kPlan, "comm", {.timeline = &timeline});

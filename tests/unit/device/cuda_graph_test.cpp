@@ -263,7 +263,7 @@ TEST_F(CudaGraphTest, AfterABrokenCaptureAnotherGraphCanBeCaptured) {
   }
 }
 
-TEST_F(CudaGraphTest, TellsTheMemoryThatTheDriverTook) {
+TEST_F(CudaGraphTest, ReportsTheMemoryThatTheDriverTook) {
   int* x = flags(1);
   std::vector<std::unique_ptr<Graph>> graphs;
   std::size_t bytes = 0;

@@ -33,7 +33,7 @@ class CudaSpreadTest : public CudaTest {
   std::unique_ptr<Stream> compute_, comm_;
 };
 
-TEST_F(CudaSpreadTest, AnOpRunsBesideAnEarlierOneUnlessTheyConflict) {
+TEST_F(CudaSpreadTest, AnOpRunsConcurrentlyWithAnEarlierOneUnlessTheyConflict) {
   Graph graph("spread");
   int *gate = flags(1), *x = flags(1), *y = flags(1), *z = flags(1);
   graph.begin_capture(*compute_);

@@ -130,7 +130,7 @@ TEST_P(HazardTest, KeepsTheHistoryOfEachPartOfASplitRange) {
   EXPECT_EQ(checker_.hazards()[0].bytes, 100u);
 }
 
-TEST_P(HazardTest, AReadOfAnotherStreamIsRememberedBehindLaterReads) {
+TEST_P(HazardTest, AReadOfAnotherStreamIsRememberedAfterLaterReads) {
   op(comm(), "r comm", {read(0, 64)});
   for (int i = 0; i < 5; ++i) op(compute(), "r compute", {read(0, 64)});
   op(compute(), "w", {write(0, 64)});

@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-TEST(LanePlanTest, ChainsRunBesideEachOtherAndTheLongestOneFirst) {
+TEST(LanePlanTest, ChainsRunConcurrentlyAndTheLongestOneFirst) {
   // 0 - 2 - 4 and the shorter 1 - 3, both ahead of 5.
   const LanePlan plan = plan_lanes({{}, {}, {0}, {1}, {2}, {4, 3}}, {1, 1, 1, 1, 1, 1}, 2, 0.5);
   EXPECT_THAT(plan.order, ElementsAre(0, 1, 2, 3, 4, 5));

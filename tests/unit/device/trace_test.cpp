@@ -87,7 +87,7 @@ TEST_P(TraceTest, RangesEncloseTheirOpsAndAreTimedOnTheHostToo) {
   EXPECT_GE(span(0).duration_us, 4000 - kSlackUs);
 }
 
-TEST_P(TraceTest, AReplayIsARangeThatTellsItsOpsAndACaptureLeavesNothing) {
+TEST_P(TraceTest, AReplayIsARangeThatListsItsOpsAndACaptureLeavesNothing) {
   trace_.start(compute());
   Graph graph("layer 3 forward");
   graph.begin_capture(compute());

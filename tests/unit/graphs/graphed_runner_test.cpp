@@ -181,7 +181,7 @@ TEST_F(GraphedRunnerTest, AReplayLeavesWhatTheVerbsLeaveOnTheHost) {
 
 // The second segment's backward_weight runs early in one microbatch and late in the other. A hook gives it a separate
 // graph.
-TEST_F(GraphedRunnerTest, AReplayOfWeightsAloneKeepsWhatOthersHandOn) {
+TEST_F(GraphedRunnerTest, AReplayOfWeightsAloneKeepsWhatOthersPass) {
   const Action data[] = {actions_[4], actions_[2]}, weight[] = {actions_[5], actions_[3]};
   actions_ = {actions_[0], actions_[1], data[1], weight[1], data[0],   weight[0],
               actions_[0], actions_[1], data[1], data[0],   weight[0], weight[1]};
@@ -290,7 +290,7 @@ TEST_F(GraphedRunnerTest, AFailedCaptureDropsAllGraphsAndASecondOneWorks) {
   EXPECT_EQ(graphs.stats().replays, 1 + 2 * 2);
 }
 
-TEST_F(GraphedRunnerTest, AHookThatThrowsLeavesNoCaptureBehind) {
+TEST_F(GraphedRunnerTest, AHookThatThrowsLeavesNoCapture) {
   for (const HookPoint point : {HookPoint::kPreForward, HookPoint::kPostWeight}) {
     runner_.set_hooks(std::vector<HookTable>(2));
     bool throws = true;

@@ -110,7 +110,7 @@ TEST(RankLayer, HasTheSameBitsOnAnyNumberOfRanks) {
   }
 }
 
-TEST(RankLayer, RunsTheSharedExpertBesideRowsWithTheSameBits) {
+TEST(RankLayer, RunsTheSharedExpertDuringRowsWithTheSameBits) {
   for (const bool gate : {true, false}) {
     for (const bool recompute : {true, false}) {
       SCOPED_TRACE(testing::Message() << gate << recompute);
@@ -123,7 +123,7 @@ TEST(RankLayer, RunsTheSharedExpertBesideRowsWithTheSameBits) {
   }
 }
 
-TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
+TEST(RankLayer, HasWeightGradientsDuringRowsWithTheSameBits) {
   for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
     RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .way = way};
     const RankLayerResult ahead = run_rank_layer(test);
@@ -137,7 +137,7 @@ TEST(RankLayer, HasWeightGradientsBesideRowsWithTheSameBits) {
 
 // The wait for returning rows follows the experts' weight gradients. If these are delayed, it precedes the router's
 // reads.
-TEST(RankLayer, WaitsForRowsBehindWeightGradientsWhereItMay) {
+TEST(RankLayer, WaitsForRowsAfterWeightGradientsWhereItMay) {
   RankLayerCase test{.moe = shared_and_sigmoid(), .ranks = 2, .check_hazards = true};
   const RankLayerResult ahead = run_rank_layer(test);
   test.waits_after_weights = true;

@@ -214,7 +214,7 @@ TEST_F(Candidates, StayWhereOtherActionsReadThem) {
   EXPECT_THAT(found()[0].stays, HasSubstr("another chunk"));
 }
 
-TEST_F(Candidates, MayBeSentBehindTheChunksLastVerbAlone) {
+TEST_F(Candidates, MayBeSentAfterTheChunksLastVerbAlone) {
   microbatch(0, [this](void* x) {
     action(Kind::kSend, -1);
     read(x);

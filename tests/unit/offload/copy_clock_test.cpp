@@ -39,7 +39,7 @@ struct ClockBench {
   }
 };
 
-TEST(CopyClock, TellsCopiesAndWaitsForThemApart) {
+TEST(CopyClock, ReportsCopiesAndTheirWaitsSeparately) {
   ClockBench bench;
   bench.clock.begin(true);
   bench.copy(CopyClock::Way::kOut, bench.out, true);

@@ -67,7 +67,7 @@ TEST_F(RecordedWay, TakesReadersThatComeBeforeTheCopysEnd) {
   EXPECT_EQ(verdict(), "taken");
 }
 
-TEST_F(RecordedWay, RefusesAReaderBehindTheCopysEnd) {
+TEST_F(RecordedWay, RefusesAReaderAfterTheCopysEnd) {
   record(0, kBetween);
   EXPECT_THAT(verdict(),
               AllOf(HasSubstr("offload: op late reader in "), HasSubstr("forward chunk 0 microbatch 0 segment 1"),

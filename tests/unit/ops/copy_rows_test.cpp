@@ -32,7 +32,7 @@ TEST_P(CopyRowsTest, RowsInUse) {
 }
 
 // Rows ahead of the first were copied elsewhere, and count as bytes that moved.
-TEST_P(CopyRowsTest, RowsInUseBehindTheFirst) {
+TEST_P(CopyRowsTest, RowsInUseAfterTheFirst) {
   for (const std::int32_t used : {-1, 0, 2, 3, 4, 9}) {
     for (const std::int64_t width : {3, 16}) {
       constexpr std::int64_t kFirst = 3;

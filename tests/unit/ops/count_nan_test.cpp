@@ -42,7 +42,7 @@ TEST_P(CountNanTest, CountsNothingInNothing) {
   EXPECT_EQ(values(count), Values{3});
 }
 
-TEST_P(CountNanTest, LeavesRowsBehindABoundAlone) {
+TEST_P(CountNanTest, LeavesRowsAfterABoundAlone) {
   Tensor x = input({4, 2}, dtype(), {kNan, 1, 2, kNan, kNan, kNan, kNan, kNan});
   x.bound = device_struct(std::int32_t{2});
   const Tensor count = inout({1}, DType::kInt64, {0});

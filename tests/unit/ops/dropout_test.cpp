@@ -67,7 +67,7 @@ TEST_P(DropoutTest, ZeroProbabilityKeepsEverything) {
   EXPECT_EQ(values(y), values(x));
 }
 
-TEST_P(DropoutTest, WorksInPlaceAndOnGradientsAlike) {
+TEST_P(DropoutTest, WorksInPlaceAndOnGradients) {
   const Values given = normal(3 * 70);
   const Tensor x = input({3, 70}, dtype(), given), y = output({3, 70}), together = inout({3, 70}, dtype(), given);
   Dropout op{.x = x, .y = y, .p = 0.5f, .seed = 4, .rows_per_sample = 3, .parameters = at(2, 9)};

@@ -138,7 +138,7 @@ TEST_P(GemmTest, AccumulatesIntoItsOutput) {
 }
 
 // Rows of full packs, which a bf16 GEMM on CUDA fuses, and others.
-TEST_P(GemmTest, GeluBehindAndInFrontOfIt) {
+TEST_P(GemmTest, GeluAfterAndBeforeIt) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{0, 8, 3},
                                 {5, 0, 3},
                                 {4, 8, 0},

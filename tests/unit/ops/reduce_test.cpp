@@ -63,7 +63,7 @@ TEST_P(ReduceTest, SumsOfOneCall) {
 }
 
 // They may run at the same time.
-TEST_P(ReduceTest, SumsOfOneCallAreApart) {
+TEST_P(ReduceTest, SumsOfOneCallAreSeparate) {
   const Tensor x = input({3, 8}, DType::kFp32), out = output({8}, DType::kFp32), other = output({3, 8}, DType::kFp32);
   const auto refused = [this](const RowSum& first, const RowSum& second) {
     expect_refused(ReduceRows{.sums = {first, second}, .accumulate = true}, "sum.out: expected memory that no other");

@@ -87,7 +87,7 @@ TEST_F(Branches, ACheckpointKnowsItsParent) {
                lineage_from_text(manifest("step_0000003"), wrong, "m"));
 }
 
-TEST_F(Branches, WhatTheRunWentBackBehindIsMovedAsideAndTold) {
+TEST_F(Branches, StepsAfterTheResumedOneAreMovedAsideAndReported) {
   SavingRun back(save_, 1);
   const std::string old = manifest("step_0000003");
   const std::string reported = back.save(4);
@@ -223,7 +223,7 @@ TEST_F(Branches, OlderCheckpointsWithoutAParent) {
   }
 }
 
-TEST_F(Branches, ARunFromStepZeroLeavesAllOthersBehind) {
+TEST_F(Branches, ARunFromStepZeroMovesAllOthersAside) {
   SavingRun fresh(save_);
   fresh.save(2);
   EXPECT_EQ(checkpoints(), (Names{"step_0000001.abandoned-1", "step_0000002", "step_0000002.abandoned-1",
@@ -323,7 +323,7 @@ TEST_F(Branches, OneThatSomebodyRemovedBreaksNothing) {
   testing::internal::GetCapturedStderr();
 }
 
-TEST_F(Branches, OfSeveralRanksWritingBeside) {
+TEST_F(Branches, OfSeveralRanksWritingConcurrently) {
   ThreadRanks(3).run([&](Communicator& ranks) {
     CheckpointHistory history;
     ASSERT_TRUE(find_checkpoint({.directory = save_, .step = 1, .history = &history, .ranks = &ranks}));
@@ -353,7 +353,7 @@ TEST_F(Branches, ManifestsAreReadOnce) {
   EXPECT_EQ(read, 0);
 }
 
-TEST_F(Branches, AFolderThatIsGoneIsToldAndMadeAnew) {
+TEST_F(Branches, AFolderThatIsGoneIsReportedAndMadeAgain) {
   SavingRun run(save_, 0);
   run.save(4);
   fs::remove_all(save_);

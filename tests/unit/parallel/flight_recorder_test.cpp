@@ -58,7 +58,7 @@ TEST(FlightRecorder, TheDumpIsJson) {
 }
 
 // The host enqueues and continues; the GPU lags by more than a thousand calls.
-TEST(FlightRecorder, FollowsAGpuThatIsBehindTheHost) {
+TEST(FlightRecorder, FollowsAGpuThatLagsTheHost) {
   FlightRecorder recorder("dp");
   const auto enqueue = [&](const CollectiveCall& each) {
     recorder.begin(each);
@@ -203,7 +203,7 @@ std::string report_of(CollectiveCall late, CollectiveCall other) {
   return to_string(report);
 }
 
-TEST(HangReport, CallsOfOneNumberThatDifferAreTold) {
+TEST(HangReport, CallsOfOneNumberThatDifferAreReported) {
   const auto differs = [](const std::string& other) {
     return HasSubstr("got only rank 0; rank 1 is in " + other + " on group dp");
   };

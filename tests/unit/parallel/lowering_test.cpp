@@ -75,7 +75,7 @@ TEST(Lowering, BucketsAreReducedWhileTheBackwardPassGoesOn) {
 
 // Segment 1 sends returning gradients, and segment 0 waits for them ahead of its reads. The weight gradients of segment
 // 2 run in between if both verbs are one block.
-TEST(Lowering, WaitsForReturnsBesideWeightGradients) {
+TEST(Lowering, WaitsForReturnsAfterWeightGradients) {
   const auto order_of = [](ScheduleKind kind, bool after_weights) {
     std::string order;
     const Schedule schedule = make_schedule(kind, kind == ScheduleKind::kZbH1 ? 2 : 1, 1, 2);

@@ -101,7 +101,7 @@ TEST_F(Verify, FindsAReductionThatComesTooEarly) {
   }
 }
 
-TEST_F(Verify, FindsADelayedWeightGradientBehindItsReduction) {
+TEST_F(Verify, FindsADelayedWeightGradientAfterItsReduction) {
   std::vector<Action> damaged = lower_training_step(
       delay_weights(make_schedule(ScheduleKind::k1F1B, 2, 1, 2)).stages[0], kSixSegments, kThreeBuckets);
   const auto weight =

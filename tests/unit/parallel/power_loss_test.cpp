@@ -107,7 +107,7 @@ TEST_F(PowerLoss, ASaveOfSeveralRanks) {
 }
 
 // Written by threads of two ranks, as --async-save does.
-TEST_F(PowerLoss, ASaveBesideTheRun) {
+TEST_F(PowerLoss, AnAsynchronousSave) {
   ASSERT_TRUE(save_alone(folder_.path("save"), 1).saved);
   run(2, 1, true);
   EXPECT_GT(replays_, 300);  // the ranks' operations interleave freely

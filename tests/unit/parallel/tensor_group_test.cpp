@@ -186,7 +186,7 @@ LinearRun run_linear(bool captures, bool splits_backward) {
 }
 
 // backward_weight waits for a gather that backward_data starts; a separate graph would not see it.
-TEST(TensorGroup, NoGatherOutlivesAGraphWhereWeightsAreApart) {
+TEST(TensorGroup, NoGatherOutlivesAGraphWhereBackwardIsSplit) {
   const LinearRun eager = run_linear(false, false);
   for (const std::string& refusal : run_linear(true, false).refusals)
     EXPECT_THAT(refusal, testing::HasSubstr("backward_data"));

@@ -102,7 +102,7 @@ TEST(ExpertsForecast, TakesRowsStraightToTheirRanks) {
   EXPECT_EQ(way({}, 4), MoeTokenDispatcher::kAllToAll);
 }
 
-TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
+TEST(ExpertsForecast, ReportsHowLongTheStepWaitsForRows) {
   const Rates rates = rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
   const Forecast alone = forecast(2, 2, {"--moe-shared-expert-intermediate-size", "512"}, &rates),
                  concurrent = forecast(
@@ -120,7 +120,7 @@ TEST(ExpertsForecast, TellsHowLongTheStepWaitsForRows) {
 }
 
 // If one graph, or none, holds the verbs around experts' weight gradients, these hide as much as in eager steps.
-TEST(ExpertsForecast, HidesRowsBehindWeightGradientsInGraphsToo) {
+TEST(ExpertsForecast, HidesRowsUnderWeightGradientsInGraphsToo) {
   const Rates rates = rates_with({"peer-gbps = 0.1", "host-link-gbps = 0.1"});
   const auto exposed = [&](const Words& more) { return forecast(2, 2, more, &rates).stages.at(0).times.exposed_rows; };
   const auto in_graphs = [&](const Words& modules, const Words& more = {}) {

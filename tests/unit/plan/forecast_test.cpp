@@ -216,7 +216,7 @@ TEST(Forecast, OfFewRecordedMicrobatchesIsThatOfAll) {
   }
 }
 
-TEST(Forecast, LooksAtOneOfStagesThatAreAlike) {
+TEST(Forecast, LooksAtOneOfStagesThatAreEqual) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
   const Options options = complete(plan_flags() + Words{"--pipeline-model-parallel-size", "4"}, 8);
   const Forecast all = make_forecast(options, 8, {.rates = &rates});

@@ -32,7 +32,7 @@ Words rates_of_links(double gbps) {
 }
 
 // Shares of a ring's blocks have different times, and ranks read each other's memory: one forecast decides.
-TEST(OffloadPlan, RanksOfARingMoveAlike) {
+TEST(OffloadPlan, RanksOfARingMoveIdentically) {
   const Options options =
       complete(plan_flags() + offload({"auto"}) + rates_of_links(2) + Words{"--context-parallel-size", "4"}, 4);
   const RunConfig config = run_config(options, 4);

@@ -197,7 +197,7 @@ TEST(OffloadPlan, SavesWhatTheFullestMomentSavesOnEachStage) {
 }
 
 // A stage of one layer: with gpipe, and on all stages but the last of 1f1b, other microbatches run in between.
-TEST(OffloadPlan, OneLayersActivationsMoveBesideOtherMicrobatches) {
+TEST(OffloadPlan, OneLayersActivationsMoveDuringOtherMicrobatches) {
   const Words layers = {"--num-layers", "4", "--pipeline-model-parallel-size", "4", "--micro-batch-size", "1"};
   for (const auto& [schedule, stays] : {std::pair("1f1b", 3), {"gpipe", 4}}) {
     for (int stage = 0; stage < 4; ++stage) {

@@ -12,7 +12,7 @@ namespace {
 
 class SharedMemory : public testing::TestWithParam<std::pair<const char*, Words>> {};
 
-TEST_P(SharedMemory, IsLaidOutAlike) {
+TEST_P(SharedMemory, IsLaidOutIdentically) {
   constexpr int kRanks = 4;
   for (const Words& device : {Words{"--device", "cpu"}, Words{"--device", "cuda", "--bf16"}}) {
     const Options options = complete(plan_flags() + device + GetParam().second, kRanks);

@@ -94,7 +94,7 @@ TEST(ForecastUnits, OfFewRecordedMicrobatchesAreThoseOfAll) {
   }
 }
 
-TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
+TEST(ForecastUnits, ReportsWhatTheComputeStreamWaitsFor) {
   const auto forecast = [](const Words& flags, const char* link, const char* all = "host-link-gbps = 1000000000") {
     const Rates rates = rates_with({link, all});
     return make_forecast(complete(plan_flags() + Words{"--global-batch-size", "8"} + flags, 4), 4, {.rates = &rates});
@@ -131,7 +131,7 @@ TEST(ForecastUnits, TellsWhatTheComputeStreamWaitsFor) {
             forecast(kUnits, kMiddle).stages[0].times.exposed_reductions);
 }
 
-TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerBesideProducts) {
+TEST(ForecastUnits, GradientsOfWholeUnitsAreSlowerDuringProducts) {
   const auto seconds = [](const Words& flags, const char* busy) {
     const Rates rates = rates_with({busy, "overlap-share = 0.5"});
     const Words shards = plan_flags() + Words{"--global-batch-size", "8", "--use-distributed-optimizer"};

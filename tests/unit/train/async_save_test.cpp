@@ -307,7 +307,7 @@ TEST_P(FailingSaves, ThreeInARowEndTheRun) {
   EXPECT_EQ(count(reported, "step 6 was not saved"), 0) << reported;
 }
 
-TEST_P(FailingSaves, OneThatSucceedsStartsTheCountAnew) {
+TEST_P(FailingSaves, OneThatSucceedsStartsTheCountAgain) {
   const auto [reported, error] = run({"--max-failed-saves", "1"}, "save.state.write:13+:eio");
   EXPECT_EQ(error, "");
   const auto [once, ended] = run({"--max-failed-saves", "2"}, "save.state.write:2:eio");
@@ -323,7 +323,7 @@ TEST_P(FailingSaves, WithoutALimitTheRunGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(How, FailingSaves, testing::Bool(),
-                         [](const auto& which) { return which.param ? "Beside" : "AtOnce"; });
+                         [](const auto& which) { return which.param ? "Async" : "AtOnce"; });
 
 }  // namespace
 }  // namespace megalith::test

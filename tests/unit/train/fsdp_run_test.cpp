@@ -153,7 +153,7 @@ TEST(FsdpRun, AStepThatBrokeOffChangesNoBitsOfTheNext) {
 }
 
 // Breaks during the gathers that follow an update, which counts.
-TEST(FsdpRun, AStepThatBrokeOffBehindItsUpdateIsGatheredWhole) {
+TEST(FsdpRun, AStepThatBrokeOffAfterItsUpdateIsGatheredWhole) {
   const Words overlap{"--overlap-grad-reduce", "--ddp-bucket-size", "1", "--overlap-param-gather"};
   const Words hybrid{"--num-distributed-optimizer-instances", "2", "--outer-dp-sharding-strategy", "optim"};
   for (const auto& [way, ranks] :

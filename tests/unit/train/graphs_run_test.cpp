@@ -126,7 +126,7 @@ std::vector<float> losses_by_hand(const Words& flags, const std::function<void(T
   return losses;
 }
 
-TEST(GraphedRun, WarmUpThatLeavesNoStepIsTold) {
+TEST(GraphedRun, WarmUpThatLeavesNoStepIsReported) {
   testing::internal::CaptureStderr();
   train({.flags = {"--train-iters", "2", "--cuda-graph-impl", "local", "--cuda-graph-warmup-steps", "2"}});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
@@ -134,7 +134,7 @@ TEST(GraphedRun, WarmUpThatLeavesNoStepIsTold) {
 }
 
 // Logged once, after the step that captures. The CPU's graphs use no memory.
-TEST(GraphedRun, LogAndMetricsTellWhatGraphsTook) {
+TEST(GraphedRun, LogAndMetricsReportWhatGraphsTook) {
   GraphedRunner::Stats stats;
   StepGraphs planned;
   std::string metrics;

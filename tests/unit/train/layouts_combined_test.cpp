@@ -26,7 +26,7 @@ TEST(CombinedLayouts, ACallThatDiffersInAnyGroupEndsAllRanks) {
 }
 
 // Rank 6 of tp 2 x dp 2 x pp 2 is rank 1 of its data-parallel group.
-TEST(CombinedLayouts, AFlippedBitIsToldWithTheRankOfTheWorld) {
+TEST(CombinedLayouts, AFlippedBitIsReportedWithTheRankOfTheWorld) {
   const Layout layout{.tensor = 2, .pipeline = 2, .data = 2};
   std::map<int, std::string> reported = warned_replicas({}, way_of(layout), [](Rank& rank, int index) {
     if (index == 6) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;

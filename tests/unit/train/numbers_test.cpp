@@ -138,7 +138,7 @@ TEST(Numbers, AnExpertsRowsAreNamed) {
 
 // A value that does not recur, in models of every kind. The second run of the step finds nothing, so no op leaves a
 // non-finite value in its declared outputs.
-TEST(Numbers, WhatDoesNotRepeatIsSaid) {
+TEST(Numbers, WhatDoesNotRepeatIsReported) {
   std::vector<Words> models = recompute_modes();
   models.insert(models.end(), {{}, llama_flags(), {"--bf16"}, {"--loss-chunk-size", "5"}});
   models.push_back(experts() + Words{"--moe-expert-capacity-factor", "0.5"});

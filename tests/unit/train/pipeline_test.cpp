@@ -66,7 +66,7 @@ TEST(Pipeline, ChunksOfOneStageAreHandedOver) {
   }
 }
 
-TEST(Pipeline, CopiesOfATiedEmbeddingStayAlike) {
+TEST(Pipeline, CopiesOfATiedEmbeddingStayIdentical) {
   const RunResult run = train({.flags = kSmallPipeline + stages(4), .ranks = 8});
   ASSERT_EQ(run.word_tables.size(), 2u);
   EXPECT_TRUE(run.word_tables.at(0) == run.word_tables.at(3));

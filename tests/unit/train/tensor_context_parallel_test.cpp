@@ -93,7 +93,7 @@ TEST(ContextParallel, WithADistributedOptimizer) {
 }
 
 // Rank 1 of cp 2 has a different weight: the check reports it.
-TEST(ContextParallel, ReplicasThatDifferAreTold) {
+TEST(ContextParallel, ReplicasThatDifferAreReported) {
   const std::map<int, std::string> reported = warned_replicas({}, way_of({.context = 2}), [](Rank& rank, int index) {
     if (index == 1) *rank.model.gpt.parameters->units().front().weights.as<float>() += 1;
   });

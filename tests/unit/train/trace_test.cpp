@@ -131,7 +131,7 @@ TEST(TraceOfARun, ARunThatEndsBeforeTheWindowSaysSo) {
   EXPECT_FALSE(std::ifstream(path).is_open());
 }
 
-TEST(TraceOfARun, AFolderThatIsMissingIsToldBeforeTheFirstStep) {
+TEST(TraceOfARun, AFolderThatIsMissingIsReportedBeforeTheFirstStep) {
   EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { train({.flags = window("/nowhere/at/all.json", 1, 2)}); }),
               HasSubstr("/nowhere/at/all.json"));
 }

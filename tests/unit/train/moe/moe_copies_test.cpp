@@ -164,7 +164,7 @@ TEST(MoeCopies, TokensThatArrivedMoveAsManyAsAreInUse) {
 }
 
 // Only the second stage moves activations; rank 0 still reports them.
-TEST(MoeCopies, OfOtherStagesAreToldByRankZero) {
+TEST(MoeCopies, OfOtherStagesAreReportedByRankZero) {
   std::vector<json> lines;
   std::int64_t bytes = 0;
   std::mutex mutex;
