@@ -29,8 +29,9 @@ ShardedUnits::ShardedUnits(ParameterStore& parameters, const UnitSlots& slots, s
       summed_(parameters.units().size(), false) {
   for (const ParameterUnit& unit : parameters.units()) complete_.emplace_back("shard of " + unit.name);
   // Allocates all slots of a kind as one block, which peers map as one.
-  const auto allocate = [&](std::deque<Slot>& to, const std::vector<std::int64_t>& elements, const std::vector<int>& of,
-                            Tensor ParameterUnit::*shard, std::optional<DType> given, MemoryCategory category) {
+  const auto allocate = [&](std::deque<UnitSlot>& to, const std::vector<std::int64_t>& elements,
+                            const std::vector<int>& of, Tensor ParameterUnit::*shard, std::optional<DType> given,
+                            MemoryCategory category) {
     if (elements.empty()) return;
     const auto tenant = std::ranges::find_if(of, [](int slot) { return slot != UnitSlots::kResident; }) - of.begin();
     const DType dtype = given.value_or((unit(static_cast<int>(tenant)).*shard).dtype);
@@ -90,7 +91,7 @@ std::vector<MemorySharing*> ShardedUnits::sharing() const {
   return sharing;
 }
 
-ShardedUnits::Slot& ShardedUnits::slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit) {
+ShardedUnits::UnitSlot& ShardedUnits::slot_of(std::deque<UnitSlot>& slots, const std::vector<int>& of, int unit) {
   const int slot = of.at(static_cast<std::size_t>(unit));
   require(slot != UnitSlots::kResident, "ShardedUnits: a call for a resident unit");
   return slots[static_cast<std::size_t>(slot)];
@@ -116,13 +117,13 @@ void ShardedUnits::reset() {
     if (slots_.of_gradients[u] != UnitSlots::kResident) parameters_.units()[u].bind_gradients({});
     states_[u] = State::kSharded;
   }
-  for (std::deque<Slot>* slots : {&weights_, &gradients_}) {
-    for (Slot& slot : *slots) slot.tenant = -1;
+  for (std::deque<UnitSlot>* slots : {&weights_, &gradients_}) {
+    for (UnitSlot& slot : *slots) slot.tenant = -1;
   }
 }
 
 void ShardedUnits::unshard(int index) {
-  Slot& slot = slot_of(weights_, slots_.of_weights, index);
+  UnitSlot& slot = slot_of(weights_, slots_.of_weights, index);
   if (slot.tenant >= 0) fail_call("unshard", index, "an empty slot");
   slot.tenant = index;
   states_[static_cast<std::size_t>(index)] = State::kGathered;
@@ -146,7 +147,7 @@ void ShardedUnits::unshard(int index) {
 
 void ShardedUnits::wait_unshard(int index) {
   State& state = states_[static_cast<std::size_t>(index)];
-  Slot& slot = slot_of(weights_, slots_.of_weights, index);
+  UnitSlot& slot = slot_of(weights_, slots_.of_weights, index);
   if (state == State::kSharded) fail_call("wait_unshard", index, "a preceding unshard");
   if (state == State::kWhole) return;  // since the previous list
   state = State::kWhole;
@@ -162,7 +163,7 @@ void ShardedUnits::reshard(int index) {
   State& state = states_[static_cast<std::size_t>(index)];
   if (state != State::kWhole) fail_call("reshard", index, "a gathered unit");
   state = State::kSharded;
-  Slot& slot = slot_of(weights_, slots_.of_weights, index);
+  UnitSlot& slot = slot_of(weights_, slots_.of_weights, index);
   slot.tenant = -1;
   fill_with_nan(unit(index).weights);
   unit(index).bind_weights({});
@@ -174,7 +175,7 @@ void ShardedUnits::updated() {
 }
 
 void ShardedUnits::bind_gradients(int index) {
-  Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
+  UnitSlot& slot = slot_of(gradients_, slots_.of_gradients, index);
   if (slot.tenant >= 0) fail_call("bind_gradients", index, "an empty slot");
   slot.tenant = index;
   streams_.compute.wait(slot.free);
@@ -211,7 +212,7 @@ void ShardedUnits::sum_parts(const ParameterUnit& of, const Tensor& whole, bool 
 }
 
 void ShardedUnits::reduce_shard(int index) {
-  Slot& slot = slot_of(gradients_, slots_.of_gradients, index);
+  UnitSlot& slot = slot_of(gradients_, slots_.of_gradients, index);
   if (slot.tenant != index) fail_call("reduce_shard", index, "bound gradients");
   slot.tenant = -1;
   ParameterUnit& of = unit(index);
@@ -265,15 +266,15 @@ void ShardedUnits::finish_sums() {
 
 void ShardedUnits::wait_for_all() {
   if (last_complete_ != nullptr) streams_.compute.wait(*last_complete_);
-  for (Slot& slot : weights_) {
+  for (UnitSlot& slot : weights_) {
     if (slot.tenant >= 0) streams_.compute.wait(slot.ready);
   }
 }
 
 std::uint64_t ShardedUnits::digest() const {
   std::uint64_t addresses = kEmptyDigest;
-  for (const std::deque<Slot>* slots : {&weights_, &gradients_}) {
-    for (const Slot& slot : *slots) fold(addresses, reinterpret_cast<std::uintptr_t>(slot.memory.data));
+  for (const std::deque<UnitSlot>* slots : {&weights_, &gradients_}) {
+    for (const UnitSlot& slot : *slots) fold(addresses, reinterpret_cast<std::uintptr_t>(slot.memory.data));
   }
   return addresses;
 }

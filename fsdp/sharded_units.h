@@ -85,7 +85,7 @@ class ShardedUnits {
 
  private:
   enum class State : std::uint8_t { kSharded, kGathered, kWhole };
-  struct Slot {
+  struct UnitSlot {
     Tensor memory;
     int tenant = -1;
     Event free{"unit slot free"};    // last occupant was read or reduced
@@ -95,7 +95,7 @@ class ShardedUnits {
   };
 
   ParameterUnit& unit(int index) { return parameters_.units()[static_cast<std::size_t>(index)]; }
-  Slot& slot_of(std::deque<Slot>& slots, const std::vector<int>& of, int unit);
+  UnitSlot& slot_of(std::deque<UnitSlot>& slots, const std::vector<int>& of, int unit);
   const UnitGroups& groups_of(const ParameterUnit& unit) const {
     return unit.kind == UnitKind::kDense ? groups_.front() : groups_.back();
   }
@@ -111,7 +111,7 @@ class ShardedUnits {
   UnitStreams streams_;
   bool poison_;
   Tensor sum_room_;  // absent if unused
-  std::deque<Slot> weights_, gradients_;
+  std::deque<UnitSlot> weights_, gradients_;
   std::vector<State> states_;  // state of each unit's weights
   std::vector<bool> summed_;   // per unit: gradients were reduced since begin_sums()
   Event updated_{"shards updated"};

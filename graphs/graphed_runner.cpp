@@ -28,7 +28,7 @@ bool same_addresses(const Microbatch& a, const Microbatch& b) {
 }
 
 // Lowest segment of a run, and the number of segments from there. The first verb may finish another's exchange.
-std::pair<int, int> segments_of(const std::vector<Action>& actions, const Run& run) {
+std::pair<int, int> segments_of(const std::vector<Action>& actions, const GraphRun& run) {
   const Action& first = actions[run.first];
   const int before = !first.finishes_exchange ? 0 : first.kind == ActionKind::kForward ? -1 : 1;
   int low = first.segment + before, high = low;
@@ -60,7 +60,7 @@ void GraphedRunner::begin_step(const std::vector<Action>& actions, const GraphSi
   for (std::size_t r = 0; r < plan_.runs.size(); ++r) run_of_action_[plan_.runs[r].first] = static_cast<int>(r);
 }
 
-const Run* GraphedRunner::run_at(std::size_t action) const {
+const GraphRun* GraphedRunner::run_at(std::size_t action) const {
   const int run = run_of_action_[action];
   return run < 0 ? nullptr : &plan_.runs[static_cast<std::size_t>(run)];
 }
@@ -87,7 +87,7 @@ void GraphedRunner::check(const Action& first, const Held& held) {
         .remedy = "run such microbatches with --cuda-graph-impl none"});
 }
 
-void GraphedRunner::run(const std::vector<Action>& actions, const Run& run) {
+void GraphedRunner::run(const std::vector<Action>& actions, const GraphRun& run) {
   const Action &first = actions[run.first], &last = last_verb(actions, run);
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   const bool is_held = held.graph != nullptr;
@@ -115,7 +115,7 @@ void GraphedRunner::restore(int column, const Held& held) {
   runner_.restore(column, after);
 }
 
-void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run& run) {
+void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const GraphRun& run) {
   const Action &first = actions[run.first], &last = last_verb(actions, run);
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   runner_.run_hooks(before(verb_of(first.kind)), first, Phase::kCaptureAhead);
@@ -130,7 +130,7 @@ void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const Run&
 
 // Making a graph executable may wait for the device, and so for a hook's collective that a peer has not joined. That
 // peer may in turn wait for this rank. Therefore the work of hooks, and of units in the pass ahead, completes first.
-void GraphedRunner::capture(const std::vector<Action>& actions, const Run& run, Held& held) {
+void GraphedRunner::capture(const std::vector<Action>& actions, const GraphRun& run, Held& held) {
   const auto start = std::chrono::steady_clock::now();
   const int column = actions[run.first].column;
   const auto [segment, segments] = segments_of(actions, run);

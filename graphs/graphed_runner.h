@@ -37,13 +37,13 @@ class GraphedRunner {
   // Called before each step that captures or replays. Exit code 9 if the captured graphs no longer fit the step.
   void begin_step(const std::vector<Action>& actions, const GraphSignature& signature);
   // Run that begins with this action of the list; null if there is none.
-  const Run* run_at(std::size_t action) const;
+  const GraphRun* run_at(std::size_t action) const;
   // Captures or replays the run, with hooks before its first and after its last verb. A failed capture drops all
   // graphs, restores all other state and reports segment, verb and op; the next step captures again.
-  void run(const std::vector<Action>& actions, const Run& run);
+  void run(const std::vector<Action>& actions, const GraphRun& run);
   // Captures the run ahead of its execution, with the same hooks. If the graph exists, only the captured verbs' host
   // state is restored.
-  void capture_ahead(const std::vector<Action>& actions, const Run& run);
+  void capture_ahead(const std::vector<Action>& actions, const GraphRun& run);
   void drop();
   // Drops all graphs and fails. The error reports what was captured, the action and the last op ("": none).
   [[noreturn]] void fail_capture(const std::string& what, const Action& at, std::string_view op,
@@ -59,7 +59,7 @@ class GraphedRunner {
     std::int64_t replays = 0;
   };
   const Stats& stats() const { return stats_; }
-  const RunPlan& plan() const { return plan_; }
+  const GraphRunPlan& plan() const { return plan_; }
   bool complete() const { return stats_.graphs > 0 && stats_.graphs == plan_.graphs; }
 
  private:
@@ -72,14 +72,14 @@ class GraphedRunner {
   };
 
   const TensorList& inputs(const Action& first);
-  void capture(const std::vector<Action>& actions, const Run& run, Held& held);
+  void capture(const std::vector<Action>& actions, const GraphRun& run, Held& held);
   void check(const Action& first, const Held& held);
   void restore(int column, const Held& held);
 
   const Context& ctx_;
   SegmentRunner& runner_;
   GraphModules modules_;
-  RunPlan plan_;
+  GraphRunPlan plan_;
   std::vector<int> run_of_action_;  // index into plan_.runs; -1: none
   GraphSignature signature_;
   std::vector<Held> held_;  // by Run::graph

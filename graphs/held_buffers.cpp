@@ -11,11 +11,11 @@ constexpr int kNone = -1;
 // Blocks of adjacent segments that run eagerly.
 class Blocks {
  public:
-  Blocks(const std::vector<Action>& actions, const RunPlan& plan) {
+  Blocks(const std::vector<Action>& actions, const GraphRunPlan& plan) {
     int last = kNone;
     for (const Action& action : actions) last = std::max(last, action.segment);
     std::vector<bool> captured(static_cast<std::size_t>(last + 1));
-    for (const Run& run : plan.runs) {
+    for (const GraphRun& run : plan.runs) {
       for (std::size_t i = run.first; i < run.first + run.count; ++i)
         if (actions[i].segment >= 0) captured[static_cast<std::size_t>(actions[i].segment)] = true;
     }
@@ -37,7 +37,7 @@ class Blocks {
 }  // namespace
 
 std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recording, const std::vector<Action>& actions,
-                                 const std::vector<std::size_t>& entries, const RunPlan& plan) {
+                                 const std::vector<std::size_t>& entries, const GraphRunPlan& plan) {
   if (plan.runs.empty()) return {};
   const Blocks blocks(actions, plan);
   const std::vector<Arena::Recorded>& buffers = recording.recorded();

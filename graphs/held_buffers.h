@@ -15,6 +15,6 @@ namespace megalith {
 // accesses and stash entries belong to one block of adjacent eager segments. It must also be in no list where a graph
 // begins or ends. `entries`: timeline position at which each action begins.
 std::vector<bool> held_by_graphs(const Timeline& timeline, const Arena& recording, const std::vector<Action>& actions,
-                                 const std::vector<std::size_t>& entries, const RunPlan& plan);
+                                 const std::vector<std::size_t>& entries, const GraphRunPlan& plan);
 
 }  // namespace megalith

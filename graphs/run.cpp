@@ -56,11 +56,11 @@ class Grouping {
       if (action.kind == ActionKind::kStartExchange) started_.emplace(action.gradient, action.item);
   }
 
-  RunPlan group() {
-    RunPlan plan;
+  GraphRunPlan group() {
+    GraphRunPlan plan;
     std::map<std::pair<int, std::vector<Verb>>, int> graphs;  // key: column, verbs
     for (std::size_t i = 0; i < actions_.size();) {
-      Run run{.first = i, .count = 1};
+      GraphRun run{.first = i, .count = 1};
       if (!captures(actions_[i])) {
         check_wait(actions_[i++]);
         continue;
@@ -179,24 +179,25 @@ class Grouping {
 
 }  // namespace
 
-RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules) {
+GraphRunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments,
+                        const GraphModules& modules) {
   return Grouping(actions, segments, modules).group();
 }
 
-const Action& last_verb(const std::vector<Action>& actions, const Run& run) {
+const Action& last_verb(const std::vector<Action>& actions, const GraphRun& run) {
   std::size_t last = run.first + run.count - 1;
   while (!is_verb(actions[last])) --last;
   return actions[last];
 }
 
-std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan) {
+std::vector<int> graph_of_each(const std::vector<Action>& actions, const GraphRunPlan& plan) {
   std::vector<int> graphs(actions.size(), -1);
-  for (const Run& run : plan.runs)
+  for (const GraphRun& run : plan.runs)
     std::fill_n(graphs.begin() + static_cast<std::ptrdiff_t>(run.first), run.count, run.graph);
   return graphs;
 }
 
-std::string name_of(const std::vector<Action>& actions, const Run& run, const SegmentRunner& segments) {
+std::string name_of(const std::vector<Action>& actions, const GraphRun& run, const SegmentRunner& segments) {
   const auto verb = [&](const Action& action) {
     return fmt::format("{} {}", segments.entry(action.segment).name, name_of(verb_of(action.kind)));
   };

@@ -25,26 +25,26 @@ struct GraphModules {
   bool joins_backward = false;
 };
 
-struct Run {
+struct GraphRun {
   std::size_t first = 0;  // index of its first action
   std::size_t count = 0;
   int graph = 0;
 };
 
-struct RunPlan {
-  std::vector<Run> runs;  // ascending
-  int graphs = 0;         // distinct graphs, numbered by their first run
+struct GraphRunPlan {
+  std::vector<GraphRun> runs;  // ascending
+  int graphs = 0;              // distinct graphs, numbered by their first run
 };
 
 // Groups `actions`, which have columns and segments. Exit code 9 if a run leaves returns in flight that are waited for
 // outside. The same for a hook between two verbs of a layer under `layer`, or of a layer of experts under `moe`. The
 // error reports the hook.
-RunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules);
-const Action& last_verb(const std::vector<Action>& actions, const Run& run);
+GraphRunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner& segments, const GraphModules& modules);
+const Action& last_verb(const std::vector<Action>& actions, const GraphRun& run);
 // Graph of each action of the list; -1: none.
-std::vector<int> graph_of_each(const std::vector<Action>& actions, const RunPlan& plan);
+std::vector<int> graph_of_each(const std::vector<Action>& actions, const GraphRunPlan& plan);
 
 // "layer 0 attention forward to layer 3 mlp forward, column 2"
-std::string name_of(const std::vector<Action>& actions, const Run& run, const SegmentRunner& segments);
+std::string name_of(const std::vector<Action>& actions, const GraphRun& run, const SegmentRunner& segments);
 
 }  // namespace megalith

@@ -75,11 +75,11 @@ std::string format_progress(const StepMetrics& metrics, double seconds_left);
 // error is a terminal, a progress bar is shown there.
 class StepLog {
  public:
-  struct Run {
+  struct TrainingRun {
     int ranks = 1;
     double peak_tflops = 0;  // of a device; 0: unknown
   };
-  StepLog(const LoggingOptions& logging, const Run& run);
+  StepLog(const LoggingOptions& logging, const TrainingRun& run);
   ~StepLog();  // ends the line of the progress bar
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
@@ -101,7 +101,7 @@ class StepLog {
   void erase();
 
   LoggingOptions logging_;
-  Run run_;
+  TrainingRun run_;
   std::vector<Field> window_;
   bool is_first_ = true;
   bool is_terminal_;

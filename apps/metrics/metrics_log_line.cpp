@@ -78,7 +78,7 @@ std::string format_progress(const StepMetrics& metrics, double seconds_left) {
                      total, metrics.lm_loss, with_unit(metrics.tokens_per_second), duration(seconds_left));
 }
 
-StepLog::StepLog(const LoggingOptions& logging, const Run& run)
+StepLog::StepLog(const LoggingOptions& logging, const TrainingRun& run)
     : logging_(logging), run_(run), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
 StepLog::~StepLog() {

@@ -44,7 +44,7 @@ struct Recording {
 std::int64_t concurrent_ops(const Options& options, const StepRecording& recording, const Timeline& timeline) {
   if (options.device != DeviceType::kCuda) return 0;
   double seconds = 0, ops = 0;
-  for (const Run& run : recording.runs.runs) {
+  for (const GraphRun& run : recording.runs.runs) {
     const std::size_t end = run.first + run.count;
     const std::size_t last = end < recording.entries.size() ? recording.entries[end] : timeline.entries().size();
     for (std::size_t i = recording.entries[run.first]; i < last; ++i) {
@@ -222,7 +222,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
   Timeline timeline;
   const Rank rank(options, config, DeviceType::kPlan, mesh, {.timeline = &timeline}, 0, recording.plans.offload.points);
   const std::vector<Action> actions = step_actions(rank).train;
-  for (const RunPlan plan = graph_runs(rank, actions); const Run& run : plan.runs) {
+  for (const GraphRunPlan plan = graph_runs(rank, actions); const GraphRun& run : plan.runs) {
     std::int64_t ops = 0, nodes = 0;
     std::uint64_t digest = kEmptyDigest;
     for (std::size_t a = run.first; a < run.first + run.count; ++a) {

@@ -223,7 +223,7 @@ ReturnPoints return_points(const Rank& rank) {
   return points;
 }
 
-RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
+GraphRunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
   if (rank.options.memory.cuda_graph_impl == CudaGraphImpl::kNone) return {};
   return group_runs(actions, rank.runner, graph_modules(rank.options, rank.config.pipeline));
 }

@@ -200,7 +200,7 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
 // Return points of this rank's dispatches to experts of other ranks.
 ReturnPoints return_points(const Rank& rank);
 // Runs that --cuda-graph-impl makes of a training step's actions, on any backend; empty without graphs.
-RunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
+GraphRunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions);
 
 // Initializes weights from the seed, and the optimizer state with zeros.
 void initialize(Rank& rank);

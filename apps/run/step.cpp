@@ -163,7 +163,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
-    if (const Run* const together = graphs == nullptr ? nullptr : graphs->run_at(i)) {
+    if (const GraphRun* const together = graphs == nullptr ? nullptr : graphs->run_at(i)) {
       graphs->run(actions, *together);
       i += together->count;
       continue;

@@ -192,7 +192,7 @@ void capture_ahead(Rank& rank, const std::vector<Action>& actions, const CarryOu
   try {
     DroppedPass dropped(rank);
     for (std::size_t i = 0; i < actions.size();) {
-      if (const Run* const run = rank.graphs->run_at(i)) {
+      if (const GraphRun* const run = rank.graphs->run_at(i)) {
         dropped.end();
         rank.graphs->capture_ahead(actions, *run);
         i += run->count;

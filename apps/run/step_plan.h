@@ -78,7 +78,7 @@ struct StepRecording {
   // reduce a unit again. 1 for other actions.
   std::vector<std::int64_t> stands_for;
   std::int64_t step_microbatches = 0;  // of the whole step
-  RunPlan runs;                        // of the actions
+  GraphRunPlan runs;                   // of the actions
   std::vector<std::string> segments;   // their names
   bool searches = true;                // for tighter memory layouts (core/memory/arena.h)
 };

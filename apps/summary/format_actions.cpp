@@ -27,7 +27,7 @@ std::string format_slots(const std::vector<OffloadSlot>& slots) {
 }  // namespace
 
 std::vector<std::string> action_lines(const std::vector<Action>& actions, const std::vector<std::string>& segments,
-                                      const RunPlan& runs) {
+                                      const GraphRunPlan& runs) {
   const std::vector<int> graphs = graph_of_each(actions, runs);
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -53,7 +53,7 @@ std::string format_actions(const Options& options, const RunConfig& config) {
     const std::string whose = stages > 1 ? fmt::format(" of stage {}", stage) : "";
     if (stages > 1) text += fmt::format("stage {}\n", stage);
     const std::vector<Action> actions = step_actions(rank).train;
-    const RunPlan runs = graph_runs(rank, actions);
+    const GraphRunPlan runs = graph_runs(rank, actions);
     text += to_text(offload_tables(plans, whose));
     if (rank.offload) text += format_slots(rank.offload->points.slots);
     std::vector<std::string> segments;

@@ -15,6 +15,6 @@ std::string format_actions(const Options& options, const RunConfig& config);
 
 // One line per action: its number, the name of its segment in `segments` and the number of the graph that holds it.
 std::vector<std::string> action_lines(const std::vector<Action>& actions, const std::vector<std::string>& segments,
-                                      const RunPlan& runs);
+                                      const GraphRunPlan& runs);
 
 }  // namespace megalith

@@ -70,7 +70,7 @@ void RunLog::open(const TrainState& state) {
   const Options& options = setup_.options;
   const LoggingOptions& logging = options.logging;
   log_ = std::make_unique<StepLog>(
-      logging, StepLog::Run{.ranks = world_, .peak_tflops = peak_tflops_of(options, device_name(options))});
+      logging, StepLog::TrainingRun{.ranks = world_, .peak_tflops = peak_tflops_of(options, device_name(options))});
   if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // fails now for a wrong path
   if (!logging.metrics_jsonl.empty())
     metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);

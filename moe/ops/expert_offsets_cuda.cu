@@ -32,9 +32,9 @@ struct OffsetsArguments {
   FastDivide choices;
 };
 
-struct Slots {
+struct SlotRange {
   std::int64_t first, end;
-  __device__ Slots(const OffsetsArguments& a, std::int64_t number, int each)
+  __device__ SlotRange(const OffsetsArguments& a, std::int64_t number, int each)
       : first(number * each), end(min(first + each, a.tokens.count() * a.token_slots)) {}
 };
 
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < a.experts) counts[thread] = 0;
   __syncthreads();
-  const Slots own(a, blockIdx.x, a.block_slots);
+  const SlotRange own(a, blockIdx.x, a.block_slots);
   for (std::int64_t slot = own.first + thread; slot < own.end; slot += kLoads * kThreads) {
     std::int32_t choice[kLoads];
     load_choices(choice, a.choice, slot, kThreads, own.end);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) expert_offsets_kernel(const OffsetsA
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32), experts = a.experts;
   int* const next = counters + warp * experts;
-  const Slots own(a, std::int64_t{blockIdx.x} * warps + warp, a.warp_slots);
+  const SlotRange own(a, std::int64_t{blockIdx.x} * warps + warp, a.warp_slots);
 
   for (int e = lane; e < experts; e += 32) next[e] = 0;
   __syncwarp();

@@ -30,7 +30,7 @@ constexpr double kMaxGib = 1e9;  // bytes fit into 64 bits
 constexpr RealRange kMemoryGib{0, kMaxGib, true}, kReserve{0, kMaxGib};
 
 // Lists of a file: columns of tables, with one item per row.
-struct Columns {
+struct RateColumns {
   std::vector<double> gemm_size, gemm_tflops;
   std::vector<double> attention_width, attention_length, attention_forward, attention_backward;
   std::vector<std::string> kernel_names;
@@ -45,7 +45,7 @@ struct Row {
 };
 
 // Rows of the file; numbers are in the file's units.
-std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, Columns& columns) {
+std::vector<Row> rows_of(Rates& rates, std::int64_t& host_ranks, RateColumns& columns) {
   const auto column = [](std::vector<double>* field, std::size_t fewest = 1) {
     return reals(field, kPositive, fewest, kMaxPoints);
   };
@@ -119,7 +119,7 @@ class Places {
   std::map<std::string, std::string, std::less<>> places_;
 };
 
-void read_gemm(const Columns& columns, const Places& places, Rates& rates) {
+void read_gemm(const RateColumns& columns, const Places& places, Rates& rates) {
   const std::vector<double>& sizes = columns.gemm_size;
   places.check_rows("gemm-tflops", columns.gemm_tflops.size(), "gemm-size", sizes.size());
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -129,7 +129,7 @@ void read_gemm(const Columns& columns, const Places& places, Rates& rates) {
   }
 }
 
-void read_attention(const Columns& columns, const Places& places, Rates& rates) {
+void read_attention(const RateColumns& columns, const Places& places, Rates& rates) {
   const std::vector<double>&widths = columns.attention_width, &lengths = columns.attention_length;
   for (const auto& [name, column] : {std::pair{"attention-length", &lengths},
                                      {"attention-forward-tflops", &columns.attention_forward},
@@ -149,13 +149,14 @@ void read_attention(const Columns& columns, const Places& places, Rates& rates) 
 }
 
 template <class T>
-struct Column {
+struct RateColumn {
   const char* key;
   const std::vector<T>& items;
 };
 
-std::map<std::string, double, std::less<>> by_name(const Column<std::string>& names, const Column<double>& numbers,
-                                                   double unit, const Places& places) {
+std::map<std::string, double, std::less<>> by_name(const RateColumn<std::string>& names,
+                                                   const RateColumn<double>& numbers, double unit,
+                                                   const Places& places) {
   places.check_rows(numbers.key, numbers.items.size(), names.key, names.items.size());
   std::map<std::string, double, std::less<>> found;
   for (std::size_t i = 0; i < names.items.size(); ++i) {
@@ -206,7 +207,7 @@ Rates parse_rates(std::string_view text, const std::string& path) {
   if (text.size() > kMaxRatesBytes)
     refuse_usage(path, {.expected = "a file of rates of at most 64 KiB", .got = "more", .remedy = kRatesForm});
   Rates rates;
-  Columns columns;
+  RateColumns columns;
   std::int64_t host_ranks = 0;
   const Places places(text, path, rows_of(rates, host_ranks, columns));
   if (rates.device_reserve >= rates.device_memory) {

@@ -222,7 +222,7 @@ class Harness {
 
 }  // namespace
 
-SegmentResult run_segment(const SegmentCase& test, Run run) {
+SegmentResult run_segment(const SegmentCase& test, RunMode run) {
   const auto eagerly = [](const char*, const std::function<void()>& verb) { verb(); };
   SegmentResult result;
   ArenaPlan plan;
@@ -242,7 +242,7 @@ SegmentResult run_segment(const SegmentCase& test, Run run) {
   std::vector<std::unique_ptr<Graph>> graphs;
   Harness harness(test, test.device, nullptr, std::move(output_shapes));
   harness.arena().use(plan);
-  if (run == Run::kEager) {
+  if (run == RunMode::kEager) {
     harness.fill(result, test.seed);
     harness.step(eagerly);
   } else {

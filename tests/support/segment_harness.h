@@ -55,8 +55,8 @@ struct SegmentResult {
   std::map<std::string, std::size_t> activations;  // bytes that forward kept, by the name of the slot's kind
 };
 
-enum class Run { kEager, kReplay };
-SegmentResult run_segment(const SegmentCase& test, Run run);
+enum class RunMode { kEager, kReplay };
+SegmentResult run_segment(const SegmentCase& test, RunMode run);
 
 // Every output, gradient and loss, bit for bit.
 void expect_same_bits(const SegmentResult& a, const SegmentResult& b);

@@ -17,18 +17,18 @@ constexpr int kUnrolled = 8;
 
 // Copies `row_units` units of each row. A block owns every gridDim-th piece of kThreads * kUnrolled units; the first
 // one also counts.
-template <class Unit>
+template <class ByteUnit>
 __global__ void __launch_bounds__(kThreads)
-    copy_rows_kernel(const Unit* __restrict__ from, Unit* __restrict__ to, const std::int32_t* bound, std::int64_t rows,
-                     std::int64_t row_units, std::int64_t first_row, std::int64_t* counted) {
+    copy_rows_kernel(const ByteUnit* __restrict__ from, ByteUnit* __restrict__ to, const std::int32_t* bound,
+                     std::int64_t rows, std::int64_t row_units, std::int64_t first_row, std::int64_t* counted) {
   if (bound != nullptr) rows = max(min(rows, std::int64_t{*bound}), first_row);
   const std::int64_t units = rows * row_units;
   if (counted != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
-    *counted += units * static_cast<std::int64_t>(sizeof(Unit));
+    *counted += units * static_cast<std::int64_t>(sizeof(ByteUnit));
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads * kUnrolled;
   for (std::int64_t first = first_row * row_units + std::int64_t{blockIdx.x} * kThreads * kUnrolled + threadIdx.x;
        first < units; first += step) {
-    Unit value[kUnrolled];
+    ByteUnit value[kUnrolled];
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
       const std::int64_t at = first + std::int64_t{u} * kThreads;
@@ -42,14 +42,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class Unit>
+template <class ByteUnit>
 void launch_copy(CudaStream& stream, const CopyRows& op, std::int64_t row_bytes) {
-  const std::int64_t row_units = row_bytes / static_cast<std::int64_t>(sizeof(Unit));
+  const std::int64_t row_units = row_bytes / static_cast<std::int64_t>(sizeof(ByteUnit));
   const std::int64_t most = (op.src.size(0) - op.first) * row_units;
   const std::int64_t pieces = ceil_divide(most, std::int64_t{kThreads} * kUnrolled);
   const unsigned blocks = static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, kBlocks));
-  launch_kernel(stream, {.blocks = dim3(blocks), .threads = kThreads}, copy_rows_kernel<Unit>, op.src.as<const Unit>(),
-                op.dst.as<Unit>(), op.src.bound, op.src.size(0), row_units, op.first, op.counted.as<std::int64_t>());
+  launch_kernel(stream, {.blocks = dim3(blocks), .threads = kThreads}, copy_rows_kernel<ByteUnit>,
+                op.src.as<const ByteUnit>(), op.dst.as<ByteUnit>(), op.src.bound, op.src.size(0), row_units, op.first,
+                op.counted.as<std::int64_t>());
 }
 
 }  // namespace

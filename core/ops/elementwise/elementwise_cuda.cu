@@ -110,9 +110,9 @@ __device__ inline void place(const Walk& walk, unsigned unit, std::int64_t (&off
 }
 
 // A block owns kUnrolled * kMapThreads neighboring units, here and in fill_kernel.
-template <class Unit>
-__global__ void __launch_bounds__(kMapThreads) copy_kernel(const Unit* from, Unit* to, const Walk walk) {
-  Unit value[kUnrolled];
+template <class ByteUnit>
+__global__ void __launch_bounds__(kMapThreads) copy_kernel(const ByteUnit* from, ByteUnit* to, const Walk walk) {
+  ByteUnit value[kUnrolled];
   std::int64_t offset[kUnrolled][2];
 #pragma unroll
   for (int u = 0; u < kUnrolled; ++u) {
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kMapThreads) copy_kernel(const Unit* from, Uni
   }
 }
 
-template <class Unit>
-__global__ void __launch_bounds__(kMapThreads) fill_kernel(Unit* to, Unit value, const Walk walk) {
+template <class ByteUnit>
+__global__ void __launch_bounds__(kMapThreads) fill_kernel(ByteUnit* to, ByteUnit value, const Walk walk) {
 #pragma unroll
   for (int u = 0; u < kUnrolled; ++u) {
     const unsigned unit = (blockIdx.x * kUnrolled + static_cast<unsigned>(u)) * kMapThreads + threadIdx.x;
@@ -159,8 +159,8 @@ void for_units(Walk walk, Launch&& launch) {
 }
 
 // The value in the tensor's dtype, repeated over a unit.
-template <class Unit>
-Unit repeated(DType dtype, double value) {
+template <class ByteUnit>
+ByteUnit repeated(DType dtype, double value) {
   std::byte element[8] = {};
   const auto set = [&element](auto converted) { std::memcpy(element, &converted, sizeof(converted)); };
   switch (dtype) {
@@ -171,8 +171,8 @@ Unit repeated(DType dtype, double value) {
     case DType::kInt64: set(static_cast<std::int64_t>(value)); break;
     case DType::kUint8: set(static_cast<std::uint8_t>(value)); break;
   }
-  Unit unit;
-  for (std::size_t i = 0; i < sizeof(Unit); ++i) {
+  ByteUnit unit;
+  for (std::size_t i = 0; i < sizeof(ByteUnit); ++i) {
     std::memcpy(reinterpret_cast<std::byte*>(&unit) + i, element + i % size_of(dtype), 1);
   }
   return unit;
@@ -201,18 +201,18 @@ void run(CudaStream& stream, const SumParts& op) {
 void run(CudaStream& stream, const Copy& op) {
   if (op.src.numel() == 0) return;
   for_units(walk_of(op.src, op.dst), [&](auto unit, std::int64_t first, const Walk& walk, const Grid& grid) {
-    using Unit = decltype(unit);
-    launch_kernel(stream, grid, copy_kernel<Unit>, op.src.as<const Unit>() + first * walk.strides[0][0],
-                  op.dst.as<Unit>() + first * walk.strides[1][0], walk);
+    using ByteUnit = decltype(unit);
+    launch_kernel(stream, grid, copy_kernel<ByteUnit>, op.src.as<const ByteUnit>() + first * walk.strides[0][0],
+                  op.dst.as<ByteUnit>() + first * walk.strides[1][0], walk);
   });
 }
 
 void run(CudaStream& stream, const Fill& op) {
   if (op.x.numel() == 0) return;
   for_units(walk_of(op.x, op.x), [&](auto unit, std::int64_t first, const Walk& walk, const Grid& grid) {
-    using Unit = decltype(unit);
-    launch_kernel(stream, grid, fill_kernel<Unit>, op.x.as<Unit>() + first * walk.strides[0][0],
-                  repeated<Unit>(op.x.dtype, op.value), walk);
+    using ByteUnit = decltype(unit);
+    launch_kernel(stream, grid, fill_kernel<ByteUnit>, op.x.as<ByteUnit>() + first * walk.strides[0][0],
+                  repeated<ByteUnit>(op.x.dtype, op.value), walk);
   });
 }
 

@@ -28,23 +28,23 @@ constexpr int kLaneBytes = 32;  // maximum bytes of a row that one lane moves
 static_assert(kMaxPullRanks <= kThreads && kMaxPullRanks <= kRingWarps * 32);  // threads that synchronize with peers
 static_assert(1 + 31 / kHalf < kMostTensors);
 
-template <class Unit>
+template <class ByteUnit>
 __device__ void move_units(const std::byte* from, std::byte* to, int units, int lane) {
-  Unit values[kInFlight];
+  ByteUnit values[kInFlight];
   int first = lane;
   for (; first + 32 * (kInFlight - 1) < units; first += 32 * kInFlight) {
 #pragma unroll
-    for (int j = 0; j < kInFlight; ++j) values[j] = load<Unit>(from, first + 32 * j);
+    for (int j = 0; j < kInFlight; ++j) values[j] = load<ByteUnit>(from, first + 32 * j);
 #pragma unroll
-    for (int j = 0; j < kInFlight; ++j) reinterpret_cast<Unit*>(to)[first + 32 * j] = values[j];
+    for (int j = 0; j < kInFlight; ++j) reinterpret_cast<ByteUnit*>(to)[first + 32 * j] = values[j];
   }
 #pragma unroll
   for (int j = 0; j + 1 < kInFlight; ++j) {
-    if (first + 32 * j < units) values[j] = load<Unit>(from, first + 32 * j);
+    if (first + 32 * j < units) values[j] = load<ByteUnit>(from, first + 32 * j);
   }
 #pragma unroll
   for (int j = 0; j + 1 < kInFlight; ++j) {
-    if (first + 32 * j < units) reinterpret_cast<Unit*>(to)[first + 32 * j] = values[j];
+    if (first + 32 * j < units) reinterpret_cast<ByteUnit*>(to)[first + 32 * j] = values[j];
   }
 }
 
@@ -102,17 +102,17 @@ struct Ring {
   unsigned part_bytes;
 };
 
-template <class Unit>
+template <class ByteUnit>
 __device__ void move_short_row(const std::byte* from, std::byte* to, int units) {
-  constexpr int kMost = kLaneBytes / sizeof(Unit);
-  Unit values[kMost];
+  constexpr int kMost = kLaneBytes / sizeof(ByteUnit);
+  ByteUnit values[kMost];
 #pragma unroll
   for (int j = 0; j < kMost; ++j) {
-    if (j < units) values[j] = load<Unit>(from, j);
+    if (j < units) values[j] = load<ByteUnit>(from, j);
   }
 #pragma unroll
   for (int j = 0; j < kMost; ++j) {
-    if (j < units) reinterpret_cast<Unit*>(to)[j] = values[j];
+    if (j < units) reinterpret_cast<ByteUnit*>(to)[j] = values[j];
   }
 }
 

@@ -82,9 +82,9 @@ struct RowMoves {
 };
 
 // Bypasses L1, since data are read once.
-template <class Unit>
-__device__ Unit load(const std::byte* from, int at) {
-  return __ldcg(reinterpret_cast<const Unit*>(from) + at);
+template <class ByteUnit>
+__device__ ByteUnit load(const std::byte* from, int at) {
+  return __ldcg(reinterpret_cast<const ByteUnit*>(from) + at);
 }
 
 // Starts of the rows of one pair of ranks, as offsets to the addresses of RowTensor.

@@ -87,7 +87,7 @@ class GraphedRunnerTest : public testing::Test {
     for (std::size_t i = 0; i < actions_.size();) {
       if (actions_[i].kind == ActionKind::kBackwardData && actions_[i].segment == 1)
         runner_.set_output_gradients(0, runner_.outputs(0));
-      const megalith::Run* const run = graphs.run_at(i);
+      const megalith::GraphRun* const run = graphs.run_at(i);
       ASSERT_NE(run, nullptr);
       graphs.capture_ahead(actions_, *run);
       i += run->count;
@@ -100,7 +100,7 @@ class GraphedRunnerTest : public testing::Test {
       if (i > 0 && actions_[i].kind == ActionKind::kForward && actions_[i].segment == 0) begin_microbatch();
       if (actions_[i].kind == ActionKind::kBackwardData && actions_[i].segment == 1)
         runner_.set_output_gradients(0, runner_.outputs(0));
-      const megalith::Run* const run = graphs.run_at(i);
+      const megalith::GraphRun* const run = graphs.run_at(i);
       if (run == nullptr) {
         runner_.run(actions_[i++]);
       } else {

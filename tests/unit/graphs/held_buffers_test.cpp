@@ -61,7 +61,7 @@ class HeldBuffers : public testing::Test {
 
   MemoryPool pool_{DeviceType::kPlan};
   std::vector<Action> actions_;
-  RunPlan runs_;
+  GraphRunPlan runs_;
 };
 
 constexpr auto kF = ActionKind::kForward, kB = ActionKind::kBackwardData;

@@ -44,7 +44,7 @@ class RunTest : public testing::Test {
   }
   std::vector<std::string> names(const std::vector<Action>& actions, const GraphModules& modules) const {
     std::vector<std::string> names;
-    for (const megalith::Run& run : group_runs(actions, runner_, modules).runs)
+    for (const megalith::GraphRun& run : group_runs(actions, runner_, modules).runs)
       names.push_back(name_of(actions, run, runner_));
     return names;
   }
@@ -64,7 +64,7 @@ TEST_F(RunTest, LayersOfOnesOwnAreAModule) {
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
   const auto runs_of = [&](const GraphModules& modules) {
     std::vector<std::string> names;
-    for (const megalith::Run& run : group_runs(actions, runner, modules).runs)
+    for (const megalith::GraphRun& run : group_runs(actions, runner, modules).runs)
       names.push_back(name_of(actions, run, runner));
     return names;
   };
@@ -91,7 +91,7 @@ TEST_F(RunTest, LayersStandTogetherModulesAlone) {
 // A reduction after layer 1 splits backward in the last microbatch, so it splits backward in each microbatch.
 TEST_F(RunTest, IsCutAtTheSamePlacesInEveryMicrobatch) {
   const std::vector<Action> actions = one_chunk(3, {{3, 4, 5}, {0, 1, 2}});
-  const RunPlan plan = group_runs(actions, runner_, kLayer);
+  const GraphRunPlan plan = group_runs(actions, runner_, kLayer);
   EXPECT_EQ(plan.runs.size(), 9u);
   EXPECT_EQ(plan.graphs, 3);
   EXPECT_THAT(names(actions, kLayer),
@@ -110,7 +110,7 @@ TEST_F(RunTest, EndsWithItsMicrobatch) {
   for (const int column : {1, 0}) {  // column of the second microbatch
     SCOPED_TRACE(column);
     for (Action& action : actions) action.column = action.microbatch * column;
-    const RunPlan plan = group_runs(actions, runner_, kLayer);
+    const GraphRunPlan plan = group_runs(actions, runner_, kLayer);
     ASSERT_EQ(plan.runs.size(), 2u);
     EXPECT_EQ(plan.runs[0].count, 4u);
     EXPECT_EQ(plan.runs[1].first, 4u);
@@ -194,7 +194,7 @@ TEST_F(RunTest, HoldsTheSegmentsOfOneLayerOfExperts) {
   const SegmentRunner runner(ctx_, entries);
   const std::vector<Action> actions = one_chunk(1, {{0, 1, 2, 3, 4, 5}});
   std::vector<std::string> names;
-  for (const megalith::Run& run : group_runs(actions, runner, {.moe = true}).runs)
+  for (const megalith::GraphRun& run : group_runs(actions, runner, {.moe = true}).runs)
     names.push_back(name_of(actions, run, runner));
   EXPECT_THAT(names, ElementsAre("layer 0 router forward to layer 0 experts forward, column 0",
                                  "layer 1 router forward to layer 1 experts forward, column 0",
@@ -215,9 +215,9 @@ TEST_F(RunTest, HoldsTheWaitForReturns) {
         lower_training_step(insert_messages(schedule, 0), {6}, {.segments_of_bucket = {{4}, {0, 1, 2, 3, 5}}}, {},
                             {.segments = {3}, .after_weights = after_weights}),
         reduces);
-    const RunPlan plan = group_runs(actions, runner, modules);
+    const GraphRunPlan plan = group_runs(actions, runner, modules);
     const std::vector<int> graphs = graph_of_each(actions, plan);
-    for (const megalith::Run& run : plan.runs) EXPECT_GE(last_verb(actions, run).segment, 0);
+    for (const megalith::GraphRun& run : plan.runs) EXPECT_GE(last_verb(actions, run).segment, 0);
     const auto wait = std::ranges::find(actions, ActionKind::kWaitExchange, &Action::kind);
     return graphs[static_cast<std::size_t>(wait - actions.begin())] >= 0;
   };
@@ -283,10 +283,10 @@ TEST_F(RunTest, HoldForEverySchedule) {
     for (int stage = 0; stage < schedule.placement.num_stages; stage += 3) {
       const std::vector<Action> actions = lower_training_step(insert_messages(schedule, stage), segments, {});
       for (const GraphModules& modules : {kAttention, kMlp, kBoth, kLayer}) {
-        const RunPlan plan = group_runs(actions, runner, modules);
+        const GraphRunPlan plan = group_runs(actions, runner, modules);
         std::map<int, std::string> of_graph;
         std::set<std::size_t> held;
-        for (const megalith::Run& run : plan.runs) {
+        for (const megalith::GraphRun& run : plan.runs) {
           const auto [known, is_new] = of_graph.try_emplace(run.graph, name_of(actions, run, runner));
           ASSERT_EQ(known->second, name_of(actions, run, runner));
           shared += is_new ? 0 : 1;

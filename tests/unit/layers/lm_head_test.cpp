@@ -41,10 +41,10 @@ INSTANTIATE_TEST_SUITE_P(DTypes, ChunkedHead, testing::Values(DType::kFp32, DTyp
 // On the CPU a row of a product depends on its row alone. The weight gradient sums over tokens, so chunks have extra
 // roundings.
 TEST_P(ChunkedHead, HasTheLossAndDataGradientOfThePlainOne) {
-  const SegmentResult plain = run_segment(head(GetParam(), 0), Run::kEager);
+  const SegmentResult plain = run_segment(head(GetParam(), 0), RunMode::kEager);
   for (const std::int64_t chunk : {1, 7, 40, 119, 120, 121}) {
     SCOPED_TRACE(chunk);
-    const SegmentResult chunked = run_segment(head(GetParam(), chunk), Run::kEager);
+    const SegmentResult chunked = run_segment(head(GetParam(), chunk), RunMode::kEager);
     EXPECT_EQ(chunked.loss, plain.loss);
     EXPECT_EQ(chunked.input_gradients, plain.input_gradients);
     ASSERT_EQ(chunked.names, (std::vector<std::string>{"words", "norm.weight"}));
@@ -76,8 +76,8 @@ TEST_P(ChunkedHead, HoldsNoMoreLogitsThanAChunks) {
   for (const Mode mode : {Mode::kTrain, Mode::kEval}) {
     SegmentCase plain = head(GetParam(), 0), chunked = head(GetParam(), kChunk);
     plain.mode = chunked.mode = mode;
-    const std::size_t whole = run_segment(plain, Run::kEager).arena_bytes;
-    const SegmentResult result = run_segment(chunked, Run::kEager);
+    const std::size_t whole = run_segment(plain, RunMode::kEager).arena_bytes;
+    const SegmentResult result = run_segment(chunked, RunMode::kEager);
     EXPECT_GE(whole, bytes(kTokens, kPadded));
     EXPECT_LT(result.arena_bytes, whole - bytes(kTokens - 2 * kChunk, kPadded) + 3 * bytes(kTokens, kHidden));
     EXPECT_LT(result.arena_bytes, bytes(kTokens, kPadded));
@@ -86,9 +86,9 @@ TEST_P(ChunkedHead, HoldsNoMoreLogitsThanAChunks) {
 
 TEST_P(ChunkedHead, EvaluatesAndReplays) {
   SegmentCase plain = head(GetParam(), 0), chunked = head(GetParam(), 11);
-  expect_same_bits(run_segment(chunked, Run::kEager), run_segment(chunked, Run::kReplay));
+  expect_same_bits(run_segment(chunked, RunMode::kEager), run_segment(chunked, RunMode::kReplay));
   plain.mode = chunked.mode = Mode::kEval;
-  EXPECT_EQ(run_segment(chunked, Run::kEager).loss, run_segment(plain, Run::kEager).loss);
+  EXPECT_EQ(run_segment(chunked, RunMode::kEager).loss, run_segment(plain, RunMode::kEager).loss);
 }
 
 }  // namespace

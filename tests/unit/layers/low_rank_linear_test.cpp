@@ -58,7 +58,7 @@ class LowRankLinearTest : public test::OnDevice<DeviceType> {};
 INSTANTIATE_TEST_SUITE_P(Backends, LowRankLinearTest, testing::ValuesIn(test::devices()), test::name_of_device_case);
 
 TEST_P(LowRankLinearTest, AgreesWithPlainArithmetic) {
-  const test::SegmentResult r = test::run_segment(low_rank_case(device()), test::Run::kEager);
+  const test::SegmentResult r = test::run_segment(low_rank_case(device()), test::RunMode::kEager);
   const Matrix x = matrix(r.inputs[0]), dy = matrix(r.output_gradients[0]);
   ASSERT_EQ(r.names, (std::vector<std::string>{"adapter.a", "adapter.b"}));
   const Matrix a = matrix(r.weights[0]), b = matrix(r.weights[1]);
@@ -71,10 +71,10 @@ TEST_P(LowRankLinearTest, AgreesWithPlainArithmetic) {
 }
 
 TEST_P(LowRankLinearTest, ReplaysBitForBit) {
-  const test::SegmentResult replayed = test::run_segment(low_rank_case(device()), test::Run::kReplay);
+  const test::SegmentResult replayed = test::run_segment(low_rank_case(device()), test::RunMode::kReplay);
   EXPECT_GT(replayed.captured_ops, 0);
   EXPECT_EQ(replayed.replays, 3);
-  test::expect_same_bits(test::run_segment(low_rank_case(device()), test::Run::kEager), replayed);
+  test::expect_same_bits(test::run_segment(low_rank_case(device()), test::RunMode::kEager), replayed);
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ bool finite_and_not_all_zero(const std::vector<float>& values) {
 }
 
 TEST_P(EverySegment, ReplaysBitForBit) {
-  const SegmentResult eager = run_segment(test(), Run::kEager);
-  const SegmentResult replayed = run_segment(test(), Run::kReplay);
+  const SegmentResult eager = run_segment(test(), RunMode::kEager);
+  const SegmentResult replayed = run_segment(test(), RunMode::kReplay);
   EXPECT_GE(replayed.captured_ops, 2);
   EXPECT_EQ(replayed.replays, 3);
   expect_same_bits(eager, replayed);
@@ -43,23 +43,23 @@ TEST_P(EverySegment, ReplaysBitForBit) {
 TEST_P(EverySegment, WeightGradientsMayComeAfterLaterMicrobatches) {
   SegmentCase with = test();
   with.microbatches = 3;
-  const SegmentResult at_once = run_segment(with, Run::kEager);
+  const SegmentResult at_once = run_segment(with, RunMode::kEager);
   with.delay_weights = true;
-  const SegmentResult later = run_segment(with, Run::kEager);
+  const SegmentResult later = run_segment(with, RunMode::kEager);
   expect_same_bits(at_once, later);
-  expect_same_bits(at_once, run_segment(with, Run::kReplay));
+  expect_same_bits(at_once, run_segment(with, RunMode::kReplay));
   // Stashes of three microbatches are alive at once, unless a segment keeps only its inputs.
   EXPECT_GE(later.arena_bytes, at_once.arena_bytes + (at_once.activations.empty() ? 0 : 1));
 }
 
 TEST_P(EverySegment, EvaluatesAsItTrainsWithLessMemory) {
   SegmentCase with = test();
-  const SegmentResult trained = run_segment(with, Run::kEager);
+  const SegmentResult trained = run_segment(with, RunMode::kEager);
   with.mode = Mode::kEval;
-  const SegmentResult evaluated = run_segment(with, Run::kEager);
+  const SegmentResult evaluated = run_segment(with, RunMode::kEager);
   EXPECT_LE(evaluated.arena_bytes, trained.arena_bytes);
   EXPECT_TRUE(evaluated.input_gradients.empty());
-  expect_same_bits(evaluated, run_segment(with, Run::kReplay));
+  expect_same_bits(evaluated, run_segment(with, RunMode::kReplay));
   EXPECT_EQ(evaluated.outputs == trained.outputs, !GetParam().dropout) << "dropout acts in training alone";
   EXPECT_EQ(evaluated.loss, trained.loss);  // loss of the head; 0 elsewhere
 }
@@ -83,7 +83,7 @@ TEST_P(EverySegment, GivesTheSameBitsUnderEveryPolicy) {
   SegmentCase with = test();
   with.microbatches = 2;
   with.delay_weights = true;
-  const SegmentResult kept = run_segment(with, Run::kEager);
+  const SegmentResult kept = run_segment(with, RunMode::kEager);
   for (const Policy& policy : policies()) {
     SCOPED_TRACE(policy.module);
     with.policies = {};
@@ -92,9 +92,9 @@ TEST_P(EverySegment, GivesTheSameBitsUnderEveryPolicy) {
       with.policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute;
       concerned = concerned || kept.activations.contains(std::string(name_of(kind)));
     }
-    const SegmentResult recomputed = run_segment(with, Run::kEager);
+    const SegmentResult recomputed = run_segment(with, RunMode::kEager);
     expect_same_bits(kept, recomputed);
-    expect_same_bits(kept, run_segment(with, Run::kReplay));
+    expect_same_bits(kept, run_segment(with, RunMode::kReplay));
     for (const SlotKind kind : policy.kinds)
       EXPECT_FALSE(recomputed.activations.contains(std::string(name_of(kind)))) << name_of(kind);
     EXPECT_EQ(recomputed.activations == kept.activations, !concerned);
@@ -108,18 +108,18 @@ std::size_t total(const SegmentResult& result) {
 }
 
 TEST(SegmentPolicies, ActOnAttentionAndMlp) {
-  const SegmentResult attention = run_segment(segment_case("attention_gqa_rope").test, Run::kEager);
+  const SegmentResult attention = run_segment(segment_case("attention_gqa_rope").test, RunMode::kEager);
   for (const char* kind : {"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
     EXPECT_GT(attention.activations.count(kind), 0u) << kind;
-  const SegmentResult mlp = run_segment(segment_case("mlp_swiglu").test, Run::kEager);
+  const SegmentResult mlp = run_segment(segment_case("mlp_swiglu").test, RunMode::kEager);
   for (const char* kind : {"mlp_norm", "fc1", "act", "fc2"}) EXPECT_GT(mlp.activations.count(kind), 0u) << kind;
 
   for (const Policy& policy : policies()) {
     SCOPED_TRACE(policy.module);
     SegmentCase layer = segment_case("layer").test;
-    const std::size_t before = total(run_segment(layer, Run::kEager));
+    const std::size_t before = total(run_segment(layer, RunMode::kEager));
     for (const SlotKind kind : policy.kinds) layer.policies[static_cast<std::size_t>(kind)] = StashPolicy::kRecompute;
-    EXPECT_LT(total(run_segment(layer, Run::kEager)), before);
+    EXPECT_LT(total(run_segment(layer, RunMode::kEager)), before);
   }
 }
 
@@ -133,8 +133,8 @@ TEST_P(RecomputedSegment, HasTheBitsOfThePlainOneAndKeepsItsInputsAlone) {
       SegmentCase plain = segment_case(std::string(name) + dtype, device()).test;
       SegmentCase recomputed = segment_case(std::string(name) + "_recomputed" + dtype, device()).test;
       plain.microbatches = recomputed.microbatches = 2;
-      const SegmentResult kept = run_segment(plain, Run::kEager);
-      const SegmentResult again = run_segment(recomputed, Run::kEager);
+      const SegmentResult kept = run_segment(plain, RunMode::kEager);
+      const SegmentResult again = run_segment(recomputed, RunMode::kEager);
       expect_same_bits(kept, again);
       // Inputs of a segment are buffers of the test, so a recomputed one keeps no tensors.
       EXPECT_TRUE(again.activations.empty());
@@ -164,17 +164,17 @@ TEST(GeluInTheGemm, HasTheBitsOfAnOpOfItsOwnOnTheCpu) {
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
     SegmentCase with{.build = gelu_mlp<true>, .dtype = dtype, .inputs = {{18, 24}, {18, 24}}, .gradients = 2};
     with.weight_std = 0.3f;
-    const SegmentResult unfused_forward = run_segment(with, Run::kReplay);
+    const SegmentResult unfused_forward = run_segment(with, RunMode::kReplay);
     with.deterministic = false;
-    const SegmentResult fused = run_segment(with, Run::kReplay);
+    const SegmentResult fused = run_segment(with, RunMode::kReplay);
     EXPECT_EQ(unfused_forward.captured_ops, fused.captured_ops + 1);
     expect_same_bits(fused, unfused_forward);
-    expect_same_bits(fused, run_segment(with, Run::kEager));
+    expect_same_bits(fused, run_segment(with, RunMode::kEager));
     with.policies[static_cast<std::size_t>(SlotKind::kFc2)] = StashPolicy::kRecompute;
-    expect_same_bits(fused, run_segment(with, Run::kEager));
+    expect_same_bits(fused, run_segment(with, RunMode::kEager));
     with.policies = {};
     with.build = gelu_mlp<false>;
-    const SegmentResult unfused = run_segment(with, Run::kReplay);
+    const SegmentResult unfused = run_segment(with, RunMode::kReplay);
     EXPECT_EQ(unfused.captured_ops, fused.captured_ops + 2);
     expect_same_bits(fused, unfused);
   }
@@ -194,9 +194,9 @@ TEST_P(FusedGelu, RepeatsAndReplaysBitForBit) {
                      .deterministic = false,
                      .device = device(),
                      .weight_std = 0.3f};
-    const SegmentResult eager = run_segment(with, Run::kEager);
-    expect_same_bits(eager, run_segment(with, Run::kEager));
-    expect_same_bits(eager, run_segment(with, Run::kReplay));
+    const SegmentResult eager = run_segment(with, RunMode::kEager);
+    expect_same_bits(eager, run_segment(with, RunMode::kEager));
+    expect_same_bits(eager, run_segment(with, RunMode::kReplay));
   }
 }
 
@@ -215,9 +215,9 @@ TEST(FusedLinear, IsItsPartsSideBySide) {
             },
         .inputs = {{5, 16}}};
   };
-  const SegmentResult fused = run_segment(linear({{"q", 8}, {"k", 3}}, "qk", 11), Run::kEager);
-  const SegmentResult q = run_segment(linear({}, "q", 8), Run::kEager);
-  const SegmentResult k = run_segment(linear({}, "k", 3), Run::kEager);
+  const SegmentResult fused = run_segment(linear({{"q", 8}, {"k", 3}}, "qk", 11), RunMode::kEager);
+  const SegmentResult q = run_segment(linear({}, "q", 8), RunMode::kEager);
+  const SegmentResult k = run_segment(linear({}, "k", 3), RunMode::kEager);
   ASSERT_EQ(fused.inputs, q.inputs);
   for (std::size_t row = 0; row < 5; ++row) {
     for (std::size_t o = 0; o < 11; ++o) {

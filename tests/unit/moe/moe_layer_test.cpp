@@ -193,7 +193,7 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t
 }
 
 TEST_P(MoeLayer, AgreesWithTheReference) {
-  const SegmentResult r = run_segment(segment_case(GetParam()), Run::kEager);
+  const SegmentResult r = run_segment(segment_case(GetParam()), RunMode::kEager);
   Reference ref = reference_of(GetParam().moe, r);
   const reference::MoeRun want = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
   ASSERT_GT(want.gap, 1e-4);  // otherwise rounding decides choices
@@ -227,7 +227,7 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
 // The output shows the dropped elements. The reference has no dropout, and its output gradient is masked.
 TEST_P(MoeLayer, DropsTheGradientsOfWhatItDrops) {
   constexpr float kDropped = 0.25f;
-  const SegmentResult r = run_segment(segment_case(GetParam(), false, {.p = kDropped}), Run::kEager);
+  const SegmentResult r = run_segment(segment_case(GetParam(), false, {.p = kDropped}), RunMode::kEager);
   Reference ref = reference_of(GetParam().moe, r);
   ref.fixed = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
   std::vector<double> want = ref.fixed.out;
@@ -251,7 +251,7 @@ TEST_P(MoeLayer, CountsEarlierMicrobatches) {
   if (moe.balancing_coeff(MoeBalancing::kGlobal) == 0) return;
   SegmentCase with = segment_case(GetParam());
   with.microbatches = 2;
-  const SegmentResult r = run_segment(with, Run::kReplay);
+  const SegmentResult r = run_segment(with, RunMode::kReplay);
   Reference first = reference_of(moe, r), second = reference_of(moe, r, 1);
   first.fixed = reference::run_moe(first.with, first.weights, first.hidden, first.residual);
   const double alone = reference::run_moe(second.with, second.weights, second.hidden, second.residual).aux;
@@ -268,7 +268,7 @@ TEST_P(MoeLayer, DrawsLogitsToForceBalance) {
   MoeCase c = GetParam();
   c.moe.router_force_load_balancing = true;
   const SegmentCase with = segment_case(c);
-  const SegmentResult r = run_segment(with, Run::kEager);
+  const SegmentResult r = run_segment(with, RunMode::kEager);
   Reference ref = reference_of(c.moe, r);
   const std::int64_t experts = c.moe.num_experts;
   std::vector<float> drawn(static_cast<std::size_t>(kSequences * kTokensOfASequence * experts));
@@ -295,15 +295,15 @@ TEST_P(MoeLayer, HasTheSameBitsReplayedAndFused) {
     SegmentCase with = segment_case(c);
     with.dtype = dtype;
     with.microbatches = 2;
-    const SegmentResult unfused = run_segment(with, Run::kEager);
-    const SegmentResult replayed = run_segment(with, Run::kReplay);
+    const SegmentResult unfused = run_segment(with, RunMode::kEager);
+    const SegmentResult replayed = run_segment(with, RunMode::kReplay);
     EXPECT_EQ(replayed.replays, 6);
     expect_same_sums(unfused, replayed);
     with.delay_weights = true;
-    expect_same_sums(unfused, run_segment(with, Run::kEager));
+    expect_same_sums(unfused, run_segment(with, RunMode::kEager));
     c.moe.use_transformer_engine_op_fuser = true;
     with.build = segment_case(c).build;
-    const SegmentResult fused = run_segment(with, Run::kReplay);
+    const SegmentResult fused = run_segment(with, RunMode::kReplay);
     expect_same_sums(unfused, fused);
     EXPECT_EQ(unfused.activations, fused.activations);
     EXPECT_EQ(replayed.captured_ops, fused.captured_ops + 4);  // one in forward and one in backward of each microbatch
@@ -318,19 +318,19 @@ TEST_P(MoeLayer, HasTheSameBitsRecomputed) {
     with.dtype = DType::kBf16;
     with.microbatches = 2;
     with.delay_weights = true;
-    const SegmentResult kept = run_segment(with, Run::kEager);
+    const SegmentResult kept = run_segment(with, RunMode::kEager);
     const std::size_t rows = 2 * kSequences * kTokensOfASequence * static_cast<std::size_t>(c.moe.router_topk);
     EXPECT_EQ(kept.activations.at("expert_fc2"), rows * kFfn * 2);
     EXPECT_EQ(kept.activations.at("moe_act"), rows * 2 * kFfn * 2);
     EXPECT_EQ(kept.activations.at("expert_fc1"), 2 * kSequences * kTokensOfASequence * kHidden * 2);
     with.policies[static_cast<std::size_t>(SlotKind::kExpertFc2)] = StashPolicy::kRecompute;
-    const SegmentResult recomputed = run_segment(with, Run::kEager);
+    const SegmentResult recomputed = run_segment(with, RunMode::kEager);
     expect_same_sums(kept, recomputed);
     EXPECT_FALSE(recomputed.activations.contains("expert_fc2"));
     if (c.moe.shared_expert_intermediate_size == 0) continue;
     EXPECT_TRUE(recomputed.activations.contains("act"));
     with.build = segment_case(c, true).build;
-    const SegmentResult shared = run_segment(with, Run::kEager);
+    const SegmentResult shared = run_segment(with, RunMode::kEager);
     expect_same_sums(kept, shared);
     EXPECT_FALSE(shared.activations.contains("act"));
     EXPECT_FALSE(shared.activations.contains("fc2"));
@@ -341,18 +341,18 @@ TEST_P(MoeLayer, HasTheSameBitsRecomputed) {
 TEST_P(MoeLayer, KeepsItsInputsAloneWhereItIsRecomputed) {
   SegmentCase with = segment_case(GetParam());
   with.microbatches = 2;
-  const SegmentResult kept = run_segment(with, Run::kEager);
+  const SegmentResult kept = run_segment(with, RunMode::kEager);
   with.build = [inner = with.build](ParameterStore& store) { return std::make_unique<Recompute>(inner(store)); };
-  const SegmentResult again = run_segment(with, Run::kEager);
+  const SegmentResult again = run_segment(with, RunMode::kEager);
   expect_same_sums(kept, again);
   EXPECT_TRUE(again.activations.empty());
 }
 
 TEST_P(MoeLayer, EvaluatesWithoutLosses) {
   SegmentCase with = segment_case(GetParam());
-  const SegmentResult train = run_segment(with, Run::kEager);
+  const SegmentResult train = run_segment(with, RunMode::kEager);
   with.mode = Mode::kEval;
-  const SegmentResult evaluated = run_segment(with, Run::kEager);
+  const SegmentResult evaluated = run_segment(with, RunMode::kEager);
   EXPECT_EQ(evaluated.outputs, train.outputs);
   EXPECT_EQ(evaluated.sums, std::vector<float>(num_step_sums(1)));
 }
@@ -361,14 +361,14 @@ TEST_P(MoeLayer, GeneratesWithoutDropping) {
   MoeCase c = GetParam();
   SegmentCase with = segment_case(c);
   with.mode = Mode::kGenerate;
-  const SegmentResult generated = run_segment(with, Run::kEager);
+  const SegmentResult generated = run_segment(with, RunMode::kEager);
   const bool limits = c.moe.expert_capacity_factor > 0 && c.moe.expert_capacity_factor < 1;
   if (limits) {
-    EXPECT_NE(generated.outputs, run_segment(segment_case(c), Run::kEager).outputs);
+    EXPECT_NE(generated.outputs, run_segment(segment_case(c), RunMode::kEager).outputs);
   }
   c.moe.expert_capacity_factor = 0;
   with.build = segment_case(c).build;
-  EXPECT_EQ(generated.outputs, run_segment(with, Run::kEager).outputs);
+  EXPECT_EQ(generated.outputs, run_segment(with, RunMode::kEager).outputs);
 }
 
 }  // namespace

@@ -65,9 +65,9 @@ RunResult run(const Cell& cell, Books& books) {
 namespace {
 
 // Runs of weight gradients only; dualpipe-v delays those of some microbatches, and runs the others with their data's.
-void expect_split_backward(const std::vector<Action>& actions, const RunPlan& plan, bool all) {
+void expect_split_backward(const std::vector<Action>& actions, const GraphRunPlan& plan, bool all) {
   int alone = 0;
-  for (const Run& run : plan.runs) {
+  for (const GraphRun& run : plan.runs) {
     const auto first = actions.begin() + static_cast<std::ptrdiff_t>(run.first);
     const auto weights = std::count_if(first, first + static_cast<std::ptrdiff_t>(run.count),
                                        [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
@@ -119,7 +119,7 @@ Matrix<kNumGraphFactors> matrix_of_graphs(const Cell& base, const std::vector<La
 void expect_replayed(const Cell& cell, const Books& books) {
   for (const auto& [rank, stats] : books.stats) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);
-    const RunPlan& plan = books.plans.at(rank);
+    const GraphRunPlan& plan = books.plans.at(rank);
     EXPECT_GT(plan.graphs, 0);
     EXPECT_GT(plan.runs.size(), 0u);
     EXPECT_EQ(stats.graphs, plan.graphs);

@@ -32,7 +32,7 @@ struct Cell {
 
 struct Books {
   std::map<int, GraphedRunner::Stats> stats;  // key: rank
-  std::map<int, RunPlan> plans;
+  std::map<int, GraphRunPlan> plans;
   std::map<int, std::vector<Action>> actions;  // actions of a step
   std::map<int, StepGraphs> planned;
   std::map<int, double> flops;  // planned, of a step
