@@ -30,7 +30,7 @@ RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* check
   const std::vector<std::string> copies =
       checkpoint == nullptr ? std::vector<std::string>() : checkpoint->small_files();
   const auto take_copy = [&](std::string_view name) {
-    const std::string copy = fmt::format("{}/{}", checkpoint->path(), name);
+    std::string copy = fmt::format("{}/{}", checkpoint->path(), name);
     texts[std::string(name)] = {copy, checkpoint->read_small_file(std::string(name))};
     return copy;
   };

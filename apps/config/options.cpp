@@ -1,5 +1,6 @@
 #include "apps/config/options.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "apps/config/checkpoint_options.h"
@@ -66,6 +67,7 @@ Options::Options() : Options(std::make_unique<Sections>()) {}
 Options::~Options() = default;
 
 Options::Options(const Options& other) : Options() { *this = other; }
+// NOLINTNEXTLINE(performance-noexcept-move-constructor): allocates the sections
 Options::Options(Options&& other) : Options() { *this = std::move(other); }
 
 Options& Options::operator=(const Options& other) {
@@ -77,7 +79,8 @@ Options& Options::operator=(const Options& other) {
   return *this;
 }
 
-Options& Options::operator=(Options&& other) {
+Options& Options::operator=(Options&& other) noexcept {
+  static_assert(std::is_nothrow_move_assignable_v<Sections> && std::is_nothrow_move_assignable_v<OwnOptions>);
   *sections_ = std::move(*other.sections_);
   device = other.device;
   deterministic_mode = other.deterministic_mode;

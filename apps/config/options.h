@@ -78,9 +78,9 @@ struct OwnOptions {
 struct Options {
   Options();
   Options(const Options& other);
-  Options(Options&& other);
+  Options(Options&& other);  // NOLINT(performance-noexcept-move-constructor): allocates the sections
   Options& operator=(const Options& other);
-  Options& operator=(Options&& other);
+  Options& operator=(Options&& other) noexcept;
   ~Options();
 
   bool is_default(std::string_view flag) const {

@@ -70,7 +70,7 @@ RunTokenizer choose_tokenizer(const Options& command_line, Options& native) {
 std::vector<SmallFile> tokenizer_files_of(const Options& options, const Options& native, std::vector<SmallFile> files) {
   if (native.data.tokenizer_type == TokenizerType::kByte) return files;
   for (auto& [name, text] : read_hf_tokenizer(options.checkpoint.load, kMaxSmallFileBytes)) {
-    const bool is_there = std::ranges::any_of(files, [&](const SmallFile& file) { return file.name == name; });
+    const bool is_there = std::ranges::find(files, name, &SmallFile::name) != files.end();
     if (!is_there) files.push_back({name, std::move(text)});
   }
   return files;

@@ -29,13 +29,13 @@ std::optional<ExpertRows> expert_rows(const Options& options, const RunConfig& c
 Access with_expected_rows(Access access, const ExpertRows& rows) {
   double unused = 0, share = 1;
   for (const AccessRange& range : access.ranges()) {
-    const auto& [experts, most, offsets] = range.experts;
-    if (experts > 0 && offsets == nullptr) continue;  // weights
+    const RowsOfExperts& of = range.experts;
+    if (of.experts > 0 && of.offsets == nullptr) continue;  // weights
     const auto use = [&](std::int64_t room, double mean) {
-      if (most != room || mean >= static_cast<double>(room)) return false;
+      if (of.rows != room || mean >= static_cast<double>(room)) return false;
       const double used = mean / static_cast<double>(room);
       unused += (1 - used) * static_cast<double>(range.bytes);
-      if (offsets != nullptr) share = used;
+      if (of.offsets != nullptr) share = used;
       return true;
     };
     if (!use(rows.room.rows, rows.mean.rows)) use(rows.room.arrived, rows.mean.arrived);

@@ -40,7 +40,7 @@ RunConfig complete_options(Options& options, const Tokenizer& tokenizer, int wor
   validate(model);
   if (options.train.global_batch_size == 0)
     options.train.global_batch_size = options.train.micro_batch_size * mesh_sizes_of(options.parallel, world).dp;
-  const RunConfig config = run_config(options, world);
+  RunConfig config = run_config(options, world);
   check_stages(options.train, config);
   // The flag excludes the id that the null tokenizer adds; checkpoints store the value of the flag.
   const std::int64_t added = options.data.tokenizer_type == TokenizerType::kNull ? 1 : 0;

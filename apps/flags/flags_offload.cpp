@@ -23,9 +23,10 @@ namespace {
 constexpr const char* kFlag = "--offload-modules";
 
 std::vector<std::string_view> kind_names() {
+  constexpr int kKinds = static_cast<int>(SlotKind::kOther);
   std::vector<std::string_view> names;
-  for (int kind = 0; kind < static_cast<int>(SlotKind::kOther); ++kind)
-    names.push_back(name_of(static_cast<SlotKind>(kind)));
+  names.reserve(kKinds);
+  for (int kind = 0; kind < kKinds; ++kind) names.push_back(name_of(static_cast<SlotKind>(kind)));
   return names;
 }
 

@@ -145,6 +145,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   }
   if (!costs) return forecast;
   std::vector<const StepTimes*> times;
+  times.reserve(looked.size());
   for (const int stage : looked) times.push_back(&stage_of(forecast, stage).times);
   forecast.durations = durations_of(pipeline, times, *costs, ranks_of_stage);
   forecast.simulation = simulate(forecast.config.schedule(), forecast.durations);

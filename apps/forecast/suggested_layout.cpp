@@ -57,8 +57,9 @@ bool can_overlap(const ModelConfig& model, const SuggestedLayout& layout) {
 }
 
 double LayoutBounds::microbatches(const SuggestedLayout& layout) const {
-  return static_cast<double>(options_.train.global_batch_size /
-                             (world_ / (layout.tp * layout.pp) * layout.micro_batch_size));
+  const std::int64_t replicas = world_ / (layout.tp * layout.pp);
+  const std::int64_t microbatches = options_.train.global_batch_size / (replicas * layout.micro_batch_size);
+  return static_cast<double>(microbatches);
 }
 
 LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranularity recompute) {
@@ -96,8 +97,9 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
   const ParameterCount count = count_parameters(options_);
   const std::int64_t dense = count.total - count.routed_experts - count.embedding - count.output;
   const auto sent = [&](std::int64_t parameters, std::int64_t parts) {  // bytes per rank for one pass over all of them
-    const double ranks = static_cast<double>(world_ / parts / layout.instances);
-    return static_cast<double>(parameters / parts) * (ranks - 1) / ranks;
+    const std::int64_t sharers = world_ / parts / layout.instances, held = parameters / parts;
+    const auto ranks = static_cast<double>(sharers);
+    return static_cast<double>(held) * (ranks - 1) / ranks;
   };
   const std::size_t gathered = layout.sharding == ShardingStrategy::kOptimGradsParams ? 2 : 0;
   const auto bytes = static_cast<double>(gathered * size_of(options_.model.params_dtype) +
@@ -129,8 +131,9 @@ double LayoutBounds::states(const SuggestedLayout& layout) const {
   const std::size_t main = options_.model.params_dtype == DType::kFp32 ? 0 : size_of(DType::kFp32);
   const auto moments =
       static_cast<double>(main + size_of(optimizer.exp_avg_dtype) + size_of(optimizer.exp_avg_sq_dtype));
-  const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {          // each of `parts` has copies
-    const auto copies = static_cast<double>(world_ / parts / layout.instances);  // per instance
+  const auto bytes = [&](std::int64_t parameters, std::int64_t parts) {  // each of `parts` has copies
+    const std::int64_t copies_of_instance = world_ / parts / layout.instances;
+    const auto copies = static_cast<double>(copies_of_instance);
     return static_cast<double>(parameters) / static_cast<double>(parts) *
            (weights / (layout.sharding == ShardingStrategy::kOptimGradsParams ? copies : 1) +
             gradients / (shards_gradients(layout) ? copies : 1) +

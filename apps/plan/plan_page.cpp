@@ -32,7 +32,7 @@ Json tiles(const StepForecast& step) {
 // Schedule of the step, or of fewer microbatches if the step has too many boxes for a page.
 Json picture(const Forecast& forecast) {
   const PipelineLayout& pipeline = forecast.config.pipeline;
-  const auto boxes_each = static_cast<std::int64_t>(3 * pipeline.placement.num_parts());
+  const std::int64_t boxes_each = std::int64_t{3} * pipeline.placement.num_parts();
   const auto most = static_cast<std::int64_t>(kMaxBoxes) / boxes_each;
   if (forecast.config.microbatches <= most) return schedule_block(forecast.config.schedule(), forecast.simulation);
   const std::int64_t stages = pipeline.placement.num_stages;

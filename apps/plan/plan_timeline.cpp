@@ -63,6 +63,7 @@ TimelinePicture plan_timeline(const Options& given, int world, const Rates& rate
   const CostModel costs = cost_model(options, rates, world);
   const int stages = config.pipeline.placement.num_stages, ranks = world / stages;
   std::vector<StepRecording> recordings;
+  recordings.reserve(static_cast<std::size_t>(stages));
   for (int stage = 0; stage < stages; ++stage)
     recordings.push_back(record_step(options, config, stage * ranks, {.max_microbatches = config.microbatches}));
   const std::vector<std::vector<ActionSpan>> spans = spans_of_stages(recordings, costs, ranks);

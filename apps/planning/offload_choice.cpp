@@ -145,6 +145,7 @@ OffloadChosen choose_offloads(const Rank& plain, const StepRecording& recording)
   std::vector<OffloadChoice> choices = choose_offloads(candidates, request);
   const std::optional<ExpertRows> rows = expert_rows(options, plain.config);
   std::vector<double> bytes;
+  bytes.reserve(candidates.size());
   for (const OffloadCandidate& candidate : candidates) bytes.push_back(used_bytes(candidate.slot, rows));
   const std::int64_t distance = options.offload.offload_distance;
   std::optional<CopiesForecast> forecast;

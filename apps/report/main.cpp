@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
       write_page(options.report.output, draw_timeline(picture_of_trace(inputs[0])));
     } else {
       std::vector<MetricsRun> runs;
+      runs.reserve(inputs.size());
       for (const std::string& path : inputs) runs.push_back(read_metrics(path));
       write_page(options.report.output, report_page(runs));
     }

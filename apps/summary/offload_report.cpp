@@ -69,9 +69,9 @@ std::vector<OffloadStats> worst_of_stages(const std::vector<OffloadStats>& ranks
   const auto of_stage = static_cast<std::ptrdiff_t>(ranks.size() / stages);
   std::vector<OffloadStats> worst;
   for (auto begin = ranks.begin(); begin != ranks.end(); begin += of_stage) {
-    const std::ranges::subrange stage(begin, begin + of_stage);
-    worst.push_back(*std::ranges::max_element(stage, {}, &OffloadStats::waits));
-    const auto least = std::ranges::min_element(stage, {}, [](const OffloadStats& rank) { return rank.ratio(); });
+    const auto end = begin + of_stage;
+    worst.push_back(*std::ranges::max_element(begin, end, {}, &OffloadStats::waits));
+    const auto least = std::ranges::min_element(begin, end, {}, [](const OffloadStats& rank) { return rank.ratio(); });
     worst.back().saving_bytes = least->saving_bytes;
     worst.back().saved_bytes = least->saved_bytes;
     worst.back().saved_driver_bytes = least->saved_driver_bytes;
