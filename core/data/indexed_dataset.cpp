@@ -71,7 +71,7 @@ bool widen(const std::byte* from, std::span<std::int32_t> out) {
     if constexpr (sizeof(Stored) > sizeof(std::int32_t)) {
       if (!std::in_range<std::int32_t>(value)) return false;
     }
-    out[i] = static_cast<std::int32_t>(value);
+    out[i] = static_cast<std::int32_t>(value);  // NOLINT(bugprone-signed-char-misuse): int8 tokens are numbers
   }
   return true;
 }

@@ -86,10 +86,10 @@ std::string in_brackets(const Items& items, const Shown& shown) {
 
 // Binding of a list of numbers; `takes` returns true if it accepts this number of items.
 template <class Number, class Range, class Takes>
-Binding numbers(ValueKind kind, std::vector<Number>* field, const Range& range, std::string expected,
+Binding numbers(ValueKind kind, std::vector<Number>* field, const Range& range, const std::string& expected,
                 const Takes& takes) {
   return {.kind = kind,
-          .expected = std::move(expected),
+          .expected = expected,
           .set =
               [=](const std::vector<std::string>& texts) {
                 std::vector<Number> values;
@@ -154,8 +154,8 @@ Binding list(std::vector<std::string>* field, std::vector<std::string_view> allo
   return binding;
 }
 
-Binding choice_of(std::vector<std::string_view> names, Aliases aliases, std::function<std::size_t()> get_index,
-                  std::function<void(std::size_t)> set_index) {
+Binding choice_of(const std::vector<std::string_view>& names, const Aliases& aliases,
+                  const std::function<std::size_t()>& get_index, const std::function<void(std::size_t)>& set_index) {
   return {.kind = ValueKind::kChoice,
           .expected = alternatives(names),
           .range = alternatives(names),

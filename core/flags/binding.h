@@ -47,13 +47,13 @@ Binding list(std::vector<std::string>* field, std::vector<std::string_view> allo
 
 // Alias of a name in `names`; `names[i]` stands for the value i of an enumeration.
 using Aliases = std::vector<std::pair<std::string_view, std::string_view>>;
-Binding choice_of(std::vector<std::string_view> names, Aliases aliases, std::function<std::size_t()> get_index,
-                  std::function<void(std::size_t)> set_index);
+Binding choice_of(const std::vector<std::string_view>& names, const Aliases& aliases,
+                  const std::function<std::size_t()>& get_index, const std::function<void(std::size_t)>& set_index);
 
 template <typename Enum>
-Binding choice(Enum* field, std::vector<std::string_view> names, Aliases aliases = {}) {
+Binding choice(Enum* field, const std::vector<std::string_view>& names, const Aliases& aliases = {}) {
   return choice_of(
-      std::move(names), std::move(aliases), [field] { return static_cast<std::size_t>(*field); },
+      names, aliases, [field] { return static_cast<std::size_t>(*field); },
       [field](std::size_t index) { *field = static_cast<Enum>(index); });
 }
 

@@ -5,6 +5,7 @@
 namespace megalith {
 
 Stash& Stash::operator=(const Stash& other) {
+  if (this == &other) return *this;
   policies_ = other.policies_;
   slots_ = other.slots_;
   children_.resize(other.children_.size());

@@ -34,8 +34,7 @@ InUse times_of(const std::vector<LayoutBuffer>& buffers) {
   for (const LayoutBuffer& buffer : buffers)
     for (const Lifetime& life : buffer.lives) times.begins.push_back(life.begin);
   std::ranges::sort(times.begins);
-  const auto twice = std::ranges::unique(times.begins);
-  times.begins.erase(twice.begin(), twice.end());
+  times.begins.erase(std::unique(times.begins.begin(), times.begins.end()), times.begins.end());
   const auto number = [&](std::int64_t time) {  // index of the last beginning up to `time`
     return static_cast<std::uint32_t>(std::ranges::upper_bound(times.begins, time) - times.begins.begin() - 1);
   };
@@ -199,7 +198,7 @@ class Layout {
       }
       const auto is_high = [&](std::uint32_t i) { return offsets_[i] != kNowhere && end_of(i) > live_bytes_; };
       if (earlier == Earlier::kFirst) {
-        std::ranges::stable_partition(order, is_high);
+        std::stable_partition(order.begin(), order.end(), is_high);
       } else {
         move_halfway(order, is_high);
       }

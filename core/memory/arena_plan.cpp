@@ -54,8 +54,8 @@ std::vector<Interval> op_times(const Timeline& timeline) {
   }
   for (const auto& [entry, number] : open) {
     const auto lane = static_cast<std::size_t>(timeline.entries()[entry].lane);
-    const auto join =
-        std::partition_point(joins[lane].begin(), joins[lane].end(), [&](const auto& j) { return j.second < number; });
+    const auto join = std::partition_point(joins[lane].begin(), joins[lane].end(),
+                                           [first = number](const auto& j) { return j.second < first; });
     if (join == joins[lane].end()) {
       fail({.subject = fmt::format("plan: op {} on stream {}", timeline.entries()[entry].access.name(),
                                    timeline.lanes()[lane]),

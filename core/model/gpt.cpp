@@ -203,6 +203,7 @@ class GptBuilder {
     if (!is_in(recompute_.moes, layer) || is_in(recompute_.ranges, layer)) return list;
     NamedSegment whole{.name = "moe", .last_unit = current_unit(), .module = SegmentModule::kMoe};
     std::vector<std::unique_ptr<Segment>> segments;
+    segments.reserve(list.size());
     for (NamedSegment& one : list) segments.push_back(std::move(one.segment));
     whole.segment = std::make_unique<Recompute>(std::make_unique<Sequential>(std::move(segments)));
     list.clear();

@@ -63,7 +63,7 @@ class LayerPattern {
   }
 
   List term(int depth) {
-    const List one = list(depth);
+    List one = list(depth);
     if (!one || !take('*')) return one;
     const auto times = number_at(text_, at_);
     if (!times || *times > kMostLayers || *times * one->size() > kMostLayers) return std::nullopt;

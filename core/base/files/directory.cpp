@@ -64,7 +64,7 @@ void Directory::observe(std::string_view operation, const std::string& path, con
 
 std::string Directory::begin(std::string_view operation, const std::string& name) const {
   check_component(name);
-  const std::string path = path_of(name);
+  std::string path = path_of(name);
   observe(operation, path);
   return path;
 }

@@ -1,5 +1,6 @@
 #include "core/base/machine/host_memory.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ std::size_t available_bytes(const std::string& root) {
     if (!counts) continue;
     // A container may see its group as the root, under the name that the group has outside.
     for (std::string folder(line == "/" ? "" : line);; folder.resize(folder.rfind('/'))) {
-      const std::optional<std::size_t> room = room_in_group(root + files.mount + folder, files);
+      const std::optional<std::size_t> room = room_in_group(fmt::format("{}{}{}", root, files.mount, folder), files);
       if (room) available = available == 0 ? *room : std::min(available, *room);
       if (folder.find('/') == std::string::npos) break;
     }

@@ -1,11 +1,11 @@
 #include "core/base/machine/stop_request.h"
 
 #include <fmt/format.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <ctime>
 #include <string_view>
 
 #include "core/base/error.h"

@@ -1,6 +1,7 @@
 #include "core/base/text/edit_distance.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace megalith {
@@ -43,7 +44,7 @@ const std::string* likely_meant(std::string_view name, std::span<const std::stri
 
 std::string suggestion(std::string_view name, std::span<const std::string> names, std::string fallback) {
   const std::string* nearest = likely_meant(name, names);
-  return nearest == nullptr ? fallback : "did you mean " + *nearest + "?";
+  return nearest == nullptr ? std::move(fallback) : "did you mean " + *nearest + "?";
 }
 
 }  // namespace megalith

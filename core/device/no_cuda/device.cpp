@@ -24,21 +24,21 @@ void cuda_free_host(void*) noexcept {}
 CudaMemory cuda_memory() { refuse_cuda(); }
 
 CudaStream::CudaStream() { refuse_cuda(); }
-CudaStream::~CudaStream() = default;
+CudaStream::~CudaStream() {}
 void CudaStream::copy(void*, const void*, std::size_t) { refuse_cuda(); }
 void CudaStream::fill(void*, std::uint8_t, std::size_t) { refuse_cuda(); }
 void CudaStream::synchronize() { refuse_cuda(); }
 CudaStream::Range::Range(const char*) { refuse_cuda(); }
-CudaStream::Range::~Range() = default;
+CudaStream::Range::~Range() {}
 
 CudaEvent::CudaEvent(bool) { refuse_cuda(); }
-CudaEvent::~CudaEvent() = default;
+CudaEvent::~CudaEvent() {}
 void CudaEvent::record(CudaStream&, bool) { refuse_cuda(); }
 void CudaEvent::wait(CudaStream&, bool) { refuse_cuda(); }
 void CudaEvent::wait_on_host() { refuse_cuda(); }
 double CudaEvent::seconds_since(const CudaEvent&) const { refuse_cuda(); }
 
-CudaGraph::~CudaGraph() = default;
+CudaGraph::~CudaGraph() {}
 void CudaGraph::begin(CudaStream&) { refuse_cuda(); }
 void CudaGraph::record(CudaStream&, std::uint64_t) { refuse_cuda(); }
 void CudaGraph::wait(CudaStream&, std::uint64_t) { refuse_cuda(); }

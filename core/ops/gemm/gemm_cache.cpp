@@ -23,7 +23,7 @@ std::string cache_folder() {
     const char* value = std::getenv(name);
     return std::string(value != nullptr ? value : "");
   };
-  if (const std::string own = variable("MEGALITH_CACHE"); !own.empty()) return own;
+  if (std::string own = variable("MEGALITH_CACHE"); !own.empty()) return own;
   if (const std::string shared = variable("XDG_CACHE_HOME"); !shared.empty()) return shared + "/megalith";
   const std::string home = variable("HOME");
   return home.empty() ? "" : home + "/.cache/megalith";
