@@ -1,16 +1,33 @@
 #!/bin/sh
-# Runs clang-tidy 14 over the given sources, or over those that a configured build compiles in all rooms of the product.
-# The build may have no precompiled headers, which clang cannot read.
-#   check_tidy.sh [FILE...]      environment: BUILD (default build/cpu-debug), JOBS (default: the number of cores)
+# Runs clang-tidy 14 over the product's C++ sources of the CPU build. Up to eight sources of a library are checked as one,
+# as the quick tier compiles them. The script configures its build folder, in which nothing is compiled.
+#   check_tidy.sh [REGEX]        checks groups with a source whose path matches, such as '^core/ops/'; default: all
+#   environment: BUILD (default build/tidy), JOBS (default: the number of cores)
 set -eu
 cd "$(dirname "$0")/../.."
-build=${BUILD:-build/cpu-debug}
-[ -e "$build/compile_commands.json" ] || { echo "no $build/compile_commands.json; run: cmake --preset cpu-debug" >&2; exit 2; }
-# cpu_check.cpp is compiled for older processors; version.cpp includes a header that the build writes.
-sources() {
-  sed -n "s|^ *\"file\": \"$PWD/\(.*\.cpp\)\".*|\1|p" "$build/compile_commands.json" |
-    grep -E '^(core|parallel|moe|fsdp|offload|graphs|apps)/' | grep -vE '/(cpu_check|version)\.cpp$' | sort -u
+build=${BUILD:-build/tidy}
+rooms='apps|core|parallel|moe|fsdp|offload|graphs'
+cmake --preset cpu-debug -B "$build" -DMEGALITH_TIER=quick -DMEGALITH_TESTS=OFF >/dev/null
+ninja -C "$build" megalith_commit >/dev/null  # writes a header
+
+# Lists the compiled files of which a source matches $1. cpu_check.cpp is compiled for older processors.
+compiled_files() {
+  sed -n 's|^ *"file": "\(.*\)".*|\1|p' "$build/compile_commands.json" | grep -v '/cpu_check\.cpp$' | sort -u |
+    while read -r file; do
+      case $file in
+        */Unity/*) sources=$(sed -n 's|^#include "\(.*\)"$|\1|p' "$file") ;;
+        *) sources=$file ;;
+      esac
+      printf '%s\n' "$sources" | sed "s|^$PWD/||" | grep -qE -- "$1" && printf '%s\n' "$file" || true
+    done
 }
-[ $# -gt 0 ] || set -- $(sources)
-printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc)}" -n 1 clang-tidy-14 --quiet -p "$build" --warnings-as-errors='*' \
-  --extra-arg=-include --extra-arg="$PWD/tests/style/fixtures/clang14_source_location.h" --extra-arg=-Wno-everything 2>/dev/null
+
+files=$(compiled_files "${1:-.}")
+if [ -z "$files" ]; then
+  echo "check_tidy.sh: no source matches '$1'. Give a path from the root, such as core/ops/." >&2
+  exit 2
+fi
+# bugprone-suspicious-include would report that joined sources are included.
+printf '%s\n' "$files" | xargs -P "${JOBS:-$(nproc)}" -n 1 clang-tidy-14 --quiet -p "$build" --warnings-as-errors='*' \
+  --checks=-bugprone-suspicious-include --header-filter="^$PWD/($rooms)/.*\.(h|cpp)\$" --extra-arg=-Wno-everything \
+  --extra-arg=-include --extra-arg="$PWD/tests/style/fixtures/clang14_source_location.h" 2>/dev/null
