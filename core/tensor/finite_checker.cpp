@@ -124,7 +124,9 @@ std::int64_t FiniteChecker::expert_of(const Op& op, const AccessRange& range, st
 bool FiniteChecker::find(const Op& op, bool writes) {
   for (const auto& [range, name] : op.ranges) {
     if (range.write != writes) continue;
-    const auto overwrites = [&](const auto& other) { return other.first.write && other.first.begin == range.begin; };
+    const auto overwrites = [begin = range.begin](const auto& other) {
+      return other.first.write && other.first.begin == begin;
+    };
     if (!writes && std::any_of(op.ranges.begin(), op.ranges.end(), overwrites)) continue;
     const auto dtype = static_cast<DType>(range.dtype);
     std::int64_t elements = range.sizes.empty() ? static_cast<std::int64_t>(range.bytes / size_of(dtype)) : 1;

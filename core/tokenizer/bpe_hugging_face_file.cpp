@@ -63,6 +63,7 @@ const std::string& text(const Node& node) {
 }
 
 void expect_none(const Node& node, const char* expected) {
+  // NOLINTNEXTLINE(readability-container-size-empty): empty() is also true of lists
   const bool is_none = node.value.is_null() || node.value == "" || node.value == 0 || node.value == false;
   if (!is_none) refuse(node, expected);
 }

@@ -159,7 +159,7 @@ void SpelledVocabulary::add_token(const std::string& place, const std::string& s
   } else if (bytes->size() == 1) {
     vocabulary_.byte_ids[static_cast<unsigned char>(bytes->front())] = small_id;
   }
-  vocabulary_.tokens.emplace_back(bytes ? std::move(*bytes) : spelled, small_id);
+  vocabulary_.tokens.emplace_back(std::move(bytes).value_or(spelled), small_id);
   ids_.emplace(spelled, small_id);
 }
 

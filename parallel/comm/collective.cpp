@@ -295,7 +295,8 @@ void add_access(const ExchangeRows& op, const Tensor& room, Access& access) {
 }  // namespace
 
 Collective checked(Collective collective) {
-  return std::visit([](auto&& op) { return Collective(checked_op(std::move(op))); }, std::move(collective));
+  return std::visit([](auto&& op) { return Collective(checked_op(std::forward<decltype(op)>(op))); },
+                    std::move(collective));
 }
 
 Access access_of(const Collective& collective) {

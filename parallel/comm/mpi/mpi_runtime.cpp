@@ -1,10 +1,10 @@
 #include "parallel/comm/mpi/mpi_runtime.h"
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>

@@ -1,10 +1,10 @@
 #include "parallel/comm/mpi/mpi_watcher.h"
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <mpi.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <deque>
 #include <exception>
 #include <system_error>
@@ -236,6 +236,7 @@ void MpiWatcher::dump(const std::string& reason) {
   if (*written_) return;
   const auto live = process_->live_recorders();
   std::vector<const FlightRecorder*> recorders;
+  recorders.reserve(live.size());
   for (const auto& recorder : live) recorders.push_back(recorder.get());
   const std::string content = dump_json(process_->rank, process_->size, reason, recorders);
   const auto write = [folder = options_.dump_folder, rank = process_->rank, content, written = written_] {
