@@ -91,6 +91,7 @@ class Places {
   // Sets the variables of `rows`.
   Places(std::string_view text, const std::string& file, const std::vector<Row>& rows) {
     std::vector<std::string> names;
+    names.reserve(rows.size());
     for (const Row& row : rows) names.emplace_back(row.name);
     for (const RawValue& value : read_config_text(text, file)) {
       const auto row = std::ranges::find(rows, value.name, &Row::name);

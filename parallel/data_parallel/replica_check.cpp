@@ -80,6 +80,7 @@ std::optional<ReplicaDifference> compare_replicas(Communicator& group, Stream& s
   std::optional<ReplicaDifference> first;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     std::vector<std::string> hashes;
+    hashes.reserve(all.size());
     for (const std::string& list : all) hashes.push_back(list.substr(i * kHashDigits, kHashDigits));
     if (all_equal(hashes)) continue;
     if (first) {

@@ -60,9 +60,12 @@ std::optional<ReplicaDifference> difference_of(const ReplicatedUnits& units, Str
                                                const std::vector<int>& ranks) {
   std::optional<ReplicaDifference> difference = compare_replicas(units.replicas, stream, whole_tensors(units), ranks);
   if (difference || units.instances == nullptr) return difference;
+  const auto instances = static_cast<std::size_t>(units.instances->size());
+  const auto rank = static_cast<std::size_t>(units.shards.rank()),
+             shards = static_cast<std::size_t>(units.shards.size());
   std::vector<int> of_instances;
-  for (int i = 0; i < units.instances->size(); ++i)
-    of_instances.push_back(ranks[static_cast<std::size_t>(units.shards.rank() + i * units.shards.size())]);
+  of_instances.reserve(instances);
+  for (std::size_t i = 0; i < instances; ++i) of_instances.push_back(ranks[rank + i * shards]);
   return compare_replicas(*units.instances, stream, sharded_tensors(units), of_instances);
 }
 

@@ -13,6 +13,7 @@ InstanceGroups split_into_instances(Communicator& group, int instances) {
   const auto make = [&](int first, int count, int stride, const std::string& name) -> std::unique_ptr<Communicator> {
     if (count == 1) return std::make_unique<SingleCommunicator>(name);
     std::vector<int> ranks;
+    ranks.reserve(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) ranks.push_back(first + i * stride);
     return group.subgroup(ranks, name);
   };

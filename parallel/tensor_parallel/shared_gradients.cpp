@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::int64_t kSmall = 65'536;  // elements
 
-std::unique_ptr<Communicator> neighbours(Communicator& group, int holders) {
+std::unique_ptr<Communicator> neighbors(Communicator& group, int holders) {
   std::vector<int> ranks;
+  ranks.reserve(static_cast<std::size_t>(holders));
   for (int i = 0; i < holders; ++i) ranks.push_back(group.rank() / holders * holders + i);
   return group.subgroup(ranks, "tp holders");
 }
@@ -32,7 +33,7 @@ SharedGradients::SharedGradients(TensorGroup& group, const ParameterStore& store
     (gradient.numel() < kSmall ? set.small : set.large).push_back(gradient);
   });
   for (auto& [holders, set] : sets) {
-    if (holders != all.size()) set.own = neighbours(all, holders);
+    if (holders != all.size()) set.own = neighbors(all, holders);
     set.group = set.own ? set.own.get() : &all;
     std::int64_t numel = 0;
     for (const Tensor& gradient : set.small) numel += gradient.numel();

@@ -1,9 +1,9 @@
 #include "parallel/watch/start_watch.h"
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "core/base/error.h"
