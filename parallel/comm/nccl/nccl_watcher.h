@@ -39,7 +39,7 @@ struct WatchedGroup {
   // Pinned; written by the streams. A call's number in the recorder is its id in `mark`, which is equal at each replay
   // of a captured call, plus `base`.
   struct Progress {
-    std::uint64_t mark = 0;  // inside() the stream's current call, or behind() the last one; 0: neither
+    std::uint64_t mark = 0;  // inside() the stream's current call, or after() the last one; 0: neither
     std::uint64_t base = 0;
   };
   Progress* progress = nullptr;
