@@ -66,7 +66,8 @@ const GraphRun* GraphedRunner::run_at(std::size_t action) const {
 }
 
 const TensorList& GraphedRunner::inputs(const Action& first) {
-  return first.kind == ActionKind::kForward ? runner_.outputs(first.column) : runner_.input_gradients(first.column);
+  const bool forward = first.kind == ActionKind::kForward || (is_exchange(first.kind) && !first.gradient);
+  return forward ? runner_.outputs(first.column) : runner_.input_gradients(first.column);
 }
 
 void GraphedRunner::check(const Action& first, const Held& held) {
@@ -91,6 +92,15 @@ void GraphedRunner::run(const std::vector<Action>& actions, const GraphRun& run)
   const Action &first = actions[run.first], &last = last_verb(actions, run);
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   const bool is_held = held.graph != nullptr;
+  if (first.kind == ActionKind::kStartExchange) {
+    if (is_held) check(first, held);
+    runner_.start_exchange(first, [&](Stream& stream) {
+      if (!is_held) capture_exchange(actions, run, held, stream);
+      held.graph->replay(stream);
+    });
+    ++stats_.replays;
+    return;
+  }
   const Phase phase = is_held ? Phase::kReplay : Phase::kCapture;
   runner_.run_hooks(before(verb_of(first.kind)), first, phase);
   if (is_held) {
@@ -118,6 +128,11 @@ void GraphedRunner::restore(int column, const Held& held) {
 void GraphedRunner::capture_ahead(const std::vector<Action>& actions, const GraphRun& run) {
   const Action &first = actions[run.first], &last = last_verb(actions, run);
   Held& held = held_[static_cast<std::size_t>(run.graph)];
+  if (first.kind == ActionKind::kStartExchange) {
+    if (held.graph) return;
+    synchronize_();
+    return capture_exchange(actions, run, held, runner_.exchange_stream(first));
+  }
   runner_.run_hooks(before(verb_of(first.kind)), first, Phase::kCaptureAhead);
   if (held.graph) {
     restore(first.column, held);
@@ -162,13 +177,37 @@ void GraphedRunner::capture(const std::vector<Action>& actions, const GraphRun& 
   taken.weights_alone = std::all_of(actions.begin() + static_cast<std::ptrdiff_t>(run.first),
                                     actions.begin() + static_cast<std::ptrdiff_t>(run.first + run.count),
                                     [](const Action& a) { return a.kind == ActionKind::kBackwardWeight; });
+  keep(std::move(taken), held, seconds_since(start));
+}
+
+void GraphedRunner::capture_exchange(const std::vector<Action>& actions, const GraphRun& run, Held& held,
+                                     Stream& stream) {
+  const auto start = std::chrono::steady_clock::now();
+  const Action& action = actions[run.first];
+  Held taken{.microbatch = runner_.microbatch(action.column), .inputs = inputs(action)};
+  taken.graph = std::make_unique<Graph>(name_of(actions, run, runner_));
+  Graph& graph = *taken.graph;
+  try {
+    graph.begin_capture(stream);
+    runner_.enqueue_exchange(action);
+    graph.end_capture();
+  } catch (const std::exception& error) {
+    const std::string op(graph.last_op());
+    graph.abort_capture();
+    fail_capture("graph " + graph.name(), action, op, error);
+  }
+  keep(std::move(taken), held, seconds_since(start));
+}
+
+void GraphedRunner::keep(Held taken, Held& held, double seconds) {
   held = std::move(taken);
+  const Graph& graph = *held.graph;
   ++stats_.graphs;
   stats_.ops += graph.num_ops();
   fold(stats_.digest_of_ops, graph.digest_of_ops());
   stats_.nodes += static_cast<std::int64_t>(graph.num_nodes());
   stats_.device_bytes += graph.device_bytes();
-  stats_.capture_seconds += seconds_since(start);
+  stats_.capture_seconds += seconds;
 }
 
 void GraphedRunner::drop() {

@@ -73,6 +73,8 @@ class GraphedRunner {
 
   const TensorList& inputs(const Action& first);
   void capture(const std::vector<Action>& actions, const GraphRun& run, Held& held);
+  void capture_exchange(const std::vector<Action>& actions, const GraphRun& run, Held& held, Stream& stream);
+  void keep(Held taken, Held& held, double seconds);
   void check(const Action& first, const Held& held);
   void restore(int column, const Held& held);
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "core/base/error.h"
@@ -58,9 +59,13 @@ class Grouping {
 
   GraphRunPlan group() {
     GraphRunPlan plan;
-    std::map<std::pair<int, std::vector<Verb>>, int> graphs;  // key: column, verbs
+    Graphs graphs;
     for (std::size_t i = 0; i < actions_.size();) {
       GraphRun run{.first = i, .count = 1};
+      if (actions_[i].kind == ActionKind::kStartExchange && captures(verb_of_exchange(actions_[i]))) {
+        add(run, {verb_in(actions_[i++])}, graphs, plan);
+        continue;
+      }
       if (!captures(actions_[i])) {
         check_wait(actions_[i++]);
         continue;
@@ -71,31 +76,38 @@ class Grouping {
         verbs.push_back(verb_in(actions_[i]));
         if (is_verb(actions_[i])) last = &actions_[i];
       }
-      const auto next = static_cast<int>(graphs.size());
-      run.graph = graphs.try_emplace({actions_[run.first].column, std::move(verbs)}, next).first->second;
-      plan.runs.push_back(run);
+      add(run, std::move(verbs), graphs, plan);
     }
     plan.graphs = static_cast<int>(graphs.size());
     return plan;
   }
 
  private:
-  using Verb = std::pair<ActionKind, int>;  // kind and segment
-  static Verb verb_in(const Action& a) { return {a.kind, is_verb(a) ? a.segment : a.item}; }
+  using Verb = std::tuple<ActionKind, int, bool>;                   // kind, segment, is an exchange of a gradient
+  using Graphs = std::map<std::pair<int, std::vector<Verb>>, int>;  // key: column, verbs
+  static Verb verb_in(const Action& a) { return {a.kind, is_verb(a) ? a.segment : a.item, a.gradient}; }
+  static Action verb_of_exchange(Action action) {
+    action.kind = action.gradient ? ActionKind::kBackwardData : ActionKind::kForward;
+    action.segment = action.item;
+    return action;
+  }
+
+  void add(GraphRun run, std::vector<Verb> verbs, Graphs& graphs, GraphRunPlan& plan) const {
+    const auto next = static_cast<int>(graphs.size());
+    run.graph = graphs.try_emplace({actions_[run.first].column, std::move(verbs)}, next).first->second;
+    plan.runs.push_back(run);
+  }
 
   bool joins(const std::vector<Verb>& verbs, const Action& last, const Action& next) const {
     if (next.kind != ActionKind::kWaitExchange) return continues(last, next);
     return last.chunk == next.chunk && last.microbatch == next.microbatch &&
-           std::ranges::find(verbs, Verb(ActionKind::kBackwardData, next.item)) != verbs.end();
+           std::ranges::find(verbs, Verb(ActionKind::kBackwardData, next.item, false)) != verbs.end();
   }
 
   // For actions outside of all runs. Exchanges that an action starts are outside, too.
   void check_wait(const Action& action) const {
     if (action.kind != ActionKind::kWaitExchange || started_.contains({action.gradient, action.item})) return;
-    Action verb = action;
-    verb.kind = ActionKind::kBackwardData;
-    verb.segment = action.item;
-    require(!captures(verb), "a graph leaves gradients in flight that are waited for outside of the graph");
+    require(!captures(verb_of_exchange(action)), "a graph leaves gradients in flight that are waited for outside of the graph");
   }
 
   bool captures(const Action& action) const {
@@ -186,7 +198,7 @@ GraphRunPlan group_runs(const std::vector<Action>& actions, const SegmentRunner&
 
 const Action& last_verb(const std::vector<Action>& actions, const GraphRun& run) {
   std::size_t last = run.first + run.count - 1;
-  while (!is_verb(actions[last])) --last;
+  while (last > run.first && !is_verb(actions[last])) --last;
   return actions[last];
 }
 
@@ -202,6 +214,10 @@ std::string name_of(const std::vector<Action>& actions, const GraphRun& run, con
     return fmt::format("{} {}", segments.entry(action.segment).name, name_of(verb_of(action.kind)));
   };
   const Action &first = actions[run.first], &last = last_verb(actions, run);
+  if (!is_verb(first)) {
+    return fmt::format("{} exchange of {}, column {}", segments.entry(first.item).name,
+                       first.gradient ? "gradients" : "outputs", first.column);
+  }
   const std::string to = run.count > 1 ? " to " + verb(last) : "";
   return fmt::format("{}{}, column {}", verb(first), to, first.column);
 }

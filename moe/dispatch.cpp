@@ -131,22 +131,22 @@ TensorList Dispatch::begin_backward(const Context& ctx, const TensorList& output
              .weight_to = ctx.empty({rows, d_weight.size(1)}, DType::kFp32, "weights gradients that came back")});
 }
 
-void Dispatch::start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                     Stash& stash) const {
+void Dispatch::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                        Stash& stash) const {
   Dispatcher& dispatcher = spec_.dispatcher;
   const Dispatched at = dispatched(stash);
   Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
   if (verb == Verb::kForward) {
     const auto leaving = from_list<Leaving>(begun);
     route.index = at.send_token;
-    dispatcher.start(ctx, verb, route,
+    dispatcher.send(ctx, route,
                      {{leaving.x, leaving.arrived_x},
                       {leaving.choice, without_bound(at.choice)},
                       {leaving.weight, leaving.arrived_weight}},
                      "rows of " + spec_.label, leaving.own_sends);
   } else {
     const auto moving = from_list<Moving>(begun);
-    dispatcher.start_back(ctx, verb, route, {{moving.from, moving.to}, {moving.weight_from, moving.weight_to}},
+    dispatcher.send_back(ctx, route, {{moving.from, moving.to}, {moving.weight_from, moving.weight_to}},
                           "gradients of " + spec_.label + " back");
   }
 }
@@ -231,16 +231,17 @@ TensorList Return::begin(Verb verb, const Context& ctx, const Microbatch&, const
                         .residual = residual});
 }
 
-void Return::start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const {
+void Return::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                      Stash& stash) const {
   Dispatcher& dispatcher = spec_.dispatcher;
   const auto moving = from_list<Moving>(begun);
   const Dispatched at = dispatched(stash);
   Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
   if (verb == Verb::kForward) {
-    dispatcher.start_back(ctx, verb, route, {{moving.from, moving.to}}, "rows of " + spec_.label + " back");
+    dispatcher.send_back(ctx, route, {{moving.from, moving.to}}, "rows of " + spec_.label + " back");
   } else {
     route.index = at.send_token;
-    dispatcher.start(ctx, verb, route, {{moving.from, moving.to}}, "gradients of " + spec_.label);
+    dispatcher.send(ctx, route, {{moving.from, moving.to}}, "gradients of " + spec_.label);
   }
 }
 

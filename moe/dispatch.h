@@ -35,6 +35,9 @@ class RowsExchange : public ExchangingSegment {
   explicit RowsExchange(DispatchSpec spec) : spec_(std::move(spec)) {}
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  Stream& exchange_stream() const override { return spec_.dispatcher.stream(); }
+  void open(Verb verb, const Context& ctx) const override { spec_.dispatcher.open(ctx, verb); }
+  void close(Verb verb) const override { spec_.dispatcher.close(verb); }
   void wait(Verb verb, const Context& ctx) const override { spec_.dispatcher.wait(ctx, verb); }
   TensorList finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
                     Stash& stash) const override;
@@ -56,7 +59,8 @@ class Dispatch : public RowsExchange {
 
   TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                    Stash& stash) const override;
-  void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const override;
+  void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                Stash& stash) const override;
   TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                            Stash& stash) const override;
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
@@ -80,7 +84,8 @@ class Return : public RowsExchange {
 
   TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                    Stash& stash) const override;
-  void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const override;
+  void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                Stash& stash) const override;
   TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                            Stash& stash) const override;
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;

@@ -27,39 +27,32 @@ RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {
           .all_arrive = sends_all()};
 }
 
-void Dispatcher::start(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
-                       const std::string& label, const Tensor& offsets) {
-  CommLane& lane = this->lane(verb);
-  lane.begin(ctx.compute);
+void Dispatcher::send(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+                      const std::string& label, const Tensor& offsets) {
   if (offsets) {
-    launch(lane.stream,
-           AllGather{.group = lane.group, .in = offsets, .out = route.sends, .label = "numbers of " + label});
+    launch(stream(),
+           AllGather{.group = communicator(), .in = offsets, .out = route.sends, .label = "numbers of " + label});
   }
   if (sends_all()) {
     for (const Rows& each : rows)
-      launch(lane.stream, AllGather{.group = lane.group, .in = each.from, .out = each.to, .label = label});
+      launch(stream(), AllGather{.group = communicator(), .in = each.from, .out = each.to, .label = label});
   } else {
     exchange(ctx, route, rows, label, false);
   }
-  lane.end();
 }
 
-void Dispatcher::start_back(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
-                            const std::string& label) {
-  CommLane& lane = this->lane(verb);
-  lane.begin(ctx.compute);
+void Dispatcher::send_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
+                           const std::string& label) {
   if (sends_all()) {
     for (const Rows& each : rows)
-      launch(lane.stream, AllToAll{.group = lane.group, .in = each.from, .out = each.to, .label = label});
+      launch(stream(), AllToAll{.group = communicator(), .in = each.from, .out = each.to, .label = label});
   } else {
     exchange(ctx, route, rows, label, true);
   }
-  lane.end();
 }
 
 void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
                           const std::string& label, bool back) {
-  Stream& stream = forward_.stream;
   const double others = static_cast<double>(ranks() - 1) / ranks();
   ExchangeRows op{.group = communicator(),
                   .sends = route.sends,
@@ -71,8 +64,8 @@ void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializ
   for (const Rows& each : rows) op.rows.push_back({.in = each.from, .out = each.to});
   const bool pads = ctx.backend() == DeviceType::kCuda && !reads_peers();
   const std::int64_t bytes = pads ? exchange_room_bytes(op) : 0;
-  if (bytes == 0) return launch(stream, op);
-  launch(stream, PaddedExchangeRows{op, ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks")});
+  if (bytes == 0) return launch(stream(), op);
+  launch(stream(), PaddedExchangeRows{op, ctx.empty({bytes}, DType::kUint8, "rows of a pair of ranks")});
 }
 
 }  // namespace megalith

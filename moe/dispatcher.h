@@ -1,5 +1,5 @@
 // Communication of tokens' rows between the ranks that hold a layer's experts (Lepikhin et al. 2020, arXiv:2006.16668).
-// Rows travel on a dedicated stream: start(), concurrent work, wait(). One exchange of a forward and one of a
+// Rows travel on a dedicated stream: open(), send() or send_back(), close(), concurrent work, wait(). One exchange of a forward and one of a
 // backward_data may be in flight. T: tokens of a rank; P: ranks; M = T P: capacity
 // for rows that leave; T_arrived: capacity for rows that arrive; W: columns of a row.
 #pragma once
@@ -58,14 +58,17 @@ class Dispatcher {
   struct Rows {
     Tensor from, to;
   };
+  Stream& stream() const { return forward_.stream; }
+  // Around an exchange: the stream waits for the compute stream, and records the end.
+  void open(const Context& ctx, Verb verb) { lane(verb).begin(ctx.compute); }
+  void close(Verb verb) { lane(verb).end(); }
   // Sends rows of each `from` [T, W] to `to` [T_arrived, W], sorted by source rank. `offsets` is this rank's row of
   // route.sends; if present, route.sends is gathered first.
-  void start(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
-             const std::string& label, const Tensor& offsets = {});
+  void send(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
+            const Tensor& offsets = {});
   // Returns rows of each `from` [T_arrived, W], as they arrived, to `to` [M, W], as they left.
-  void start_back(const Context& ctx, Verb verb, const Route& route, std::initializer_list<Rows> rows,
-                  const std::string& label);
-  // Makes the compute stream wait for the exchange that was started last with this `verb`.
+  void send_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label);
+  // Makes the compute stream wait for the exchange that was closed last with this `verb`.
   void wait(const Context& ctx, Verb verb) { lane(verb).wait(ctx.compute); }
 
  private:

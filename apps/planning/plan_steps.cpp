@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "apps/checkpoint/async_save.h"
@@ -193,7 +194,11 @@ std::int64_t nodes_of(std::string_view op, DeviceType device) {
 // Graphs of a whole step; the recording has the ops of its verbs.
 StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh& mesh,
                      const StepRecording& recording) {
-  using Verb = std::pair<ActionKind, int>;  // verb of a segment
+  using Verb = std::tuple<ActionKind, int, bool>;  // verb of a segment, or its exchange: of a gradient or not
+  const auto key = [](const Action& a) {
+    return Verb(a.kind, is_exchange(a.kind) ? a.item : a.segment, is_exchange(a.kind) && a.gradient);
+  };
+  const auto has_ops = [](const Action& a) { return a.segment >= 0 || a.kind == ActionKind::kStartExchange; };
   const std::vector<Timeline::Entry>& entries = recording.timeline.entries();
   struct Ops {
     std::vector<std::string_view> names;
@@ -213,7 +218,7 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
       own.nodes += nodes_of(own.names.back(), options.device);
     }
     const std::int64_t ops = std::ssize(own.names);
-    if (action.segment >= 0) ops_of_verb[{action.kind, action.segment}] = std::move(own);
+    if (has_ops(action)) ops_of_verb[key(action)] = std::move(own);
     graphs.eager_ops += is_of_microbatch(action.kind) ? ops * config.microbatches
                                                       : ops * recording.microbatches * recording.stands_for[a];
   }
@@ -226,9 +231,10 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
     std::int64_t ops = 0, nodes = 0;
     std::uint64_t digest = kEmptyDigest;
     for (std::size_t a = run.first; a < run.first + run.count; ++a) {
-      if (actions[a].segment < 0) continue;  // a wait
-      graphs.modules |= 1U << static_cast<unsigned>(rank.runner.entry(actions[a].segment).module);
-      const Ops& of_verb = ops_of_verb.at({actions[a].kind, actions[a].segment});
+      if (!has_ops(actions[a])) continue;  // a wait
+      const int segment = actions[a].segment >= 0 ? actions[a].segment : actions[a].item;
+      graphs.modules |= 1U << static_cast<unsigned>(rank.runner.entry(segment).module);
+      const Ops& of_verb = ops_of_verb.at(key(actions[a]));
       ops += std::ssize(of_verb.names);
       nodes += of_verb.nodes;
       for (const std::string_view name : of_verb.names) fold(digest, name);

@@ -79,7 +79,7 @@ class Segment {
 
 // A segment whose forward and backward_data end with an exchange between ranks on another stream. A list of actions may
 // split such a verb into begin(), start(), wait() and finish(), and run verbs of another microbatch in between. At most
-// one exchange of each verb is in flight.
+// one exchange of each verb is in flight. A graph of the exchange alone holds what exchange() enqueues.
 class ExchangingSegment : public Segment {
  public:
   const ExchangingSegment* exchanging() const final { return this; }
@@ -88,8 +88,19 @@ class ExchangingSegment : public Segment {
   virtual TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                            Stash& stash) const = 0;
   // Starts the exchange, after the compute stream's work so far.
-  virtual void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                     Stash& stash) const = 0;
+  void start(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash) const {
+    open(verb, ctx);
+    exchange(verb, ctx, mb, begun, stash);
+    close(verb);
+  }
+  virtual Stream& exchange_stream() const = 0;
+  // Makes the exchange's stream wait for the compute stream.
+  virtual void open(Verb verb, const Context& ctx) const = 0;
+  // Enqueues the exchange on its stream.
+  virtual void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                        Stash& stash) const = 0;
+  // Records the exchange's end, for wait().
+  virtual void close(Verb verb) const = 0;
   // Makes the compute stream wait for the exchange that the verb started last.
   virtual void wait(Verb verb, const Context& ctx) const = 0;
   // Enqueues the work after the exchange. Returns the outputs of the verb.

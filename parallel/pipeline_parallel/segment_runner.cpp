@@ -71,6 +71,18 @@ const ExchangingSegment& SegmentRunner::exchanging(int segment) const {
 }
 
 void SegmentRunner::start_exchange(const Action& action) {
+  start_exchange(action, [&](Stream&) { enqueue_exchange(action); });
+}
+
+void SegmentRunner::start_exchange(const Action& action, const std::function<void(Stream&)>& enqueue) {
+  const ExchangingSegment& segment = exchanging(action.item);
+  const Verb verb = action.gradient ? Verb::kBackwardData : Verb::kForward;
+  segment.open(verb, ctx_);
+  enqueue(segment.exchange_stream());
+  segment.close(verb);
+}
+
+void SegmentRunner::enqueue_exchange(const Action& action) {
   const Verb verb = action.gradient ? Verb::kBackwardData : Verb::kForward;
   Column& column = columns_.at(action.column);
   const TensorList& begun = action.gradient ? column.gradients : column.hidden;
@@ -78,7 +90,7 @@ void SegmentRunner::start_exchange(const Action& action) {
                           .segment = action.item,
                           .verb = kExchangeScope + static_cast<std::int32_t>(verb)});
   exchanging(action.item)
-      .start(verb, ctx_, column.microbatch, begun, column.stashes[static_cast<std::size_t>(action.item)]);
+      .exchange(verb, ctx_, column.microbatch, begun, column.stashes[static_cast<std::size_t>(action.item)]);
 }
 
 void SegmentRunner::wait_exchange(const Action& action) const {

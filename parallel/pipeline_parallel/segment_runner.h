@@ -1,6 +1,7 @@
 // Executor of a stage's verbs, with hooks, stashes and the tensors between segments, for the microbatches in flight.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -37,8 +38,12 @@ class SegmentRunner {
   // Parts of run(), for callers with several verbs between two hooks.
   void run_hooks(HookPoint point, const Action& action, Phase phase) const;
   void run_verb(const Action& action);
-  // Run kStartExchange and kWaitExchange.
+  // Run kStartExchange and kWaitExchange. `enqueue` replaces the work on the exchange's stream, which
+  // enqueue_exchange() enqueues.
   void start_exchange(const Action& action);
+  void start_exchange(const Action& action, const std::function<void(Stream&)>& enqueue);
+  void enqueue_exchange(const Action& action);
+  Stream& exchange_stream(const Action& action) const { return exchanging(action.item).exchange_stream(); }
   void wait_exchange(const Action& action) const;
 
   int num_segments() const { return static_cast<int>(entries_.size()); }
