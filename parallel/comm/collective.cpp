@@ -77,13 +77,14 @@ void check(const ReduceScatter& op) {
 }
 
 template <class Op>
-void check_shares_memory(const Op& op) {
+void check_shares_memory(const Op& op, std::string_view argument) {
   if (op.group.size() > 1 && op.group.memory_sharing() != nullptr) return;
-  fail({.subject = subject(op, "in"), .expected = "memory that the ranks share", .got = "a group that shares none"});
+  fail(
+      {.subject = subject(op, argument), .expected = "memory that the ranks share", .got = "a group that shares none"});
 }
 
 void check(const SharedReduceScatter& op) {
-  check_shares_memory(op);
+  check_shares_memory(op, "in");
   check_buffer(op.in, subject(op, "in"));
   check_buffer(op.out, subject(op, "out"));
   check_dtype(op.in, {DType::kFp32, DType::kBf16}, subject(op, "in"));
@@ -108,7 +109,7 @@ void check(const AllGather& op) {
 }
 
 void check(const SharedAllGather& op) {
-  check_shares_memory(op);
+  check_shares_memory(op, "in");
   check_ends(op);
   check_no_overlap(op.in, "in", op.out, subject(op, "out"));
   check_part(op, op.in, op.out, "in", "out");
@@ -134,8 +135,15 @@ void check(const Broadcast& op) {
   check_rank(op, op.root, "root");
 }
 
-void check(const Send& op) { check_peer(op); }
-void check(const Receive& op) { check_peer(op); }
+void check(const Send& op) {
+  check_peer(op);
+  if (op.place) check_shares_memory(op, "place");
+}
+
+void check(const Receive& op) {
+  check_peer(op);
+  if (op.placed) check_shares_memory(op, "placed");
+}
 
 std::int64_t sum_of(const std::vector<std::int64_t>& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -122,6 +124,9 @@ struct Send {
   Tensor buffer;
   int peer = 0;
   std::string label = {};
+  // Byte offset of the receiver's buffer in the memory that it shares (memory_sharing.h). If set, the sender writes the
+  // message there, and the Receive is `placed`.
+  std::optional<std::size_t> place = {};
 };
 
 struct Receive {
@@ -130,6 +135,7 @@ struct Receive {
   Tensor buffer;  // written
   int peer = 0;
   std::string label = {};
+  bool placed = false;  // the Send has a place
 };
 
 // Collectives of groups whose ranks read each other's memory (memory_sharing.h). MemorySharing::share_memory() must

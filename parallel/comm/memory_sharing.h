@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "parallel/comm/communicator.h"
 
@@ -16,7 +17,9 @@ class MemorySharing {
   // rows. Returns false if ranks pass different bytes or `layout` (a digest of offsets), or if a GPU cannot reach
   // another's memory. Shifts then use the path of other calls. Collective, once per group. The memory is freed after
   // unshare_memory, which is collective and requires that none of these calls is pending.
-  virtual bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) = 0;
+  // Without `layout`, sizes and offsets may differ. Only Sends with a place then access the memory; a copy engine of
+  // the sender writes their messages, and no multiprocessor waits for them.
+  virtual bool share_memory(void* base, std::size_t bytes, std::optional<std::uint64_t> layout) = 0;
   virtual void unshare_memory() = 0;
 };
 

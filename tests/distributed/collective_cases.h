@@ -18,8 +18,9 @@ void check_shift(Communicator& world, const CollectiveForm& form);              
 void check_shift_of_shared_memory(Communicator& world, const CollectiveForm& form);  // one after the other
 void check_sum_of_shared_memory(Communicator& world, const CollectiveForm& form);    // in several rounds, added to
 void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& form);
-void check_broadcast(Communicator& world, const CollectiveForm& form);     // from every root
-void check_send_receive(Communicator& world, const CollectiveForm& form);  // around a ring, and one to one
+void check_messages_to_shared_memory(Communicator& world, const CollectiveForm& form);  // in pairs, in both directions
+void check_broadcast(Communicator& world, const CollectiveForm& form);                  // from every root
+void check_send_receive(Communicator& world, const CollectiveForm& form);               // around a ring, and one to one
 void check_host_calls(Communicator& world, const CollectiveForm&);
 void check_split(Communicator& world,
                  const CollectiveForm& form);  // groups of several sizes and orders, one inside another

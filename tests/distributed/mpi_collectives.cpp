@@ -47,6 +47,7 @@ TEST_P(Collectives, Shift) { check(check_shift); }
 TEST_P(Collectives, ShiftOfSharedMemory) { check(check_shift_of_shared_memory); }
 TEST_P(Collectives, SumOfSharedMemory) { check(check_sum_of_shared_memory); }
 TEST_P(Collectives, GatherOfSharedMemory) { check(check_gather_of_shared_memory); }
+TEST_P(Collectives, MessagesToSharedMemory) { check(check_messages_to_shared_memory); }
 TEST_P(Collectives, Broadcast) { check(check_broadcast); }
 TEST_P(Collectives, SendReceive) { check(check_send_receive); }
 TEST_P(Collectives, HostCalls) { check(check_host_calls); }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -49,10 +51,11 @@ class Calls {
       std::ranges::copy(std::array{0, 1, 2, 0, 1, 2}, sends_.values.begin());
       sends_.upload(stream());
     }
-    if (kind == "late_rows" || kind == "late_shift") {
+    if (kind == "late_rows" || kind == "late_shift" || kind == "late_message") {
       MemorySharing* const sharing = world_.memory_sharing();
-      if (sharing == nullptr || !sharing->share_memory(buffer().data, buffer().bytes(), 0))
-        std::fprintf(stderr, "no memory is shared\n");
+      const std::optional<std::uint64_t> layout = kind == "late_message" ? std::nullopt : std::optional(0);
+      shared_ = sharing != nullptr && sharing->share_memory(buffer().data, buffer().bytes(), layout);
+      if (!shared_) std::fprintf(stderr, "no memory is shared\n");
       call(kind);
     }
     synchronize();
@@ -65,6 +68,8 @@ class Calls {
       exchange();
     } else if (kind == "late_shift") {
       launch(stream(), Shift{.group = world_, .in = lower(), .out = upper(), .step = 1});
+    } else if (kind == "late_message") {
+      message();
     } else if (kind == "size") {
       // Rank 1 expects less than rank 0 sends.
       launch(stream(), Broadcast{.group = world_, .buffer = world_.rank() == 1 ? lower() : buffer(), .root = 0});
@@ -85,6 +90,18 @@ class Calls {
                                   .pair_room = 1});
   }
 
+  // For two ranks.
+  void message() {
+    const std::size_t place = lower().bytes();
+    if (world_.rank() == 0) {
+      launch(
+          stream(),
+          Send{.group = world_, .buffer = lower(), .peer = 1, .place = shared_ ? std::optional(place) : std::nullopt});
+    } else {
+      launch(stream(), Receive{.group = world_, .buffer = upper(), .peer = 0, .placed = shared_});
+    }
+  }
+
   Stream& stream() { return rig_.stream(); }
   Tensor buffer() { return values_.tensor(); }
   Tensor lower() { return buffer().slice(0, 0, 50'000); }
@@ -95,6 +112,7 @@ class Calls {
   test::Buffer<std::int32_t> sends_;
   test::Rig rig_;
   Graph graph_;
+  bool shared_ = false;
 };
 
 void run(Communicator& world, DeviceType device, std::string_view kind) {

@@ -1,6 +1,6 @@
 // Ranks that hang or disagree on purpose, with a watcher: mpirun -np 3 mpi_hang stop | loop | skip | host | order |
-// count | dtype | rows | rows_order | writer | split | end | replay FOLDER [--device=cuda]. Exit code 7, with one line
-// that says who waits for whom; 77, for a skipped test, if ranks outnumber GPUs.
+// count | dtype | rows | rows_order | message | writer | split | end | replay FOLDER [--device=cuda]. Exit code 7, with
+// one line that says who waits for whom; 77, for a skipped test, if ranks outnumber GPUs.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -98,6 +98,8 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   const std::unique_ptr<Communicator> other = world.duplicate("other");
   std::optional<Rows> exchanged;
   if (kind.starts_with("rows")) exchanged.emplace(rig, world);
+  MemorySharing* const sharing = kind == "message" ? world.memory_sharing() : nullptr;
+  const bool shared = sharing != nullptr && sharing->share_memory(buffer.data, buffer.bytes(), std::nullopt);
   const std::unique_ptr<Communicator> saves = kind == "writer" ? world.duplicate("checkpoint") : nullptr;
   const AbortOnUnwind guard(world);
   launch(stream, AllReduce{.group = *other, .buffer = buffer});  // NCCL takes seconds to start
@@ -110,7 +112,7 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
   if (kind == "replay") capture_and_replay(graph, stream, world, buffer);
   mpi.watch({.timeout = std::chrono::seconds(3), .dump_folder = folder});
   if (odd_one && kind == "stop") std::raise(SIGSTOP);
-  if (odd_one && (kind == "loop" || kind == "replay" || kind == "rows")) hang(stream);
+  if (odd_one && (kind == "loop" || kind == "replay" || kind == "rows" || kind == "message")) hang(stream);
   if (saves) step_while_writers_wait(world, *saves, stream, buffer);
   if (odd_one && kind == "order") launch(stream, AllReduce{.group = *other, .buffer = buffer});
   if (kind == "host" && !odd_one) world.host_barrier();
@@ -127,6 +129,8 @@ void run(MpiRuntime& mpi, Communicator& world, std::string_view kind, const std:
     graph.replay(stream);
   } else if (kind == "rows" || (kind == "rows_order" && !odd_one)) {
     launch(stream, exchanged->op());
+  } else if (kind == "message" && !odd_one) {
+    launch(stream, Receive{.group = world, .buffer = buffer, .peer = 1, .label = "the message", .placed = shared});
   } else if (kind == "count") {
     reduce(odd_one ? buffer.slice(0, 0, 500) : buffer);
   } else if (kind == "dtype") {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "core/base/error.h"
@@ -142,6 +144,52 @@ void check_gather_of_shared_memory(Communicator& world, const CollectiveForm& fo
   expect_same_bits(out.values, want, label("gather of shared memory", DType::kBf16, kPart, *group));
   if (sharing != nullptr) sharing->unshare_memory();
   EXPECT_TRUE(shared || form.device != DeviceType::kCuda) << "these GPUs cannot read each other's memory";
+}
+
+// The lower rank of a pair sends several messages into one buffer of the other, which keeps each. Then one returns. The
+// ranks' memory has different sizes, and buffers at different offsets.
+void check_messages_to_shared_memory(Communicator& world, const CollectiveForm& form) {
+  const int size = world.size(), rank = world.rank(), peer = rank ^ 1;
+  if (size == 1) return;
+  Rig rig(form);
+  constexpr std::int64_t kPart = 70'001;
+  constexpr int kMessages = 5;
+  const auto offset_of = [](int r) { return std::int64_t{128} * (r + 1); };  // elements
+  auto memory = rig.empty<bf16>(2 * offset_of(rank) + kPart);
+  auto sent = rig.of_rank<bf16>(rank, kMessages * kPart), kept = rig.empty<bf16>(kMessages * kPart);
+  const std::unique_ptr<Communicator> group = world.duplicate("messages");
+  const std::unique_ptr<Communicator> own = world.subgroup(std::vector<int>{rank}, "own");  // its gather is a copy
+  const AbortOnUnwind guard(world);
+  const Tensor all = memory.tensor(), buffer = all.slice(0, offset_of(rank), kPart);
+  MemorySharing* const sharing = group->memory_sharing();
+  const bool shared = sharing != nullptr && sharing->share_memory(all.data, all.bytes(), std::nullopt);
+  const auto part = [](const Tensor& whole, int message) { return whole.slice(0, message * kPart, kPart); };
+  const auto send = [&](int message) {
+    Send op{.group = *group, .buffer = part(sent.tensor(), message), .peer = peer};
+    if (shared) op.place = static_cast<std::size_t>(offset_of(peer)) * sizeof(bf16);
+    launch(rig.stream(), op);
+  };
+  const auto receive = [&](int message) {
+    launch(rig.stream(), Receive{.group = *group, .buffer = buffer, .peer = peer, .placed = shared});
+    launch(rig.stream(), AllGather{.group = *own, .in = buffer, .out = part(kept.tensor(), message)});
+  };
+  const bool is_paired = peer < size, is_lower = rank < peer;
+  const std::vector<bf16> before = kept.values;
+  rig.run(
+      [&] {
+        if (!is_paired) return;
+        for (int m = 0; m < kMessages; ++m) is_lower ? send(m) : receive(m);
+        is_lower ? receive(0) : send(1);
+      },
+      memory, sent, kept);
+  std::vector<bf16> want = before;
+  const std::vector<bf16> theirs = rig.of_rank<bf16>(peer, kMessages * kPart).values;
+  if (is_paired && is_lower) std::copy_n(theirs.begin() + kPart, kPart, want.begin());
+  if (is_paired && !is_lower) want = theirs;
+  expect_same_bits(kept.values, want, label("messages", DType::kBf16, kPart, *group));
+  world.host_barrier();  // a late rank may still write
+  if (sharing != nullptr) sharing->unshare_memory();
+  if (form.device == DeviceType::kCuda && !shared) GTEST_SKIP() << "these GPUs cannot map each other's memory";
 }
 
 // A group whose ranks see each other's memory gathers with shifts only and, in the same run, shifts all results by one.

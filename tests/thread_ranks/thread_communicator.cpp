@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "parallel/comm/exchanged_rows.h"
+#include "parallel/comm/memory_sharing.h"
 #include "parallel/comm/reduce_parts.h"
 #include "tests/thread_ranks/thread_rendezvous.h"
 
@@ -27,7 +28,7 @@ Tensor slice_of(const Tensor& whole, int rank, int size) {
   return whole.slice(0, begin, whole.numel() * (rank + 1) / size - begin);
 }
 
-class ThreadCommunicator final : public Communicator {
+class ThreadCommunicator final : public Communicator, public MemorySharing {
  public:
   ThreadCommunicator(std::string name, int rank, std::shared_ptr<ThreadGroup> group)
       : Communicator(std::move(name), rank, group->size), group_(std::move(group)) {}
@@ -74,13 +75,32 @@ class ThreadCommunicator final : public Communicator {
 
   bool rehearse_captures(bool on) override { return on && size() > 1; }  // so that tests cover the GPUs' case
 
+  MemorySharing* memory_sharing() override { return group_->world->shares_messages ? this : nullptr; }
+  bool share_memory(void* base, std::size_t bytes, std::optional<std::uint64_t> layout) override {
+    if (layout || size() == 1) return false;
+    shared(rank()) = {static_cast<std::byte*>(base), bytes};
+    host_barrier();
+    return true;
+  }
+  void unshare_memory() override {
+    if (shared(rank()).empty()) return;
+    host_barrier();
+    shared(rank()) = {};
+  }
+
   void abort(const std::string& message) override { group_->world->abort(ExitCode::kCommunication, message); }
 
  protected:
   void run(const Collective& collective) override {
     std::visit(
         [this]<class Op>(const Op& op) {
-          if constexpr (!SharedCollective<Op>) exchange(op);  // rejected by checked()
+          if constexpr (SharedCollective<Op>) {
+            fail({.subject = fmt::format("{} on group {}: in", Op::kName, name()),
+                  .expected = "memory that the ranks share",
+                  .got = "other memory"});
+          } else {
+            exchange(op);
+          }
         },
         collective);
   }
@@ -147,6 +167,7 @@ class ThreadCommunicator final : public Communicator {
     std::unique_lock lock(world.mutex);
     world.throw_if_aborted();
     channel.buffer = &op.buffer;
+    channel.place = op.place;
     channel.state = ThreadChannel::State::kOffered;
     group_->channel_signal.changed.notify_all();
     const bool in_time = group_->channel_signal.changed.wait_for(
@@ -174,6 +195,14 @@ class ThreadCommunicator final : public Communicator {
                                      op.buffer.bytes(), op.peer, channel.buffer->bytes()));
       world.throw_if_aborted();
     }
+    const bool same_place = channel.place.has_value() == op.placed &&
+                            (!op.placed || shared(rank()).data() + *channel.place == op.buffer.as<std::byte>());
+    if (!same_place) {
+      world.abort_locked(ExitCode::kCommunication,
+                         fmt::format("group {}: rank {} sends a message to another place than rank {} expects", name(),
+                                     op.peer, rank()));
+      world.throw_if_aborted();
+    }
     channel.state = ThreadChannel::State::kTaken;
     lock.unlock();
     copy(*channel.buffer, op.buffer);
@@ -188,6 +217,7 @@ class ThreadCommunicator final : public Communicator {
         {.name = call, .argument = argument, .dtype = buffer.dtype, .numel = buffer.numel(), .buffer = &buffer});
   }
 
+  std::span<std::byte>& shared(int r) const { return group_->shared[static_cast<std::size_t>(r)]; }
   const Tensor& peer(int r) const { return *group_->streams.call(r).buffer; }
 
   template <class PartOf>
@@ -207,10 +237,11 @@ class ThreadCommunicator final : public Communicator {
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout)
+ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout, bool shares_messages)
     : size_(size), state_(std::make_shared<ThreadWorldState>()) {
   require(size > 0, "ThreadWorld without ranks");
   state_->timeout = timeout;
+  state_->shares_messages = shares_messages;
   state_->world = std::make_shared<ThreadGroup>(state_, "world", size);
 }
 

@@ -15,8 +15,10 @@ struct ThreadWorldState;
 
 class ThreadWorld {
  public:
-  // A call that waits longer than `timeout` for a peer aborts the world.
-  explicit ThreadWorld(int size, std::chrono::milliseconds timeout = std::chrono::minutes(10));
+  // A call that waits longer than `timeout` for a peer aborts the world. With `shares_messages`, groups share memory
+  // for messages. A Send's place must then be the address of the Receive's buffer.
+  explicit ThreadWorld(int size, std::chrono::milliseconds timeout = std::chrono::minutes(10),
+                       bool shares_messages = false);
   ~ThreadWorld();
   ThreadWorld(const ThreadWorld&) = delete;
   ThreadWorld& operator=(const ThreadWorld&) = delete;

@@ -115,6 +115,7 @@ ThreadGroup::ThreadGroup(std::shared_ptr<ThreadWorldState> world_state, const st
       host(*world, name + " (host)", size),
       channels(static_cast<std::size_t>(size * size)),
       channel_signal(*world),
-      children(static_cast<std::size_t>(size)) {}
+      children(static_cast<std::size_t>(size)),
+      shared(static_cast<std::size_t>(size)) {}
 
 }  // namespace megalith

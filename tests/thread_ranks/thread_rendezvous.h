@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct ThreadWorldState {
   std::mutex mutex;
   std::set<std::condition_variable*> signals;
   std::chrono::milliseconds timeout{};
+  bool shares_messages = false;
   bool aborted = false;
   ExitCode abort_code = ExitCode::kCommunication;
   std::string abort_message;
@@ -100,6 +103,7 @@ struct ThreadChannel {
   enum class State : std::uint8_t { kEmpty, kOffered, kTaken };
   State state = State::kEmpty;
   const Tensor* buffer = nullptr;
+  std::optional<std::size_t> place;  // of the Send
 };
 
 struct ThreadGroup {
@@ -112,6 +116,7 @@ struct ThreadGroup {
   std::vector<ThreadChannel> channels;                 // [from * size + to]
   ThreadSignal channel_signal;                         // a channel's state changed
   std::vector<std::shared_ptr<ThreadGroup>> children;  // during a split: [rank of its first member]
+  std::vector<std::span<std::byte>> shared;            // memory of each rank for messages; empty: not shared
 
   ThreadChannel& channel(int from, int to) { return channels[static_cast<std::size_t>(from * size + to)]; }
 };

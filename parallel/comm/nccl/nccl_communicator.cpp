@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "core/device/cuda/check.h"
@@ -59,7 +60,7 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   void abort(const std::string& message) override { process_->abort(message); }
   bool sums_in_rank_order() const override { return size() <= 2; }
   MemorySharing* memory_sharing() override { return this; }
-  bool share_memory(void* base, std::size_t bytes, std::uint64_t layout) override;
+  bool share_memory(void* base, std::size_t bytes, std::optional<std::uint64_t> layout) override;
   void unshare_memory() override;
   bool rehearse_captures(bool on) override { return rehearses_ = on && watched_ != nullptr && mixing_is_off_; }
 
@@ -73,6 +74,12 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
   ncclComm* comm_for(const Stream& stream);
   void check_memory(const ExchangeRows& op) const;
   void check_memory(const PaddedExchangeRows&) const {}
+  void check_memory(const Send& op) const {
+    require(!op.place || (peer_memory_ && peer_memory_->holds(op)), "a send to memory that its peer does not share");
+  }
+  void check_memory(const Receive& op) const {
+    require(!op.placed || (peer_memory_ && peer_memory_->holds(op)), "a placed receive into memory that is not shared");
+  }
   template <SharedCollective Op>
   void check_memory(const Op& op) const;
   void check_memory(const auto&) const {}
@@ -185,11 +192,13 @@ class NcclCommunicator final : public Communicator, public MemorySharing {
 
   void exchange(CudaStream& stream, const Send& op) const {
     if (op.buffer.numel() == 0) return;
+    if (op.place) return peer_memory_->send(stream, op);
     check(ncclSend(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
   }
 
   void exchange(CudaStream& stream, const Receive& op) const {
     if (op.buffer.numel() == 0) return;
+    if (op.placed) return peer_memory_->receive(stream, op);
     check(ncclRecv(op.buffer.data, op.buffer.bytes(), ncclUint8, op.peer, comm(), stream.handle()), op.kName);
   }
 
@@ -355,7 +364,7 @@ void NcclCommunicator::run(Stream& stream, CudaStream& cuda, const Collective& c
   write(cuda, watched_->progress->mark, NcclWatcher::after(id));
 }
 
-bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::uint64_t layout) {
+bool NcclCommunicator::share_memory(void* base, std::size_t bytes, std::optional<std::uint64_t> layout) {
   if (size() == 1) return false;
   require(peer_memory_ == nullptr, "a group shares one range of memory");
   peer_memory_ = PeerMemory::share(*host_, base, bytes, layout, pulls_);

@@ -113,8 +113,8 @@ class PeerMemory::SecondStream {
   CUevent_st* marks_[kMarks] = {};
 };
 
-PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes)
-    : rank_(rank), base_(base), bytes_(bytes), peers_(static_cast<std::size_t>(ranks)) {}
+PeerMemory::PeerMemory(int rank, int ranks, std::byte* base, std::size_t bytes, bool is_alike)
+    : rank_(rank), base_(base), bytes_(bytes), is_alike_(is_alike), peers_(static_cast<std::size_t>(ranks)) {}
 
 // Created at first use, so groups that never copy here use no GPU queue.
 PeerMemory::SecondStream& PeerMemory::second_stream() {
@@ -125,19 +125,20 @@ PeerMemory::SecondStream& PeerMemory::second_stream() {
   return *second_stream_;
 }
 
-std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes, std::uint64_t layout,
-                                              PullMeeting::State* state) {
-  std::unique_ptr<PeerMemory> memory(new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes));
+std::unique_ptr<PeerMemory> PeerMemory::share(Communicator& host, void* base, std::size_t bytes,
+                                              std::optional<std::uint64_t> layout, PullMeeting::State* state) {
+  std::unique_ptr<PeerMemory> memory(
+      new PeerMemory(host.rank(), host.size(), static_cast<std::byte*>(base), bytes, layout.has_value()));
   SharedMemory& flags = memory->peers_[static_cast<std::size_t>(host.rank())].shared;
   flags = SharedMemory::create(memory->peers_.size() * sizeof(Flags));
-  const PeerOffer mine = offer_of(base, bytes, layout, flags);
+  const PeerOffer mine = offer_of(base, bytes, layout.value_or(0), flags);
   const std::vector<PeerOffer> offers = host.host_gather(mine);
   bool all_mapped = true;
   for (int r = 0; r < host.size() && all_mapped; ++r) {
-    all_mapped = memory->map(r, layout, offers[static_cast<std::size_t>(r)]);
+    all_mapped = memory->map(r, mine.layout, offers[static_cast<std::size_t>(r)]);
   }
   if (host.host_any(!all_mapped)) return nullptr;
-  memory->prepare_pulls(state);
+  if (memory->is_alike_) memory->prepare_pulls(state);
   return memory;
 }
 
@@ -159,7 +160,7 @@ bool PeerMemory::can_share(Communicator& host, std::span<const int> ranks) {
   MEGALITH_CUDA_CHECK(cudaMalloc(&some, 256));
   bool all_mapped = true;
   {
-    PeerMemory memory(host.rank(), host.size(), static_cast<std::byte*>(some), 256);
+    PeerMemory memory(host.rank(), host.size(), static_cast<std::byte*>(some), 256, true);
     SharedMemory& flags = memory.peers_[static_cast<std::size_t>(host.rank())].shared;
     flags = SharedMemory::create(memory.peers_.size() * sizeof(Flags));
     const std::vector<PeerOffer> offers = host.host_gather(offer_of(some, 256, 0, flags));
@@ -177,8 +178,9 @@ bool PeerMemory::map(int rank, std::uint64_t layout, const PeerOffer& offer) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   if (!offer.valid || std::strcmp(offer.host, host) != 0) return false;
-  if (offer.bytes != bytes_ || offer.layout != layout) return false;
+  if (is_alike_ && (offer.bytes != bytes_ || offer.layout != layout)) return false;
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  peer.bytes = offer.bytes;
 
   const std::size_t size = peers_.size() * sizeof(Flags);
   if (rank != rank_) peer.shared = SharedMemory::open(offer.flags, size);
@@ -206,7 +208,7 @@ PeerMemory::~PeerMemory() {
   }
 }
 
-bool PeerMemory::holds(const Tensor& tensor) const {
+bool PeerMemory::contains(const Tensor& tensor) const {
   const auto* const begin = tensor.as<std::byte>();
   return begin >= base_ && begin + tensor.bytes() <= base_ + bytes_;
 }
@@ -247,6 +249,29 @@ void PeerMemory::check_holds(const ExchangeRows& op) const {
   };
   for (const ExchangeRows::Rows& rows : op.rows) check(rows.in, "in");
   check(op.index, "index");
+}
+
+bool PeerMemory::holds(const Send& op) const {
+  const std::size_t bytes = peers_[static_cast<std::size_t>(op.peer)].bytes;
+  return *op.place <= bytes && op.buffer.bytes() <= bytes - *op.place;
+}
+
+void PeerMemory::send(CudaStream& stream, const Send& op) {
+  const auto self = static_cast<std::size_t>(rank_), peer = static_cast<std::size_t>(op.peer);
+  FrontEnd words;
+  words.wait_and_clear(peers_[self].flags[peer].ready);
+  words.enqueue(stream);
+  stream.copy(peers_[peer].base + *op.place, op.buffer.data, op.buffer.bytes());
+  words.set(peers_[peer].flags[self].taken);
+  words.enqueue(stream);
+}
+
+void PeerMemory::receive(CudaStream& stream, const Receive& op) {
+  const auto self = static_cast<std::size_t>(rank_), peer = static_cast<std::size_t>(op.peer);
+  FrontEnd words;
+  words.set(peers_[peer].flags[self].ready);
+  words.wait_and_clear(peers_[self].flags[peer].taken);
+  words.enqueue(stream);
 }
 
 void PeerMemory::exchange_rows(CudaStream& stream, const ExchangeRows& op) {

@@ -32,6 +32,12 @@ TEST_P(ThreadCollectives, AllToAll) { check(test::check_all_to_all); }
 TEST_P(ThreadCollectives, AllToAllV) { check(test::check_all_to_all_v); }
 TEST_P(ThreadCollectives, Shift) { check(test::check_shift); }
 TEST_P(ThreadCollectives, ShiftOfMemoryThatCannotBeShared) { check(test::check_shift_of_shared_memory); }
+TEST_P(ThreadCollectives, MessagesToSharedMemory) {
+  for (const bool shares : {false, true}) {
+    ThreadWorld world(GetParam(), std::chrono::minutes(1), shares);
+    world.run([](Communicator& group) { test::check_messages_to_shared_memory(group, {}); });
+  }
+}
 TEST_P(ThreadCollectives, Broadcast) { check(test::check_broadcast); }
 TEST_P(ThreadCollectives, SendReceive) { check(test::check_send_receive); }
 TEST_P(ThreadCollectives, HostCalls) { check(test::check_host_calls); }
