@@ -271,6 +271,10 @@ Rank::~Rank() {
     } catch (const std::exception&) {
     }
   }
+  try {
+    transfer.unshare();
+  } catch (const std::exception&) {
+  }
 }
 
 void initialize(Rank& rank) {

@@ -42,6 +42,7 @@ void Step::use(const StepPlans& plans) {
   plans_ = &plans;
   for (MemorySharing* group : sharing_groups(rank_))
     group->share_memory(arena.block(), arena.block_bytes(), 3 * digest_of(plans.train) + digest_of(plans.evaluate));
+  rank_.transfer.share({{actions_.train, plans.train}, {actions_.evaluate, plans.evaluate}});
 }
 
 void Step::give_back() {
@@ -51,6 +52,7 @@ void Step::give_back() {
   rank_.drain();
   if (rank_.graphs) rank_.graphs->drop();
   for (MemorySharing* group : sharing_groups(rank_)) group->unshare_memory();
+  rank_.transfer.unshare();
   rank_.memory.arena.give_back();
   driver_bytes_.reset();
   rank_.memory.pool.free_cached();  // memory that other users may need
@@ -144,6 +146,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
   mode_ = mode;
   if (plans_ != nullptr) rank_.memory.arena.use(mode == Mode::kTrain ? plans_->train : plans_->evaluate);
   rank_.memory.arena.begin_step();
+  rank_.transfer.begin(mode == Mode::kTrain ? 0 : 1);  // of the lists in use()
   if (rank_.offload) rank_.offload->host.begin_step();
   StagedStep& step = staging_.last();
   compute.record(step.begun);

@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <string>
+#include <string_view>
 
 #include "core/base/error.h"
 #include "core/device/trace.h"
 #include "core/ops/elementwise/elementwise.h"
 #include "core/ops/op.h"
+#include "parallel/comm/memory_sharing.h"
 
 namespace megalith {
 
@@ -44,6 +49,32 @@ std::string label_of(const Action& action) {
                      action.microbatch);
 }
 
+ArenaScope scope_of_receive(const Action& action) {
+  return {
+      .column = action.column, .segment = -1, .verb = action.gradient ? kReceiveGradientScope : kReceiveOutputScope};
+}
+
+std::size_t offset_in(const Arena& arena, const void* address) {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(address) -
+                                  static_cast<const std::byte*>(arena.block()));
+}
+
+bool copies_messages() {
+  const char* const text = std::getenv("MEGALITH_COPY_MESSAGES");
+  return text == nullptr || std::string_view(text) != "0";
+}
+
+constexpr int kReceiver = 1;  // rank in a channel's group
+
+// The receiver's numbers, on both ranks.
+std::vector<std::size_t> numbers_of_receiver(Communicator& group, const std::vector<std::size_t>& mine) {
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(mine[0]));
+  const std::string theirs = group.host_broadcast(bytes, kReceiver);
+  std::vector<std::size_t> numbers(theirs.size() / sizeof(mine[0]));
+  std::memcpy(numbers.data(), theirs.data(), theirs.size());
+  return numbers;
+}
+
 }  // namespace
 
 PipelineTransfer::PipelineTransfer(Communicator& stages, const Context& ctx, SegmentRunner& runner, const Spec& spec)
@@ -74,12 +105,76 @@ PipelineTransfer::~PipelineTransfer() = default;
 void PipelineTransfer::connect(const Tensor& scratch) {
   for (Channel& c : channels_) {
     if (c.sends) {
-      launch(*c.stream, Send{.group = *c.group, .buffer = scratch, .peer = 1, .label = "connection"});
+      launch(*c.stream, Send{.group = *c.group, .buffer = scratch, .peer = kReceiver, .label = "connection"});
     } else {
       launch(*c.stream, Receive{.group = *c.group, .buffer = scratch, .peer = 0, .label = "connection"});
     }
     c.stream->synchronize();
   }
+}
+
+// In connect()'s order, so that no stage waits for one that waits for it.
+void PipelineTransfer::share(const std::vector<List>& lists) {
+  for (Channel& c : channels_) {
+    MemorySharing* const sharing = c.group->memory_sharing();
+    if (sharing == nullptr || c.group->host_any(!copies_messages())) continue;
+    if (!sharing->share_memory(ctx_.arena.block(), ctx_.arena.block_bytes(), std::nullopt)) continue;
+    for (const List& list : lists) {
+      const std::vector<std::size_t> mine = c.sends ? std::vector<std::size_t>() : places_from(c.peer, list);
+      c.places.push_back(numbers_of_receiver(*c.group, mine));
+    }
+    copy_once(c);
+  }
+}
+
+// The driver may allocate at a first copy, for which it would wait for a pending receive.
+void PipelineTransfer::copy_once(const Channel& c) {
+  if (c.places.front().empty()) return;
+  const std::size_t place = c.places.front().front();
+  const Tensor buffer(static_cast<std::byte*>(ctx_.arena.block()) + (c.sends ? 0 : place), spec_.dtype, spec_.shape);
+  if (c.sends) {
+    launch(*c.stream,
+           Send{.group = *c.group, .buffer = buffer, .peer = kReceiver, .label = "first copy", .place = place});
+  } else {
+    launch(*c.stream, Receive{.group = *c.group, .buffer = buffer, .peer = 0, .label = "first copy", .placed = true});
+  }
+  c.stream->synchronize();
+}
+
+void PipelineTransfer::unshare() {
+  for (Channel& c : channels_) {
+    if (c.places.empty()) continue;
+    c.places.clear();
+    c.group->memory_sharing()->unshare_memory();
+  }
+}
+
+std::vector<std::size_t> PipelineTransfer::places_from(int peer, const List& list) const {
+  Arena& arena = ctx_.arena;
+  arena.use(list.plan);
+  arena.begin_step();
+  std::vector<std::size_t> places;
+  for (const Action& action : list.actions) {
+    if (action.kind != ActionKind::kPostReceive || action.peer != peer) continue;
+    const ArenaScope scope = scope_of_receive(action);
+    arena.begin_scope(scope);
+    places.push_back(offset_in(arena, arena.place_of({.scope = scope}).address));
+  }
+  return places;
+}
+
+void PipelineTransfer::begin(std::size_t list) {
+  for (Channel& c : channels_) {
+    c.list = list;
+    c.next = 0;
+  }
+}
+
+std::optional<std::size_t> PipelineTransfer::next_place(Channel& channel) {
+  if (channel.places.empty()) return std::nullopt;
+  const std::vector<std::size_t>& places = channel.places.at(channel.list);
+  require(channel.next < places.size(), "a message that the list of share() lacks");
+  return places[channel.next++];
 }
 
 std::vector<Communicator*> PipelineTransfer::groups() const {
@@ -115,11 +210,17 @@ void PipelineTransfer::start(const Action& action, Flight& flight, const Op& op)
 
 void PipelineTransfer::post_receive(const Action& action) {
   Flight& f = flight(action, false);
-  ctx_.arena.begin_scope(
-      {.column = action.column, .segment = -1, .verb = action.gradient ? kReceiveGradientScope : kReceiveOutputScope});
+  ctx_.arena.begin_scope(scope_of_receive(action));
   f.buffer = ctx_.empty(spec_.shape, spec_.dtype, action.gradient ? "received gradient" : "received output");
   if (rehearses_) return launch(ctx_.compute, Fill{.x = f.buffer, .value = 0});
-  start(action, f, Receive{.group = f.lane.group, .buffer = f.buffer, .peer = 0, .label = label_of(action)});
+  const std::optional<std::size_t> place = next_place(channel(action.peer, false));
+  require(!place || *place == offset_in(ctx_.arena, f.buffer.data), "a receive at another place than share() found");
+  start(action, f,
+        Receive{.group = f.lane.group,
+                .buffer = f.buffer,
+                .peer = 0,
+                .label = label_of(action),
+                .placed = place.has_value()});
   ++stats_.received;
 }
 
@@ -157,8 +258,11 @@ void PipelineTransfer::send(const Action& action) {
   Flight& f = flight(action, true);
   f.buffer = payload(action);
   if (rehearses_) return;
-  start(action, f, Send{.group = f.lane.group, .buffer = f.buffer, .peer = 1, .label = label_of(action)});
+  const std::optional<std::size_t> place = next_place(channel(action.peer, true));
+  start(action, f,
+        Send{.group = f.lane.group, .buffer = f.buffer, .peer = kReceiver, .label = label_of(action), .place = place});
   ++stats_.sent;
+  if (place) ++stats_.placed;
   stats_.bytes_sent += static_cast<std::int64_t>(f.buffer.bytes());
 }
 

@@ -1,6 +1,6 @@
 // Tests that no rank waits for its GPU while it enqueues a step. Runs cover three dispatchers, expert rows on the host,
-// sharded units, and tensor and context parallelism, eager and in graphs. Waits are counted by an interposed CUDA
-// (tests/support/host_waits/host_waits.h).
+// sharded units, and tensor, context and pipeline parallelism, eager and in graphs. Waits are counted by an interposed
+// CUDA (tests/support/host_waits/host_waits.h).
 //   mpirun -np 2 mpi_host_waits     or 4, which then shard the experts
 // Prints a line per layout. Exit code 1 if a rank waits or the wrong dispatcher runs; 77, for a skipped test, if ranks
 // outnumber GPUs. A communicator with calls in graphs and eager calls may query completion once a call: that is no
@@ -88,6 +88,7 @@ int run(MpiRuntime& mpi, Communicator& world) {
   const Words around_rows{"--cuda-graph-impl", "local", "--cuda-graph-modules", "attn", "moe_router", "moe_preprocess"};
   const Words on_host = offload({"expert_fc1", "moe_act"});
   const Words tensor{"--tensor-model-parallel-size", "2", "--sequence-parallel"};
+  const Words stages{"--pipeline-model-parallel-size", "2"};
   const auto by = [&](const char* dispatcher) { return experts(world.size(), dispatcher); };
   int status = 0;
   for (const auto& [name, flags] : std::vector<std::pair<const char*, Words>>{
@@ -101,7 +102,9 @@ int run(MpiRuntime& mpi, Communicator& world) {
            {"units sharded, graphs", model() + sharded + graphs},
            {"tensor parallel with overlap", model() + tensor + Words{"--tp-comm-overlap"}},
            {"tensor parallel, graphs", model() + tensor + graphs},
-           {"context parallel, graphs", model() + Words{"--context-parallel-size", "2"} + graphs}}) {
+           {"context parallel, graphs", model() + Words{"--context-parallel-size", "2"} + graphs},
+           {"pipeline", model() + stages},
+           {"pipeline, graphs", model() + stages + graphs}}) {
     const bool passed = passes(flags, *gpus, world);
     if (world.rank() == 0) fmt::print("{}: {}\n", name, passed ? "no wait" : "FAILED");
     if (!passed) status = 1;

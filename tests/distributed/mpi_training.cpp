@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "apps/config/offload_options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/train/run_setup.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "tests/distributed/training_ranks.h"
 #include "tests/distributed/way_of_rows.h"
 #include "tests/support/pairwise.h"
@@ -166,6 +168,37 @@ TEST(MpiTraining, HooksMayCommunicateWithinAStage) {
     const auto customize = [&](Rank& rank) { sums = std::make_unique<StageSums>(rank); };
     expect_same(train(cell.graphs(), look, customize), train(cell.eager(), nullptr));
   }
+}
+
+// Copy engines carry messages between stages, if the GPUs map each other's memory, or the groups do.
+TEST(MpiTraining, CopiedMessagesChangeNoBit) {
+  if (world->size() < 2) GTEST_SKIP() << "needs 2 ranks";
+  std::vector<int> all(static_cast<std::size_t>(world->size()));
+  std::iota(all.begin(), all.end(), 0);
+  const bool may_copy = on_gpus() && can_share_memory(*world, all);
+  const auto run = [&](const Words& flags, bool copies) {
+    setenv("MEGALITH_COPY_MESSAGES", copies ? "1" : "0", 1);
+    const RunResult result = train(flags, [&](Trainer& trainer) {
+      const PipelineTransfer::Stats& stats = trainer.rank().transfer.stats();
+      EXPECT_GT(stats.sent, 0);
+      EXPECT_EQ(stats.placed, copies && may_copy ? stats.sent : 0);
+    });
+    unsetenv("MEGALITH_COPY_MESSAGES");
+    return result;
+  };
+  int number = 0;
+  for (const std::string& schedule : schedules()) {
+    if (number++ % parts != part) continue;
+    const Cell cell{.modules = {"attn", "mlp"},
+                    .layout = {.pipeline = 2, .data = world->size() / 2, .schedule = schedule},
+                    .steps = 6};
+    SCOPED_TRACE(cell.name());
+    tell("copied messages: " + cell.name());
+    const RunResult sent = run(cell.eager(), false);
+    expect_same(run(cell.eager(), true), sent);
+    expect_same(run(cell.graphs(), true), sent);
+  }
+  if (on_gpus() && !may_copy) GTEST_SKIP() << "these GPUs cannot map each other's memory";
 }
 
 struct Way {

@@ -206,6 +206,7 @@ void expect_acted(const RunResult& run, const Layout& layout, const Sizes& sizes
       EXPECT_EQ(did.buckets_reduced, 0);
     }
     EXPECT_EQ(did.transfer.bytes_sent, did.transfer.sent * bytes);
+    EXPECT_EQ(did.transfer.placed, did.transfer.sent);  // threads share memory for messages
     all.sent += did.transfer.sent;
     all.received += did.transfer.received;
     all.handed_over += did.transfer.handed_over;

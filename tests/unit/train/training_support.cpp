@@ -303,7 +303,7 @@ RunResult train(const RunRequest& request) {
   std::map<int, std::vector<std::string>> squares;
   std::mutex mutex;
   const StopRequest stop;
-  ThreadWorld world(request.ranks, std::chrono::seconds(60));
+  ThreadWorld world(request.ranks, std::chrono::seconds(60), true);
   world.run([&](Communicator& group) {
     const int index = group.rank();
     RunSetup setup = prepare_run(options, index, group.size());
