@@ -84,6 +84,8 @@ double CostModel::exchange_seconds(const PlannedCall& call) const {
 
 double CostModel::seconds(const PlannedCall& call, bool concurrent) const {
   if (call.kind == ExchangeRows::kName) return exchange_seconds(call);
+  if (call.kind == Send::kName || call.kind == Receive::kName)
+    return transfer_seconds(call.bytes, call.ranks->front(), call.ranks->back());
   const Rates::Link by = link(*call.ranks);
   return by.latency + ring_bytes(call) / (concurrent ? std::min(by.bandwidth, rates_.busy) : by.bandwidth);
 }
@@ -99,7 +101,9 @@ CostModel::UnitSeconds CostModel::unit_seconds(const PlannedCall& call, std::siz
 }
 
 double CostModel::transfer_seconds(std::size_t bytes, int from, int to) const {
-  const Rates::Link by = link(from < to ? std::vector<int>{from, to} : std::vector<int>{to, from});
+  const std::vector<int> ranks{std::min(from, to), std::max(from, to)};
+  const Rates::Link by =
+      hosts_of(ranks) > 1 ? link(ranks) : Rates::Link{.bandwidth = rates_.units, .latency = rates_.peer.latency};
   return by.latency + static_cast<double>(bytes) / by.bandwidth;
 }
 

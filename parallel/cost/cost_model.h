@@ -46,7 +46,7 @@ class CostModel {
   // Seconds of kUnshard or kReduceShard. `sum_room`: bytes for copies of the peers' gradients.
   UnitSeconds unit_seconds(const PlannedCall& call, std::size_t sum_room) const;
   bool is_within_host(const PlannedCall& call) const { return hosts_of(*call.ranks) <= 1; }
-  // Seconds of a message between two ranks of the world.
+  // Seconds of a message between two ranks of the world; a copy engine carries it within a host.
   double transfer_seconds(std::size_t bytes, int from, int to) const;
   const Rates& rates() const { return rates_; }
 

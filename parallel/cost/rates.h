@@ -44,7 +44,7 @@ struct Rates {
   Link host;         // within a host
   double busy = 0;   // bandwidth of gradient and weight collectives within a host, concurrent with kernels
   Link peer;         // rows that a kernel reads from other GPUs of the host
-  double units = 0;  // bytes/s of sharded units, read by copy engines
+  double units = 0;  // bytes/s of sharded units and of pipelines' messages, moved by copy engines
   Link network;      // between hosts, per rank
   struct Copies {    // bytes/s between a device and pinned memory of its host
     double to_host = 0;

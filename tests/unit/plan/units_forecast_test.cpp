@@ -176,6 +176,17 @@ TEST(ForecastUnits, CopiesAreSummedInOnePass) {
   EXPECT_EQ(costs.unit_seconds(call, kSumRoom).link, costs.seconds(call));
 }
 
+// Messages between stages on one host are copies too; NCCL carries the others.
+TEST(ForecastUnits, HaveTheRateOfMessages) {
+  const Rates rates = rates_with({"unit-copies-gbps = 50", "peer-us = 3"});
+  const CostModel costs(rates, {.width = 64, .length = 1024}, 8);
+  EXPECT_NEAR(costs.transfer_seconds(100'000'000'000, 3, 2), 2 + 3e-6, 1e-9);
+  EXPECT_NEAR(costs.transfer_seconds(100'000'000'000, 3, 4), 10, 1e-9);
+  PlannedCall call{.kind = "send", .bytes = 100'000'000'000, .group = "pp 2 to 3"};
+  call.ranks = std::make_shared<const std::vector<int>>(std::vector<int>{2, 3});
+  EXPECT_NEAR(costs.seconds(call), 2 + 3e-6, 1e-9);
+}
+
 // A model whose layers use most of the memory: shards fit, replicas of the weights do not.
 TEST(ForecastUnits, AreSuggestedWhereMemoryAsksForThem) {
   const Rates rates = parse_rates(round_rates(), "rates.toml");
