@@ -193,7 +193,7 @@ TEST(MpiTraining, CopiedMessagesChangeNoBit) {
                     .layout = {.pipeline = 2, .data = world->size() / 2, .schedule = schedule},
                     .steps = 6};
     SCOPED_TRACE(cell.name());
-    tell("copied messages: " + cell.name());
+    print_progress("copied messages: " + cell.name());
     const RunResult sent = run(cell.eager(), false);
     expect_same(run(cell.eager(), true), sent);
     expect_same(run(cell.graphs(), true), sent);

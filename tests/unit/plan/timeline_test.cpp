@@ -132,7 +132,7 @@ TEST(DocsPictures, AreWhatTheirCommandsWrite) {
     if (std::getenv("MEGALITH_UPDATE_DOCS") != nullptr) std::ofstream(committed) << now;
     EXPECT_TRUE(read_bytes(committed) == now) << committed << " is not what its command draws: run " << kUpdate;
   }
-  EXPECT_EQ(pictures, 5);
+  EXPECT_EQ(pictures, 7);
 }
 
 }  // namespace
