@@ -176,6 +176,7 @@ std::string describe_owners(const MemoryUse& use) {
 
 std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks) {
   std::vector<StepGraphs> graphs;
+  graphs.reserve(ranks.size());
   for (const RankFacts& rank : ranks) graphs.push_back(rank.graphs);
   std::string text = version_line("train") + "\n";
   for (const auto& [label, line] : {std::pair<std::string_view, std::string>{"ranks", describe_ranks(ranks)},

@@ -103,7 +103,7 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
   const std::string what = fmt::format("step {} was skipped (loss {}, grad norm {})", skipped.result.iteration,
                                        std::abs(skipped.result.loss), std::abs(skipped.result.grad_norm));
   StepInput input;
-  const std::optional<RankFailure> problem = failure_of_any(world_, [&] {
+  std::optional<RankFailure> problem = failure_of_any(world_, [&] {
     input = samples.again({.steps = skipped.result.iteration - 1, .samples = skipped.consumed_samples});
   });
   if (problem) {
