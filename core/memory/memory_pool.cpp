@@ -128,6 +128,7 @@ void MemoryPool::fail_out_of_memory(std::size_t bytes, std::string_view owner) c
   for (const auto& [address, block] : used_)
     owners[fmt::format("{} ({})", block.owner, name_of(block.category))] += block.requested;
   std::vector<std::pair<std::size_t, std::string>> largest;
+  largest.reserve(owners.size());
   for (const auto& [name, size] : owners) largest.emplace_back(size, name);
   std::sort(largest.rbegin(), largest.rend());
   largest.resize(std::min<std::size_t>(largest.size(), 10));
