@@ -27,11 +27,10 @@ bool same_addresses(const Microbatch& a, const Microbatch& b) {
          a.rows_sent.data == b.rows_sent.data;
 }
 
-// Lowest segment of a run, and the number of segments from there. The first verb may finish another's exchange.
+// Lowest segment of a run, and the number of segments from there.
 std::pair<int, int> segments_of(const std::vector<Action>& actions, const GraphRun& run) {
   const Action& first = actions[run.first];
-  const int before = !first.finishes_exchange ? 0 : first.kind == ActionKind::kForward ? -1 : 1;
-  int low = first.segment + before, high = low;
+  int low = first.segment, high = low;
   for (std::size_t i = run.first; i < run.first + run.count; ++i) {
     if (actions[i].segment < 0) continue;
     low = std::min(low, actions[i].segment);
@@ -93,7 +92,11 @@ void GraphedRunner::run(const std::vector<Action>& actions, const GraphRun& run)
   Held& held = held_[static_cast<std::size_t>(run.graph)];
   const bool is_held = held.graph != nullptr;
   if (first.kind == ActionKind::kStartExchange) {
-    if (is_held) check(first, held);
+    if (is_held) {
+      check(first, held);
+    } else if (runner_.has_hooks()) {
+      synchronize_();
+    }
     runner_.start_exchange(first, [&](Stream& stream) {
       if (!is_held) capture_exchange(actions, run, held, stream);
       held.graph->replay(stream);

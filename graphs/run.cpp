@@ -107,7 +107,8 @@ class Grouping {
   // For actions outside of all runs. Exchanges that an action starts are outside, too.
   void check_wait(const Action& action) const {
     if (action.kind != ActionKind::kWaitExchange || started_.contains({action.gradient, action.item})) return;
-    require(!captures(verb_of_exchange(action)), "a graph leaves gradients in flight that are waited for outside of the graph");
+    require(!captures(verb_of_exchange(action)),
+            "a graph leaves gradients in flight that are waited for outside of the graph");
   }
 
   bool captures(const Action& action) const {

@@ -34,12 +34,12 @@ Tensor sums_of_groups(const Context& ctx, const DispatchSpec& spec, const Tensor
 struct Leaving {
   Tensor x, residual, choice, weight;  // Routed
   Tensor arrived_x;                    // [T_arrived, H]
+  Tensor arrived_choice;               // [T_arrived, K] int32
   Tensor arrived_weight;               // [T_arrived, K] fp32
   Tensor own_sends;                    // [P + 1] int32, this rank's row of Dispatched::sends
-  Tensor ends;                         // [P + 1] int32, offsets of tokens that arrived
   static constexpr Tensor Leaving::*kTensors[] = {
-      &Leaving::x,         &Leaving::residual,       &Leaving::choice,    &Leaving::weight,
-      &Leaving::arrived_x, &Leaving::arrived_weight, &Leaving::own_sends, &Leaving::ends};
+      &Leaving::x,         &Leaving::residual,       &Leaving::choice,         &Leaving::weight,
+      &Leaving::arrived_x, &Leaving::arrived_choice, &Leaving::arrived_weight, &Leaving::own_sends};
 };
 
 // Tensors of the other exchanges. The last two are of weights, which only a backward's dispatch returns.
@@ -50,30 +50,26 @@ struct Moving {
                                                  &Moving::weight_to};
 };
 
-Tensor without_bound(Tensor x) {
-  x.bound = nullptr;
-  return x;
-}
-
 }  // namespace
 
 TensorList RowsExchange::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                                  Stash& stash) const {
-  const TensorList begun = begin(Verb::kForward, ctx, mb, inputs, stash);
+  const TensorList begun = prepare(Verb::kForward, ctx, mb, inputs, stash);
   start(Verb::kForward, ctx, mb, begun, stash);
   if (spec_.shared) run_shared(Verb::kForward, ctx, mb, begun, stash);
   wait(Verb::kForward, ctx);
-  return outputs(Verb::kForward, ctx, mb, begun, stash);
+  return finish(Verb::kForward, ctx, mb, begun, stash);
 }
 
-TensorList RowsExchange::finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                                Stash& stash) const {
+TensorList RowsExchange::begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                               Stash& stash) const {
+  const TensorList begun = prepare(verb, ctx, mb, inputs, stash);
   if (spec_.shared) run_shared(verb, ctx, mb, begun, stash);
-  return outputs(verb, ctx, mb, begun, stash);
+  return begun;
 }
 
-TensorList Dispatch::begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
-                           Stash& stash) const {
+TensorList Dispatch::prepare(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                             Stash& stash) const {
   return verb == Verb::kForward ? begin_forward(ctx, mb, inputs, stash) : begin_backward(ctx, inputs, stash);
 }
 
@@ -104,11 +100,7 @@ TensorList Dispatch::begin_forward(const Context& ctx, const Microbatch& mb, con
                             .all_experts = ranks});
   leaving.arrived_x = ctx.empty({room.arrived, routed.x.size(1)}, routed.x.dtype, "tokens that arrived");
   leaving.arrived_weight = ctx.empty({room.arrived, choices}, DType::kFp32, "weights that arrived");
-  leaving.ends = ctx.empty({ranks + 1}, DType::kInt32, "offsets of tokens that arrived");
-  dispatched.choice = ctx.empty({room.arrived, choices}, DType::kInt32, "choices that arrived");
-  dispatched.position = ctx.empty(dispatched.choice.shape, DType::kInt32, "rows of tokens that arrived");
-  const auto* const bound = leaving.ends.as<const std::int32_t>() + ranks;
-  for (Tensor* table : {&dispatched.choice, &dispatched.position}) table->bound = bound;
+  leaving.arrived_choice = ctx.empty({room.arrived, choices}, DType::kInt32, "choices that arrived");
   keep_dispatched(stash, dispatched);
   return list_of(leaving);
 }
@@ -131,23 +123,27 @@ TensorList Dispatch::begin_backward(const Context& ctx, const TensorList& output
              .weight_to = ctx.empty({rows, d_weight.size(1)}, DType::kFp32, "weights gradients that came back")});
 }
 
-void Dispatch::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                        Stash& stash) const {
+void Dispatch::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash,
+                        bool marks_begin) const {
   Dispatcher& dispatcher = spec_.dispatcher;
-  const Dispatched at = dispatched(stash);
-  Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
+  const Dispatched at = dispatched_so_far(stash);
+  Dispatcher::Route route{.sends = at.sends,
+                          .sizes = sizes_of(spec_, mb, at.send_position.size(0),
+                                            verb == Verb::kForward ? from_list<Leaving>(begun).choice : at.choice),
+                          .verb = verb,
+                          .marks_begin = marks_begin};
   if (verb == Verb::kForward) {
     const auto leaving = from_list<Leaving>(begun);
     route.index = at.send_token;
     dispatcher.send(ctx, route,
-                     {{leaving.x, leaving.arrived_x},
-                      {leaving.choice, without_bound(at.choice)},
-                      {leaving.weight, leaving.arrived_weight}},
-                     "rows of " + spec_.label, leaving.own_sends);
+                    {{leaving.x, leaving.arrived_x},
+                     {leaving.choice, leaving.arrived_choice},
+                     {leaving.weight, leaving.arrived_weight}},
+                    "rows of " + spec_.label, leaving.own_sends);
   } else {
     const auto moving = from_list<Moving>(begun);
     dispatcher.send_back(ctx, route, {{moving.from, moving.to}, {moving.weight_from, moving.weight_to}},
-                          "gradients of " + spec_.label + " back");
+                         "gradients of " + spec_.label + " back");
   }
 }
 
@@ -163,10 +159,10 @@ void Dispatch::run_shared(Verb verb, const Context& ctx, const Microbatch& mb, c
 }
 
 // Forward: routes arrived rows to experts by their choices and weights.
-TensorList Dispatch::outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                             Stash& stash) const {
+TensorList Dispatch::finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                            Stash& stash) const {
   const Dispatcher& dispatcher = spec_.dispatcher;
-  const Dispatched at = dispatched(stash);
+  Dispatched at = dispatched_so_far(stash);
   if (verb == Verb::kBackwardData) {
     if (mb.rows_sent) {  // not in forward, which may be recomputed
       const Tensor counts = mb.rows_sent.slice(0, spec_.expert_layer, 1).view({dispatcher.ranks()});
@@ -176,15 +172,18 @@ TensorList Dispatch::outputs(Verb verb, const Context& ctx, const Microbatch& mb
     return list_of(RowGradients{.rows = moving.to, .residual = moving.residual, .weight = moving.weight_to});
   }
   auto leaving = from_list<Leaving>(begun);
-  const ExpertRoom room = dispatcher.room(sizes_of(spec_, mb, leaving.x.size(0), at.choice));
+  const ExpertRoom room = dispatcher.room(sizes_of(spec_, mb, leaving.x.size(0), leaving.choice));
+  const Tensor ends = ctx.empty({dispatcher.ranks() + 1}, DType::kInt32, "offsets of tokens that arrived");
+  at.choice = leaving.arrived_choice;
+  at.position = ctx.empty(at.choice.shape, DType::kInt32, "rows of tokens that arrived");
+  for (Tensor* table : {&at.choice, &at.position, &leaving.arrived_weight})
+    table->bound = ends.as<const std::int32_t>() + dispatcher.ranks();
+  keep_dispatched(stash, at);
   const Tensor wanted = ctx.empty({1}, DType::kInt32, "tokens that need capacity");
   const Tensor wanted_rows = ctx.empty({1}, DType::kInt32, "experts' rows that need capacity");
-  launch(ctx.compute, ArrivedRows{.sends = at.sends,
-                                  .offsets = leaving.ends,
-                                  .wanted = wanted,
-                                  .rank = dispatcher.rank(),
-                                  .room = room.arrived});
-  leaving.arrived_weight.bound = at.position.bound;
+  launch(ctx.compute,
+         ArrivedRows{
+             .sends = at.sends, .offsets = ends, .wanted = wanted, .rank = dispatcher.rank(), .room = room.arrived});
   Arrived arrived{.x = leaving.arrived_x, .residual = leaving.residual};
   arrived.offsets = ctx.empty({dispatcher.experts_per_rank(spec_.experts) + 1}, DType::kInt32, "expert offsets");
   arrived.token = ctx.empty({room.rows}, DType::kInt32, "tokens of routed rows");
@@ -196,9 +195,8 @@ TensorList Dispatch::outputs(Verb verb, const Context& ctx, const Microbatch& mb
                             .wanted = wanted_rows,
                             .first_expert = dispatcher.first_expert(spec_.experts),
                             .all_experts = spec_.experts});
-  launch(ctx.compute, PermuteWeights{.weight = leaving.arrived_weight,
-                                     .position = at.position,
-                                     .row_weight = arrived.row_weight});
+  launch(ctx.compute,
+         PermuteWeights{.weight = leaving.arrived_weight, .position = at.position, .row_weight = arrived.row_weight});
   if (mb.room_needed) launch(ctx.compute, RecordRoom{.arrived = wanted, .rows = wanted_rows, .needed = mb.room_needed});
   return list_of(arrived);
 }
@@ -206,8 +204,9 @@ TensorList Dispatch::outputs(Verb verb, const Context& ctx, const Microbatch& mb
 // Gradients stay in flight until wait_exchange().
 TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                    Stash& stash) const {
-  const TensorList begun = begin(Verb::kBackwardData, ctx, mb, output_gradients, stash);
+  const TensorList begun = prepare(Verb::kBackwardData, ctx, mb, output_gradients, stash);
   start(Verb::kBackwardData, ctx, mb, begun, stash);
+  if (spec_.shared) run_shared(Verb::kBackwardData, ctx, mb, begun, stash);
   return finish(Verb::kBackwardData, ctx, mb, begun, stash);
 }
 
@@ -215,15 +214,14 @@ void Dispatch::backward_weight(const Context& ctx, const Microbatch& mb, Stash& 
   if (spec_.shared) spec_.shared->open_backward_weight(ctx, mb, stash.child(kOpen));
 }
 
-TensorList Return::begin(Verb verb, const Context& ctx, const Microbatch&, const TensorList& inputs,
-                         Stash& stash) const {
+TensorList Return::prepare(Verb verb, const Context& ctx, const Microbatch&, const TensorList& inputs,
+                           Stash& stash) const {
   const auto [rows, residual] = from_list<ExpertRows>(inputs);
   const Dispatched at = dispatched(stash);
   if (verb == Verb::kBackwardData) {
-    return list_of(
-        Moving{.from = rows,
-               .to = ctx.empty({at.choice.size(0), rows.size(1)}, rows.dtype, "gradients that arrived"),
-               .residual = residual});
+    return list_of(Moving{.from = rows,
+                          .to = ctx.empty({at.choice.size(0), rows.size(1)}, rows.dtype, "gradients that arrived"),
+                          .residual = residual});
   }
   const Tensor sums = sums_of_groups(ctx, spec_, rows, at);
   return list_of(Moving{.from = sums,
@@ -231,12 +229,15 @@ TensorList Return::begin(Verb verb, const Context& ctx, const Microbatch&, const
                         .residual = residual});
 }
 
-void Return::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                      Stash& stash) const {
+void Return::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash,
+                      bool marks_begin) const {
   Dispatcher& dispatcher = spec_.dispatcher;
   const auto moving = from_list<Moving>(begun);
   const Dispatched at = dispatched(stash);
-  Dispatcher::Route route{.sends = at.sends, .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice)};
+  Dispatcher::Route route{.sends = at.sends,
+                          .sizes = sizes_of(spec_, mb, at.send_position.size(0), at.choice),
+                          .verb = verb,
+                          .marks_begin = marks_begin};
   if (verb == Verb::kForward) {
     dispatcher.send_back(ctx, route, {{moving.from, moving.to}}, "rows of " + spec_.label + " back");
   } else {
@@ -257,8 +258,8 @@ void Return::run_shared(Verb verb, const Context& ctx, const Microbatch& mb, con
   }
 }
 
-TensorList Return::outputs(Verb verb, const Context& ctx, const Microbatch&, const TensorList& begun,
-                           Stash& stash) const {
+TensorList Return::finish(Verb verb, const Context& ctx, const Microbatch&, const TensorList& begun,
+                          Stash& stash) const {
   const auto moving = from_list<Moving>(begun);
   if (verb == Verb::kBackwardData) return list_of(ExpertRows{.rows = moving.to, .residual = moving.residual});
   const Tensor hidden = ctx.empty(moving.residual.shape, moving.residual.dtype, "merged rows");
@@ -268,11 +269,11 @@ TensorList Return::outputs(Verb verb, const Context& ctx, const Microbatch&, con
 
 TensorList Return::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                  Stash& stash) const {
-  const TensorList begun = begin(Verb::kBackwardData, ctx, mb, output_gradients, stash);
+  const TensorList begun = prepare(Verb::kBackwardData, ctx, mb, output_gradients, stash);
   start(Verb::kBackwardData, ctx, mb, begun, stash);
   if (spec_.shared) run_shared(Verb::kBackwardData, ctx, mb, begun, stash);
   wait(Verb::kBackwardData, ctx);
-  return outputs(Verb::kBackwardData, ctx, mb, begun, stash);
+  return finish(Verb::kBackwardData, ctx, mb, begun, stash);
 }
 
 void Return::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {

@@ -29,26 +29,27 @@ struct DispatchSpec {
   std::int64_t groups() const { return combine_groups / dispatcher.expert_groups(); }  // S
 };
 
-// What Dispatch and Return share. The half of a shared expert runs between start() and wait(), or ahead of finish().
+// What Dispatch and Return share. The half of a shared expert runs between start() and wait(), or ends begin().
 class RowsExchange : public ExchangingSegment {
  public:
   explicit RowsExchange(DispatchSpec spec) : spec_(std::move(spec)) {}
 
   TensorList forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const override;
+  TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                   Stash& stash) const override;
   Stream& exchange_stream() const override { return spec_.dispatcher.stream(); }
   void open(Verb verb, const Context& ctx) const override { spec_.dispatcher.open(ctx, verb); }
   void close(Verb verb) const override { spec_.dispatcher.close(verb); }
+  void wait_begin(Verb verb, const Context& ctx) const override { spec_.dispatcher.wait_begin(ctx, verb); }
   void wait(Verb verb, const Context& ctx) const override { spec_.dispatcher.wait(ctx, verb); }
-  TensorList finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                    Stash& stash) const override;
 
  protected:
+  // begin() without the shared expert.
+  virtual TensorList prepare(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                             Stash& stash) const = 0;
   // Runs this segment's half of the shared expert, which reads `begun` or the layer's stash.
   virtual void run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
                           Stash& stash) const = 0;
-  // The rest of finish().
-  virtual TensorList outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                             Stash& stash) const = 0;
 
   DispatchSpec spec_;
 };
@@ -57,10 +58,10 @@ class Dispatch : public RowsExchange {
  public:
   using RowsExchange::RowsExchange;
 
-  TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
-                   Stash& stash) const override;
-  void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                Stash& stash) const override;
+  void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash,
+                bool marks_begin) const override;
+  TensorList finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                    Stash& stash) const override;
   TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                            Stash& stash) const override;
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
@@ -68,7 +69,7 @@ class Dispatch : public RowsExchange {
  protected:
   void run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
                   Stash& stash) const override;
-  TensorList outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+  TensorList prepare(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                      Stash& stash) const override;
 
  private:
@@ -82,10 +83,10 @@ class Return : public RowsExchange {
  public:
   using RowsExchange::RowsExchange;
 
-  TensorList begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
-                   Stash& stash) const override;
-  void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
-                Stash& stash) const override;
+  void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash,
+                bool marks_begin) const override;
+  TensorList finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+                    Stash& stash) const override;
   TensorList backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                            Stash& stash) const override;
   void backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const override;
@@ -93,7 +94,7 @@ class Return : public RowsExchange {
  protected:
   void run_shared(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
                   Stash& stash) const override;
-  TensorList outputs(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
+  TensorList prepare(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                      Stash& stash) const override;
 
  private:

@@ -8,6 +8,8 @@ namespace megalith {
 Dispatcher::Dispatcher(Communicator& group, Stream& communication, const Options& options)
     : forward_(group, communication, "rows of experts"),
       backward_(group, communication, "gradients of experts' rows"),
+      forward_begins_("rows of experts begin"),
+      backward_begins_("gradients of experts' rows begin"),
       options_(options) {
   require(options.way != MoeTokenDispatcher::kAuto, "Dispatcher: options.way must not be kAuto");
   require(options.copies >= 1 && group.size() % options.copies == 0, "Dispatcher: copies must divide the ranks");
@@ -33,6 +35,7 @@ void Dispatcher::send(const Context& ctx, const Route& route, std::initializer_l
     launch(stream(),
            AllGather{.group = communicator(), .in = offsets, .out = route.sends, .label = "numbers of " + label});
   }
+  mark_begin(route);
   if (sends_all()) {
     for (const Rows& each : rows)
       launch(stream(), AllGather{.group = communicator(), .in = each.from, .out = each.to, .label = label});
@@ -43,12 +46,19 @@ void Dispatcher::send(const Context& ctx, const Route& route, std::initializer_l
 
 void Dispatcher::send_back(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
                            const std::string& label) {
+  mark_begin(route);
   if (sends_all()) {
     for (const Rows& each : rows)
       launch(stream(), AllToAll{.group = communicator(), .in = each.from, .out = each.to, .label = label});
   } else {
     exchange(ctx, route, rows, label, true);
   }
+}
+
+void Dispatcher::mark_begin(const Route& route) {
+  if (!route.marks_begin) return;
+  Event& event = begin_of(route.verb);
+  stream().capturing() ? stream().record_external(event) : stream().record(event);
 }
 
 void Dispatcher::exchange(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,

@@ -1,7 +1,7 @@
 // Communication of tokens' rows between the ranks that hold a layer's experts (Lepikhin et al. 2020, arXiv:2006.16668).
-// Rows travel on a dedicated stream: open(), send() or send_back(), close(), concurrent work, wait(). One exchange of a forward and one of a
-// backward_data may be in flight. T: tokens of a rank; P: ranks; M = T P: capacity
-// for rows that leave; T_arrived: capacity for rows that arrive; W: columns of a row.
+// Rows travel on a dedicated stream: open(), send() or send_back(), close(), concurrent work, wait(). One exchange of a
+// forward and one of a backward_data may be in flight. T: tokens of a rank; P: ranks; M = T P: capacity for rows that
+// leave; T_arrived: capacity for rows that arrive; W: columns of a row.
 #pragma once
 
 #include <initializer_list>
@@ -53,6 +53,8 @@ class Dispatcher {
     Tensor sends;  // [P, P + 1] int32; row r: offsets of rank r's rows by destination
     Tensor index;  // [M] int32: token of each row of this rank
     Sizes sizes;
+    Verb verb = Verb::kForward;
+    bool marks_begin = false;  // for wait_begin()
   };
   // Tensors of one exchange; each pair has its own W and dtype.
   struct Rows {
@@ -62,6 +64,8 @@ class Dispatcher {
   // Around an exchange: the stream waits for the compute stream, and records the end.
   void open(const Context& ctx, Verb verb) { lane(verb).begin(ctx.compute); }
   void close(Verb verb) { lane(verb).end(); }
+  // Makes the compute stream wait until the exchange that was marked last with this `verb` begins to move rows.
+  void wait_begin(const Context& ctx, Verb verb) { ctx.compute.wait(begin_of(verb)); }
   // Sends rows of each `from` [T, W] to `to` [T_arrived, W], sorted by source rank. `offsets` is this rank's row of
   // route.sends; if present, route.sends is gathered first.
   void send(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,
@@ -76,11 +80,14 @@ class Dispatcher {
                 bool back);
 
   RoutedSizes routed_sizes(const Sizes& sizes) const;
+  void mark_begin(const Route& route);
+  Event& begin_of(Verb verb) { return verb == Verb::kForward ? forward_begins_ : backward_begins_; }
 
   CommLane& lane(Verb verb) { return verb == Verb::kForward ? forward_ : backward_; }
 
   // An exchange of a forward may be in flight together with one of a backward_data.
   CommLane forward_, backward_;
+  Event forward_begins_, backward_begins_;
   Options options_;
 };
 

@@ -95,7 +95,8 @@ class Finder {
     return touches;
   }
 
-  // Place of the verb that stands for an exchange's start: the verb that reads what arrives, or the backward verb ahead.
+  // Place of the verb that stands for an exchange's start: the verb that reads what arrives, or the backward verb
+  // ahead.
   std::size_t verb_for(std::size_t place) const {
     const Action& action = recording_.actions[place];
     if (action.kind != ActionKind::kStartExchange) return place;
@@ -244,7 +245,7 @@ class Finder {
   const OffloadRecording& recording_;
   const std::vector<SegmentName>& segments_;
   std::map<int, int> chunk_of_column_;
-  std::map<int, int> last_segment_;                                             // per chunk
+  std::map<int, int> last_segment_;                                        // per chunk
   std::map<std::tuple<ActionKind, int, int, int>, std::ptrdiff_t> verbs_;  // key: kind, chunk, microbatch, segment
   std::map<std::tuple<int, int, int, int>, Found> found_;
   std::vector<std::tuple<int, std::ptrdiff_t, std::size_t>> order_;

@@ -23,7 +23,15 @@ std::vector<Action> insert_offloads(const std::vector<Action>& actions, const Of
   std::vector<SlotWay> ways = slot_ways(ListVerbs(actions, points), points);
   // Inserted actions, keyed by the index of the next action, the kind, and the order of copies.
   std::map<std::tuple<std::size_t, Kind, std::size_t>, Action> inserted;
+  // No copy stands between a verb and the start of its exchange: the exchange writes tensors of the stash whose memory
+  // may be a slot's that leaves there, and a slot's views move by their addresses.
+  const auto outside_start = [&](std::size_t before) {
+    std::size_t start = before;
+    while (start < actions.size() && actions[start].segment < 0 && actions[start].kind != Kind::kStartExchange) ++start;
+    return start < actions.size() && actions[start].kind == Kind::kStartExchange ? start + 1 : before;
+  };
   const auto add = [&](const SlotWay& way, std::size_t number, Kind kind, std::size_t before) {
+    before = outside_start(before);
     Action action = way.load;
     action.kind = kind;
     action.item = way.item;

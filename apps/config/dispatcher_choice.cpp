@@ -39,18 +39,24 @@ std::string describe_dispatcher(const Options& options) {
                                                   : "flex needs GPUs");
 }
 
+bool recomputes_exchanges(const Options& options) {
+  return options.memory.recompute_granularity == RecomputeGranularity::kFull ||
+         std::ranges::count(options.memory.recompute_modules, "moe") > 0;
+}
+
 std::string describe_overlap(const Options& options, const RunConfig& config) {
   const PipelineLayout& pipeline = config.pipeline;
   if (!options.parallel.overlap_moe_expert_parallel_comm) return "";
   if (!pipeline.overlaps_exchanges) {
-    const char* const why = config.mesh.ep * config.mesh.etp == 1            ? "no ranks share experts"
+    const char* const why = config.mesh.ep * config.mesh.etp == 1   ? "no ranks share experts"
                             : pipeline.kind == ScheduleKind::kGpipe ? "gpipe has no forward next to a backward"
                                                                     : "a step has one microbatch";
     return fmt::format("--overlap-moe-expert-parallel-comm has no effect: {}", why);
   }
+  const bool recomputes = recomputes_exchanges(options);
+  if (recomputes && options.memory.cuda_graph_impl != CudaGraphImpl::kNone)
+    return "--overlap-moe-expert-parallel-comm has no effect: graphs hold exchanges that layers recompute";
   const std::int64_t all = config.microbatches * pipeline.placement.num_parts();
-  const bool recomputes = options.memory.recompute_granularity == RecomputeGranularity::kFull ||
-                          std::ranges::count(options.memory.recompute_modules, "moe") > 0;
   return fmt::format("exchanges overlap with another microbatch in {} of {} passes{}{}", num_pairs(config.schedule()),
                      all, recomputes ? ", except in recomputed layers" : "",
                      options.parallel.delay_wgrad_compute ? "; --delay-wgrad-compute is always active" : "");

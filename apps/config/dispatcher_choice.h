@@ -15,6 +15,8 @@ struct RunConfig;
 MoeTokenDispatcher dispatcher_of(const Options& options);
 // Text such as "rows by alltoall (flex needs GPUs)".
 std::string describe_dispatcher(const Options& options);
+// True if layers of experts are recomputed as a whole, with their exchanges.
+bool recomputes_exchanges(const Options& options);
 // Effect of --overlap-moe-expert-parallel-comm, such as "exchanges overlap in 7 of 8 microbatches", or why it has none;
 // empty without the flag.
 std::string describe_overlap(const Options& options, const RunConfig& config);

@@ -119,7 +119,7 @@ class Search {
   struct Outcome {  // result of one layout
     std::vector<Found> found;
     std::vector<const char*> dropped;  // one reason per layout
-    bool tried_overlap = false;
+    int tried_overlaps = 0;
   };
 
   // Candidates by increasing lower bound of the time. Drops layouts whose flags do not fit together or whose state
@@ -146,7 +146,9 @@ class Search {
       if (!may_fit(layout, recompute)) continue;
       const double seconds = bounds_.seconds(layout, recompute);
       layout.overlaps = can_overlap(options_.model, layout);
-      return std::min(seconds, bounds_.seconds(layout, recompute));
+      const double overlapped = std::min(seconds, bounds_.seconds(layout, recompute));
+      layout.pairs = can_pair(options_.model, layout);
+      return std::min(overlapped, bounds_.seconds(layout, recompute));
     }
     return std::numeric_limits<double>::infinity();
   }
@@ -211,25 +213,30 @@ class Search {
     return 2 * bounds_.states(layout) > static_cast<double>(spec_.max_memory);
   }
 
-  // Forecasts the layout, also with overlap if that may be among the best. Overlap hides at most the tensor-parallel
-  // collectives, and takes more memory. `bound`: seconds of a step.
+  // Forecasts the layout, also with each overlap if that may be among the best. An overlap hides at most the
+  // collectives of its axis, and takes more memory. `bound`: seconds of a step.
   Outcome look_at(SuggestedLayout layout, double bound) {
     Outcome outcome;
     const std::optional<Forecast> plain = try_recomputing(layout, bound, outcome);
-    if (!can_overlap(options_.model, layout)) return outcome;
-    if (plain ? seconds_hidden(*plain) >= bound : outcome.dropped.back() == kTooLarge) return outcome;
-    layout.overlaps = true;
-    outcome.tried_overlap = true;
-    try_recomputing(layout, bound, outcome);
+    const bool is_too_large = !plain && outcome.dropped.back() == kTooLarge;
+    const auto try_if = [&](bool possible, const char* axis, bool SuggestedLayout::*overlap) {
+      if (!possible || is_too_large || (plain && seconds_hidden(*plain, axis) >= bound)) return;
+      layout.*overlap = true;
+      ++outcome.tried_overlaps;
+      try_recomputing(layout, bound, outcome);
+    };
+    try_if(can_overlap(options_.model, layout), "tp", &SuggestedLayout::overlaps);
+    const bool has_pairs = !plain || plain->config.microbatches > 1;
+    try_if(has_pairs && can_pair(options_.model, layout), "dispatch", &SuggestedLayout::pairs);
     return outcome;
   }
 
-  // Seconds of a step if all tensor-parallel collectives were hidden.
-  static double seconds_hidden(const Forecast& plain) {
+  // Seconds of a step if all collectives of the axis were hidden.
+  static double seconds_hidden(const Forecast& plain, const char* axis) {
     double left = 0;  // fraction of the stages' work outside of these collectives
     for (const StageForecast& stage : plain.stages) {
       const double busy = plain.simulation.stages[static_cast<std::size_t>(stage.stage)].busy;
-      const auto volume = stage.work.volumes.find("tp");
+      const auto volume = stage.work.volumes.find(axis);
       const double hidden = volume == stage.work.volumes.end() ? 0 : volume->second.seconds;
       left = std::max(left, busy > 0 ? 1 - hidden / busy : 1);
     }
@@ -288,7 +295,7 @@ class Search {
   }
 
   void take(Outcome outcome) {
-    found_.tried += outcome.tried_overlap ? 1 : 0;
+    found_.tried += outcome.tried_overlaps;
     for (const char* reason : outcome.dropped) ++found_.dropped[reason];
     for (Found& found : outcome.found) list(std::move(found));
   }

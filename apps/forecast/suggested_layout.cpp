@@ -31,6 +31,7 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   parallel.tensor_model_parallel_size = layout.tp;
   parallel.sequence_parallel = layout.tp > 1 && options.model.seq_length % layout.tp == 0;
   parallel.tp_comm_overlap = layout.overlaps;
+  parallel.overlap_moe_expert_parallel_comm = layout.pairs;
   parallel.pipeline_model_parallel_size = layout.pp;
   parallel.expert_model_parallel_size = layout.ep;
   parallel.moe_shared_expert_overlap |= layout.ep > 1 && options.model.moe.shared_expert_intermediate_size > 0;
@@ -56,6 +57,10 @@ bool can_overlap(const ModelConfig& model, const SuggestedLayout& layout) {
   return layout.tp > 1 && model.seq_length % layout.tp == 0;
 }
 
+bool can_pair(const ModelConfig& model, const SuggestedLayout& layout) {
+  return model.moe.num_experts > 0 && layout.ep > 1 && (layout.pp == 1 || layout.chunks > 1);
+}
+
 double LayoutBounds::microbatches(const SuggestedLayout& layout) const {
   const std::int64_t replicas = world_ / (layout.tp * layout.pp);
   const std::int64_t microbatches = options_.train.global_batch_size / (replicas * layout.micro_batch_size);
@@ -68,8 +73,8 @@ LayerCosts LayoutBounds::costs(const SuggestedLayout& layout, RecomputeGranulari
   std::shared_future<LayerCosts> found;
   {
     const std::lock_guard lock(mutex_);
-    std::shared_future<LayerCosts>& known =
-        costs_[{layout.tp, layout.ep, layout.micro_batch_size, layout.overlaps, sharded, recorded, recompute}];
+    std::shared_future<LayerCosts>& known = costs_[{layout.tp, layout.ep, layout.micro_batch_size, layout.overlaps,
+                                                    layout.pairs, sharded, recorded, recompute}];
     if (!known.valid()) {
       SuggestedLayout alone = layout;
       alone.pp = alone.chunks = 1;
@@ -114,6 +119,7 @@ double LayoutBounds::unit_seconds(const SuggestedLayout& layout) const {
 double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity recompute) {
   constexpr double kUniform = 0.995;  // a step's first microbatch and last layers differ by an op
   constexpr double kHead = 0.8;       // minimum fraction of both ends
+  constexpr double kPaired = 0.95;    // the first and the last of the recorded microbatches have no partner
   const LayerCosts whole = costs(layout, recompute);
   const double share = layout.zero_bubble ? 1.0 / 3 : 1.0 / static_cast<double>(layout.chunks);
   const auto stages = static_cast<double>(layout.pp);
@@ -121,7 +127,8 @@ double LayoutBounds::seconds(const SuggestedLayout& layout, RecomputeGranularity
   const double last = layout.pp == 1 ? mean : (whole.seconds - whole.ends) / stages + kHead * whole.ends;
   const double work = microbatches(layout) * std::max(mean, last) + share * (whole.seconds - std::max(mean, last));
   const double units = unit_seconds(layout);
-  return kUniform * std::max(units, work + (1 - rates_.overlap) * units);
+  const double least = kUniform * std::max(units, work + (1 - rates_.overlap) * units);
+  return layout.pairs ? kPaired * least : least;
 }
 
 double LayoutBounds::states(const SuggestedLayout& layout) const {

@@ -25,12 +25,15 @@ struct SuggestedLayout {
   ShardingStrategy sharding = ShardingStrategy::kNoShard;
   std::int64_t instances = 1;  // groups of adjacent replicas, each of which holds all shards
   bool overlaps = false;       // tensor-parallel collectives with GEMMs
+  bool pairs = false;          // exchanges of experts' rows with another microbatch
 };
 
 // True if ranks hold copies of any parameter, as tensor-parallel ranks may of experts.
 bool has_replicas(const ModelConfig& model, std::int64_t world, const SuggestedLayout& layout);
 // True if tensor-parallel collectives can overlap with GEMMs.
 bool can_overlap(const ModelConfig& model, const SuggestedLayout& layout);
+// True if exchanges of experts' rows can overlap with another microbatch.
+bool can_pair(const ModelConfig& model, const SuggestedLayout& layout);
 Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGranularity recompute);
 
 // Lower bounds of a layout's costs from the costs of a few of its layers, without a recording. Pipelines, schedules and
@@ -50,7 +53,7 @@ class LayoutBounds {
   double unit_seconds(const SuggestedLayout& layout) const;
   double microbatches(const SuggestedLayout& layout) const;
 
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, std::int64_t, RecomputeGranularity>;
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, std::int64_t, RecomputeGranularity>;
   const Options& options_;
   int world_;
   const Rates& rates_;

@@ -58,7 +58,7 @@ void add_stage(TimelinePicture& picture, const std::string& name, const StepReco
 }  // namespace
 
 TimelinePicture plan_timeline(const Options& given, int world, const Rates& rates) {
-  const RunConfig whole = run_config(given, world), config = with_few_microbatches(whole);
+  const RunConfig whole = run_config(given, world), config = with_few_microbatches(given, whole);
   const Options options = on_hosts(given, config.mesh, rates);
   const CostModel costs = cost_model(options, rates, world);
   const int stages = config.pipeline.placement.num_stages, ranks = world / stages;

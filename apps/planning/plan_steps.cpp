@@ -67,14 +67,17 @@ Timeline counted(Timeline recorded, const Options& options, const RunConfig& con
 // Recorded microbatches if one part runs each microbatch forward and backward ahead of the next. All but the first and
 // the last are equal, and more add the same work in the same memory.
 constexpr std::int64_t kRecordedOneByOne = 4;
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-bool is_one_by_one(const PipelineLayout& pipeline) {
-  return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe;
+// Copies of offloaded activations may reach over several pairs of microbatches.
+bool is_one_by_one(const Options& options, const PipelineLayout& pipeline) {
+  return pipeline.placement.num_parts() == 1 && pipeline.kind != ScheduleKind::kGpipe &&
+         !(pipeline.overlaps_exchanges && offloads(options));
 }
 
 // Layout of the arena. Sequential microbatches lose nothing with equal places, and are not all recorded.
-ArenaPlanSpec layout_of(const RunConfig& config, bool searches) {
-  return {.by_use = !is_one_by_one(config.pipeline), .searches = searches};
+ArenaPlanSpec layout_of(const Options& options, const RunConfig& config, bool searches) {
+  return {.by_use = !is_one_by_one(options, config.pipeline), .searches = searches};
 }
 
 // Records a training step and plans its memory.
@@ -87,7 +90,7 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   recording.runs = graph_runs(recorded.rank, recording.actions);
   recording.segments.clear();
   for (const auto& segment : recorded.rank.model.gpt.segments) recording.segments.push_back(segment.name);
-  ArenaPlanSpec layout = layout_of(config, recording.searches);
+  ArenaPlanSpec layout = layout_of(options, config, recording.searches);
   layout.same_place = held_by_graphs(recorded.timeline, recorded.rank.memory.arena, recording.actions,
                                      recording.entries, recording.runs);
   layout.concurrent_ops = concurrent_ops(options, recording, recorded.timeline);
@@ -131,7 +134,7 @@ void plan_training(const Options& options, const RunConfig& config, const Mesh& 
   if (const RankOffload* const offload = recorded.rank.offload.get()) {
     verify_recording(recorded.timeline, recorded.rank.memory.arena, recording.actions, recording.entries,
                      offload->points);
-    plans.host = plan_arena(recorded.timeline, offload->host, layout_of(config, recording.searches));
+    plans.host = plan_arena(recorded.timeline, offload->host, layout_of(options, config, recording.searches));
   }
   if (options.checkpoint.async_save && !options.train.skip_train)
     plans.checkpoint_staging = staging_bytes(shards_to_write(recorded.rank));
@@ -164,7 +167,8 @@ void plan_evaluation(const Options& options, const RunConfig& config, const Mesh
   recorded.step.evaluate(samples.input);
   recorded.rank.wait_for_parameters();
   const auto plan = [&](bool searches) {
-    recording.plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(config, searches));
+    recording.plans.evaluate =
+        plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(options, config, searches));
   };
   plan(false);
   // An evaluation uses the memory of the training step.
@@ -253,17 +257,23 @@ StepGraphs graphs_of(const Options& options, const RunConfig& config, const Mesh
 // Recorded rounds of one microbatch per stage: two rounds fill most stashes, and a third repeats the second.
 constexpr std::int64_t kRecordedRounds = 3;
 
-std::int64_t recorded_microbatches(const PipelineLayout& pipeline, std::int64_t microbatches, std::int64_t most) {
-  // The first and the last of paired microbatches run alone; a forecast records more, so that they weigh less.
-  const bool weighs = pipeline.overlaps_exchanges && most > kRecordedOneByOne;
-  if (is_one_by_one(pipeline)) return std::min(microbatches, weighs ? 2 * kRecordedOneByOne : kRecordedOneByOne);
+std::int64_t recorded_microbatches(const Options& options, const PipelineLayout& pipeline, std::int64_t microbatches,
+                                   std::int64_t most) {
+  if (is_one_by_one(options, pipeline)) {
+    if (!pipeline.overlaps_exchanges) return std::min(microbatches, kRecordedOneByOne);
+    // Pairs alternate between two columns, and the last microbatch runs alone in the column of its parity. A forecast
+    // records more, so that the two that run alone weigh less.
+    const bool is_forecast = most > kRecordedOneByOne && most < kAll;
+    const std::int64_t even = is_forecast ? 2 * kRecordedOneByOne : kRecordedOneByOne;
+    return std::min(microbatches, even + microbatches % 2);
+  }
   if (pipeline.kind == ScheduleKind::kGpipe || microbatches <= most) return microbatches;
   return std::min(microbatches, kRecordedRounds * pipeline.placement.num_stages);
 }
 
-RunConfig as_recorded(const RunConfig& config, std::int64_t most) {
-  return with_microbatches(config, recorded_microbatches(config.pipeline, config.microbatches, most),
-                           recorded_microbatches(config.pipeline, config.evaluation_microbatches, most));
+RunConfig as_recorded(const Options& options, const RunConfig& config, std::int64_t most) {
+  return with_microbatches(config, recorded_microbatches(options, config.pipeline, config.microbatches, most),
+                           recorded_microbatches(options, config.pipeline, config.evaluation_microbatches, most));
 }
 
 }  // namespace
@@ -272,7 +282,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
                      const std::optional<OffloadChosen>& offloaded) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
-  const RunConfig recorded = as_recorded(config, std::numeric_limits<std::int64_t>::max());
+  const RunConfig recorded = as_recorded(options, config, kAll);
   const bool is_long = recorded.microbatches < config.microbatches;
   StepRecording recording;
   recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = offloaded, .searches = true});
@@ -287,8 +297,8 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   StepRecording fewer;
   fewer.searches = false;
   fewer.plans.offload = plans.offload;
-  plan_training(options, with_microbatches(config, kRecordedOneByOne - 1, 1), mesh, fewer);
-  const std::int64_t more = config.microbatches - kRecordedOneByOne;
+  plan_training(options, with_microbatches(config, recorded.microbatches - 1, 1), mesh, fewer);
+  const std::int64_t more = config.microbatches - recorded.microbatches;
   plans.train_flops += static_cast<double>(more) * (plans.train_flops - fewer.plans.train_flops);
   plans.train_ops += static_cast<std::size_t>(more) * (plans.train_ops - fewer.plans.train_ops);
   return plans;
@@ -319,7 +329,7 @@ void add_room_for_stages(const Options& options, const RunConfig& config, int ra
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec) {
   PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
   const Mesh mesh = Mesh::create(ranks, config.mesh);
-  const RunConfig recorded = as_recorded(config, spec.max_microbatches);
+  const RunConfig recorded = as_recorded(options, config, spec.max_microbatches);
   StepRecording recording;
   recording.searches = spec.searches;
   recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = {}, .searches = spec.searches});
@@ -336,6 +346,8 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   return recording;
 }
 
-RunConfig with_few_microbatches(const RunConfig& config) { return as_recorded(config, kRecordedOneByOne); }
+RunConfig with_few_microbatches(const Options& options, const RunConfig& config) {
+  return as_recorded(options, config, kRecordedOneByOne);
+}
 
 }  // namespace megalith

@@ -30,6 +30,6 @@ struct RecordSpec {
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
 
 // Run with the fewest microbatches per step that show the schedule's pattern.
-RunConfig with_few_microbatches(const RunConfig& config);
+RunConfig with_few_microbatches(const Options& options, const RunConfig& config);
 
 }  // namespace megalith

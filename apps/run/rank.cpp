@@ -206,7 +206,9 @@ GraphModules graph_modules(const Options& options, const PipelineLayout& pipelin
 }
 
 ReturnPoints return_points(const Rank& rank) {
-  const bool splits = rank.config.pipeline.overlaps_exchanges;
+  const bool captures = rank.options.memory.cuda_graph_impl != CudaGraphImpl::kNone;
+  // An exchange inside of a graph of computation would not be ordered with one that an action starts.
+  const bool splits = rank.config.pipeline.overlaps_exchanges && !(captures && recomputes_exchanges(rank.options));
   ReturnPoints points{.segments = {}, .after_weights = !splits && returns_after_weights(rank.options, rank.config)};
   const SegmentRunner& runner = rank.runner;
   const auto has_hook = [&](int segment, HookPoint point) { return runner.entry(segment).hooks.size(point) > 0; };
@@ -220,6 +222,18 @@ ReturnPoints return_points(const Rank& rank) {
     points.split.backward.insert(s);
     points.segments.erase(s);
   }
+  const auto is_blocked = [&](int s) {
+    return runner.entry(s).segment->exchanging() != nullptr &&
+           !(points.split.forward.contains(s) && points.split.backward.contains(s));
+  };
+  if (!captures || points.split.empty()) return points;
+  for (int s = 0; s < runner.num_segments(); ++s) {
+    if (!is_blocked(s)) continue;
+    points.split = {};
+    break;
+  }
+  for (int s = 0; s < runner.num_segments(); ++s)
+    if (points.split.empty() && runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
   return points;
 }
 

@@ -40,7 +40,7 @@ std::vector<std::string> action_lines(const std::vector<Action>& actions, const 
 
 std::string format_actions(const Options& options, const RunConfig& config) {
   const auto world = static_cast<int>(config.mesh.world()), stages = static_cast<int>(config.mesh.pp);
-  const RunConfig few = with_few_microbatches(config);
+  const RunConfig few = with_few_microbatches(options, config);
   std::string text;
   for (int stage = 0; stage < stages; ++stage) {
     const int first_rank = stage * (world / stages);

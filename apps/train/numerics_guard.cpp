@@ -31,6 +31,11 @@ std::string place_of(const Action& action, const GptModel& gpt) {
     return fmt::format("{}, {}, microbatch {}", segment.name, place, action.microbatch);
   }
   if (is_message(action.kind)) return to_string(action);
+  if (is_exchange(action.kind)) {
+    const NamedSegment& segment = gpt.segments[static_cast<std::size_t>(action.item)];
+    return fmt::format("{}, {} of {}, microbatch {}", segment.name, place, action.gradient ? "gradients" : "outputs",
+                       action.microbatch);
+  }
   if (is_of_bucket(action.kind)) return fmt::format("{} of bucket {}", place, action.item);
   if (is_of_unit(action.kind)) return fmt::format("{} of unit {}", place, action.item);
   if (is_of_slot(action.kind)) return to_string(action);

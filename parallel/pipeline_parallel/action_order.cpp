@@ -12,7 +12,9 @@ void fail_order(const Action& action, std::string_view why) {
 }
 
 std::size_t end_of_verb(const std::vector<Action>& actions, std::size_t verb) {
-  return verb + 1 < actions.size() && actions[verb + 1].kind == ActionKind::kWaitExchange ? verb + 2 : verb + 1;
+  if (verb + 1 == actions.size() || actions[verb + 1].kind != ActionKind::kWaitExchange) return verb + 1;
+  const Action &of = actions[verb], &wait = actions[verb + 1];
+  return wait.chunk == of.chunk && wait.microbatch == of.microbatch ? verb + 2 : verb + 1;
 }
 
 ActionOrder::ActionOrder(const std::vector<Action>& actions) : actions_(actions) {

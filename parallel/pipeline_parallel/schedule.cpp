@@ -108,10 +108,11 @@ Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int nu
                     .num_microbatches = num_microbatches,
                     .stages = {}};
   for (int stage = 0; stage < num_stages; ++stage) {
-    schedule.stages.push_back(actions_of(
-        kind,
-        {.num_stages = num_stages, .stage = stage, .num_chunks = num_chunks, .num_microbatches = num_microbatches,
-         .forwards_ahead = forwards_ahead}));
+    schedule.stages.push_back(actions_of(kind, {.num_stages = num_stages,
+                                                .stage = stage,
+                                                .num_chunks = num_chunks,
+                                                .num_microbatches = num_microbatches,
+                                                .forwards_ahead = forwards_ahead}));
   }
   return schedule;
 }

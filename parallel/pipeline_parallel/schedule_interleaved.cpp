@@ -12,7 +12,8 @@ std::vector<Action> interleaved(const StageShape& shape) {
   const auto chunk_of = [&](int i) { return i / shape.num_stages % shape.num_chunks; };
   const int total = shape.num_microbatches * shape.num_chunks;
   const int warm_up = std::min(
-      2 * (shape.num_stages - shape.stage - 1) + (shape.num_chunks - 1) * shape.num_stages + shape.forwards_ahead, total);
+      2 * (shape.num_stages - shape.stage - 1) + (shape.num_chunks - 1) * shape.num_stages + shape.forwards_ahead,
+      total);
   for (int step = 0; step < total + warm_up; ++step) {
     if (step < total) list.forward(chunk_of(step));
     if (step >= warm_up) list.backward(shape.num_chunks - 1 - chunk_of(step - warm_up));

@@ -80,17 +80,18 @@ void SegmentRunner::start_exchange(const Action& action, const std::function<voi
   segment.open(verb, ctx_);
   enqueue(segment.exchange_stream());
   segment.close(verb);
+  segment.wait_begin(verb, ctx_);
 }
 
 void SegmentRunner::enqueue_exchange(const Action& action) {
   const Verb verb = action.gradient ? Verb::kBackwardData : Verb::kForward;
   Column& column = columns_.at(action.column);
   const TensorList& begun = action.gradient ? column.gradients : column.hidden;
-  ctx_.arena.begin_scope({.column = action.column,
-                          .segment = action.item,
-                          .verb = kExchangeScope + static_cast<std::int32_t>(verb)});
+  ctx_.arena.begin_scope(
+      {.column = action.column, .segment = action.item, .verb = kExchangeScope + static_cast<std::int32_t>(verb)});
   exchanging(action.item)
-      .exchange(verb, ctx_, column.microbatch, begun, column.stashes[static_cast<std::size_t>(action.item)]);
+      .exchange(verb, ctx_, column.microbatch, begun, column.stashes[static_cast<std::size_t>(action.item)],
+                /*marks_begin=*/true);
 }
 
 void SegmentRunner::wait_exchange(const Action& action) const {
@@ -104,7 +105,6 @@ void SegmentRunner::finish_exchange(Column& column, const Action& action) {
   TensorList& list = forward ? column.hidden : column.gradients;
   Stash& stash = column.stashes[static_cast<std::size_t>(from)];
   list = exchanging(from).finish(verb_of(action.kind), ctx_, column.microbatch, list, stash);
-  if (forward) classify(stash);
 }
 
 TensorList SegmentRunner::run_or_begin(Column& column, const Action& action, const TensorList& inputs) {
@@ -140,21 +140,24 @@ void SegmentRunner::run(const Action& action, Phase phase) {
   run_hooks(before(verb), action, phase);
   run_verb(action);
   const bool hooked = entry(action.segment).hooks.size(after(verb)) > 0;
-  require(!hooked || !action.leaves_exchange, "a hook reads the outputs of an exchange that other actions wait for");
-  if (hooked && verb == Verb::kBackwardData) entry(action.segment).segment->wait_exchange(ctx_);  // hooks read gradients
+  if (hooked && verb == Verb::kBackwardData)
+    entry(action.segment).segment->wait_exchange(ctx_);  // hooks read gradients
   run_hooks(after(verb), action, phase);
 }
 
 void SegmentRunner::run_hooks(HookPoint point, const Action& action, Phase phase) const {
   const Entry& of = entry(action.segment);
   if (of.hooks.size(point) == 0) return;
+  const Verb verb = verb_of(action.kind);
+  const bool inside = point == after(verb) ? action.leaves_exchange : action.finishes_exchange && point == before(verb);
+  require(!inside, "a hook was added where the step's list has an exchange in flight; add hooks ahead of the step");
   const Column& column = columns_.at(action.column);
   HookContext context{.segment = of.name,
                       .segment_index = action.segment,
                       .chunk = action.chunk,
                       .column = action.column,
                       .microbatch = action.microbatch,
-                      .verb = verb_of(action.kind),
+                      .verb = verb,
                       .phase = phase,
                       .ctx = &ctx_};
   switch (point) {

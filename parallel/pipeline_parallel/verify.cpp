@@ -28,7 +28,7 @@ Action of_bucket(ActionKind kind, std::size_t bucket) { return {.kind = kind, .i
 void verify_columns(const ActionOrder& order) {
   using Owner = std::pair<int, int>;  // chunk, microbatch
   std::map<Owner, int> left, column_of;
-  std::map<int, Owner> owner;                // per column
+  std::map<int, Owner> owner;                   // per column
   std::map<int, int> chunk_of;                  // per column
   std::map<std::pair<int, int>, int> giver_of;  // column of the giver; key: receiving column, giving chunk
   for (const Action& a : order.actions()) left[{a.chunk, a.microbatch}] += is_of_microbatch(a.kind) ? 1 : 0;
@@ -55,7 +55,8 @@ Action exchange_of(const Action& verb, ActionKind kind) {
   return action;
 }
 
-// Checks that an exchange starts after its verb, if other actions carry it out, and that its wait precedes the next verb.
+// Checks that an exchange starts after its verb, if other actions carry it out, and that its wait precedes the next
+// verb.
 void verify_exchange(const ActionOrder& order, const Action& a, const ChunkSegments& segments,
                      const ReturnPoints& returns) {
   const bool is_split = (a.gradient ? returns.split.backward : returns.split.forward).contains(a.item);
@@ -64,11 +65,12 @@ void verify_exchange(const ActionOrder& order, const Action& a, const ChunkSegme
   Action verb = other(a, a.gradient ? ActionKind::kBackwardData : ActionKind::kForward, a.item);
   verb.item = -1;
   verb.gradient = false;
-  order.require_before(is_split && a.kind == ActionKind::kWaitExchange ? other(a, ActionKind::kStartExchange) : verb, a);
+  order.require_before(is_split && a.kind == ActionKind::kWaitExchange ? other(a, ActionKind::kStartExchange) : verb,
+                       a);
   if (a.kind == ActionKind::kStartExchange) return order.require(other(a, ActionKind::kWaitExchange));
   verb.segment += a.gradient ? -1 : 1;
-  const bool is_last = a.gradient ? a.item == first_segment(segments, a.chunk)
-                                  : a.item + 1 == first_segment(segments, a.chunk + 1);
+  const bool is_last =
+      a.gradient ? a.item == first_segment(segments, a.chunk) : a.item + 1 == first_segment(segments, a.chunk + 1);
   if (!is_last) order.require_before(a, verb);
 }
 

@@ -41,7 +41,28 @@ TEST_P(MoeOverlap, WithShardedUnits) {
   const Words flags = model() + words("--bf16 --hidden-dropout 0.1 --check-hazards");
   for (const Sharing sharing : {Sharing::kOptimizer, Sharing::kUnits})
     expect_same(flags, {.data = 4, .sharing = sharing, .expert = 2},
-                {{}, kCaptures + words("layer"), kCaptures + words("attn moe_router moe_preprocess")});
+                {{},
+                 words("--moe-shared-expert-overlap"),
+                 kCaptures + words("layer"),
+                 kCaptures + words("attn moe_router moe_preprocess")});
+}
+
+// Pairs alternate between two columns: the last microbatch runs alone in either. Copies reach over several pieces.
+TEST_P(MoeOverlap, OfAnyNumberOfMicrobatches) {
+  const Words offload = words("--fine-grained-activation-offloading --min-offload-bytes 0 --offload-modules");
+  const Words all = offload + words("expert_fc1 core_attn attn_norm moe_act mlp_norm attn_proj qkv_linear");
+  for (const char* batch : {"2", "6", "10", "14"}) {
+    const Words flags = model() + words("--bf16 --check-hazards --train-iters 3") + Words{"--global-batch-size", batch};
+    expect_same(flags, {.data = 2, .expert = 2},
+                {{},
+                 all,
+                 all + words("--offload-distance 2"),
+                 all + words("--offload-distance 4") + kCaptures + words("layer")});
+  }
+  Words flags = model() + words("--bf16 --check-hazards --train-iters 3 --num-layers 8 --global-batch-size 24");
+  if (GetParam() == 1) flags = flags + Words{"--moe-layer-freq", "[0]+[1]*7"};
+  expect_same(flags, {.pipeline = 2, .data = 2, .schedule = "interleaved", .expert = 2},
+              {offload + words("core_attn attn_proj --offload-distance 2"), all + words("--offload-distance 2")});
 }
 
 TEST_P(MoeOverlap, WithRecomputeAndOffload) {
@@ -51,6 +72,10 @@ TEST_P(MoeOverlap, WithRecomputeAndOffload) {
   expect_same(flags, {.data = 2, .expert = 2},
               {selective + words("core_attn layernorm"), selective + words("moe"),
                words("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
+               selective + words("moe --recompute-num-layers 1"),
+               selective + words("moe --recompute-num-layers 1") + kCaptures + words("layer"),
+               words("--recompute-granularity full --recompute-method block --recompute-num-layers 1") + kCaptures +
+                   words("layer"),
                offload + words("expert_fc1 core_attn"),
                offload + words("expert_fc1 moe_act attn_norm") + kCaptures + words("layer")});
 }
