@@ -1,8 +1,7 @@
 // Runs: the verb actions that one graph holds. A run is consecutive verbs of one microbatch in segments of the chosen
-// modules, with the kWaitExchange of their returns. The start of an exchange of such a verb is a run of its own, which is
-// captured on the exchange's stream. A run ends wherever any microbatch of its chunk has another action or
-// a hook. Therefore all microbatches split into the same runs, and those of one column share a graph with fixed
-// addresses.
+// modules, with the kWaitExchange of their returns. The start of such a verb's exchange is a separate run, captured on
+// the exchange's stream. A run ends wherever any microbatch of its chunk has another action or a hook. Therefore all
+// microbatches split into the same runs, and those of one column share a graph with fixed addresses.
 #pragma once
 
 #include <cstddef>

@@ -31,11 +31,11 @@ RoutedSizes Dispatcher::routed_sizes(const Sizes& sizes) const {
 
 void Dispatcher::send(const Context& ctx, const Route& route, std::initializer_list<Rows> rows,
                       const std::string& label, const Tensor& offsets) {
+  mark_begin(route);  // ahead of the numbers, which wait for the other ranks
   if (offsets) {
     launch(stream(),
            AllGather{.group = communicator(), .in = offsets, .out = route.sends, .label = "numbers of " + label});
   }
-  mark_begin(route);
   if (sends_all()) {
     for (const Rows& each : rows)
       launch(stream(), AllGather{.group = communicator(), .in = each.from, .out = each.to, .label = label});

@@ -89,9 +89,10 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
               {.needs = {{.flag = "moe-shared-expert-intermediate-size", .remedy = "set the shared expert's size"}}});
   experts.add("overlap-moe-expert-parallel-comm", "", toggle(&o.overlap_moe_expert_parallel_comm),
               "overlap of the exchanges of experts' rows of one microbatch with the computation of another. One more "
-              "microbatch is in flight, which takes memory. No effect with gpipe, with one microbatch per step, or if no "
-              "ranks share experts; few pairs with 1f1b and zb-h1 on several stages");
-  experts.add("overlap-dispatch-backward-with-experts-wgrad", "", toggle(&o.overlap_dispatch_backward_with_experts_wgrad),
+              "microbatch is in flight, which takes memory. No effect with gpipe, with one microbatch per step, or if "
+              "no ranks share experts; few pairs with 1f1b and zb-h1 on several stages");
+  experts.add("overlap-dispatch-backward-with-experts-wgrad", "",
+              toggle(&o.overlap_dispatch_backward_with_experts_wgrad),
               "accepted for compatibility, no effect: weight gradients of experts run while gradients travel back");
   parallel.add("context-parallel-size", "RANKS", ranks(&o.context_parallel_size),
                "context-parallel ranks, which split each sequence; twice their number divides its length",

@@ -53,7 +53,8 @@ class LayoutBounds {
   double unit_seconds(const SuggestedLayout& layout) const;
   double microbatches(const SuggestedLayout& layout) const;
 
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, std::int64_t, RecomputeGranularity>;
+  using Key =
+      std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, std::int64_t, RecomputeGranularity>;
   const Options& options_;
   int world_;
   const Rates& rates_;

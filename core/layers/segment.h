@@ -96,13 +96,13 @@ class ExchangingSegment : public Segment {
   virtual Stream& exchange_stream() const = 0;
   // Makes the exchange's stream wait for the compute stream.
   virtual void open(Verb verb, const Context& ctx) const = 0;
-  // Enqueues the exchange on its stream. With `marks_begin` it records when rows begin to move, for wait_begin().
+  // Enqueues the exchange on its stream. With `marks_begin` it first records an event for wait_begin().
   virtual void exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash,
                         bool marks_begin) const = 0;
   // Records the exchange's end, for wait().
   virtual void close(Verb verb) const = 0;
-  // Makes the compute stream wait until rows begin to move. The exchange then has its multiprocessors ahead of kernels
-  // whose blocks stay on all multiprocessors to their end.
+  // Makes the compute stream wait until the exchange's stream has reached the exchange. It then has its multiprocessors
+  // ahead of kernels whose blocks stay on all multiprocessors to their end.
   virtual void wait_begin(Verb verb, const Context& ctx) const = 0;
   // Makes the compute stream wait for the exchange that the verb started last.
   virtual void wait(Verb verb, const Context& ctx) const = 0;

@@ -48,9 +48,9 @@ struct ReturnPoints {
 std::vector<Action> expand_segments(const std::vector<Action>& actions, const ChunkSegments& segments,
                                     const ReturnPoints& returns = {});
 
-// The same with split exchanges, so that each has other work between its start and its wait. The forward and the backward
-// of a block alternate: one continues where the other has started an exchange. Weight gradients follow the next start
-// of an exchange of their microbatch. A block's messages are ahead of it.
+// The same with split exchanges, so that each has other work between its start and its wait. The forward and the
+// backward of a block alternate: one continues where the other has started an exchange. Weight gradients follow the
+// next start of an exchange of their microbatch. A block's messages are ahead of it.
 std::vector<Action> expand_overlapped(const std::vector<Action>& actions, const ChunkSegments& segments,
                                       const ReturnPoints& returns);
 

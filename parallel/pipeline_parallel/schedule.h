@@ -20,7 +20,8 @@ enum class ActionKind : std::uint8_t {
   kForward,
   kBackwardData,
   kBackwardWeight,
-  // An exchange between ranks at the end of a forward or, if `gradient` is set, of a backward_data (core/layers/segment.h).
+  // An exchange between ranks at the end of a forward or, if `gradient` is set, of a backward_data
+  // (ExchangingSegment).
   kStartExchange,  // its stream starts it
   kWaitExchange,   // the compute stream waits for it
   // Messages between a chunk of this stage and an adjacent part of the model: the output of a forward, or its gradient

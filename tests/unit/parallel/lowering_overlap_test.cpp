@@ -41,12 +41,13 @@ bool is_of_verbs(const Action& action) { return action.segment >= 0 || is_exchan
 
 // "F1": forward of segment 1; ">1" and ".1": start and wait of a forward's exchange; "<1" and ",1": of a backward's.
 std::string written(const Action& a) {
-  const bool starts = a.kind == Kind::kStartExchange;
-  const std::string what = is_exchange(a.kind)                ? (a.gradient ? (starts ? "<" : ",") : (starts ? ">" : "."))
-                           : a.kind == Kind::kForward         ? "F"
-                           : a.kind == Kind::kBackwardData    ? "B"
-                                                              : "W";
-  return fmt::format("{}{}", what, is_exchange(a.kind) ? a.item : a.segment);
+  switch (a.kind) {
+    case Kind::kStartExchange: return fmt::format("{}{}", a.gradient ? "<" : ">", a.item);
+    case Kind::kWaitExchange: return fmt::format("{}{}", a.gradient ? "," : ".", a.item);
+    case Kind::kForward: return fmt::format("F{}", a.segment);
+    case Kind::kBackwardData: return fmt::format("B{}", a.segment);
+    default: return fmt::format("W{}", a.segment);
+  }
 }
 
 // A line for each turn of a microbatch.
@@ -105,8 +106,8 @@ TEST(LoweringOverlap, EveryExchangeOfAPairHasWorkOfTheOther) {
     }
   });
   EXPECT_EQ(pairs[ScheduleKind::kGpipe], 0);
-  for (const ScheduleKind kind : {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbV,
-                                  ScheduleKind::kDualPipeV})
+  for (const ScheduleKind kind :
+       {ScheduleKind::k1F1B, ScheduleKind::kInterleaved, ScheduleKind::kZbV, ScheduleKind::kDualPipeV})
     EXPECT_GT(pairs[kind], 0) << name_of(kind);
 }
 

@@ -103,9 +103,9 @@ TEST(Lowering, ReducesAfterTheWaitForReturns) {
     if (action.kind >= ActionKind::kBackwardData && action.kind <= ActionKind::kReduce) kinds.push_back(action.kind);
   }
   using Kind = ActionKind;
-  EXPECT_THAT(kinds,
-              ElementsAre(Kind::kBackwardData, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kBackwardWeight,
-                          Kind::kWaitExchange, Kind::kReduce, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kReduce));
+  EXPECT_THAT(kinds, ElementsAre(Kind::kBackwardData, Kind::kBackwardData, Kind::kBackwardWeight, Kind::kBackwardWeight,
+                                 Kind::kWaitExchange, Kind::kReduce, Kind::kBackwardData, Kind::kBackwardWeight,
+                                 Kind::kReduce));
 }
 
 TEST(Lowering, AStepOfOneMicrobatchReadsAsWritten) {

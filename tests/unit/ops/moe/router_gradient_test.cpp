@@ -137,7 +137,7 @@ TEST_P(RouterGradientTest, BackwardInPlace) {
   }
 }
 
-// On the CPU: a build whose compiler fuses a product with the sum after it would give other bits than one that does not.
+// On the CPU: a build whose compiler fuses a product with the sum after it would give other bits.
 TEST_P(RouterGradientTest, ProductsAreRoundedAheadOfSums) {
   if (device() != DeviceType::kCpu) GTEST_SKIP() << "compilers of GPUs fuse";
   constexpr std::int64_t kTokens = 64;
