@@ -88,9 +88,8 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
               "overlap of the shared expert with the dispatch; no effect if no ranks share experts",
               {.needs = {{.flag = "moe-shared-expert-intermediate-size", .remedy = "set the shared expert's size"}}});
   experts.add("overlap-moe-expert-parallel-comm", "", toggle(&o.overlap_moe_expert_parallel_comm),
-              "overlap of the exchanges of experts' rows of one microbatch with the computation of another. One more "
-              "microbatch is in flight, which takes memory. No effect with gpipe, with one microbatch per step, or if "
-              "no ranks share experts; few pairs with 1f1b and zb-h1 on several stages");
+              "overlap of exchanges of experts' rows with computation of another microbatch, which takes memory. No "
+              "effect with gpipe, one microbatch, or if no ranks share experts; few pairs with 1f1b and zb-h1");
   experts.add("overlap-dispatch-backward-with-experts-wgrad", "",
               toggle(&o.overlap_dispatch_backward_with_experts_wgrad),
               "accepted for compatibility, no effect: weight gradients of experts run while gradients travel back");

@@ -18,7 +18,7 @@ namespace megalith {
 namespace {
 
 BoxKind kind_of(const Action& action, const ActionSpan& span) {
-  const bool is_verb = action.segment >= 0;
+  const bool is_verb = action.segment >= 0 || action.kind == ActionKind::kStartExchange;
   if (!is_verb && 2 * span.waited > span.end - span.start) return BoxKind::kWait;
   if (span.lane == 0 || !is_verb || span.call == nullptr) return box_kind_of(action.kind);
   if (span.call->group == "dispatch") return span.call->back ? BoxKind::kReturn : BoxKind::kDispatch;

@@ -50,8 +50,8 @@ std::int64_t order_of(const Action& action, const PipelineLayout& pipeline, int 
   if (!is_of_microbatch(action.kind)) return is_first(action.kind) ? -1 : kAfterMicrobatches;
   const std::int64_t parts = pipeline.placement.num_parts();
   const std::int64_t part = pipeline.placement.part({.stage = stage, .chunk = action.chunk});
-  const bool backward = action.gradient || action.kind == ActionKind::kBackwardData ||
-                        action.kind == ActionKind::kBackwardWeight;
+  const bool backward =
+      action.gradient || action.kind == ActionKind::kBackwardData || action.kind == ActionKind::kBackwardWeight;
   return (2 * action.microbatch + (backward ? 1 : 0)) * parts + (backward ? parts - 1 - part : part);
 }
 
