@@ -31,7 +31,7 @@ struct ParallelOptions {
   bool moe_shared_expert_overlap = false;
   bool overlap_moe_expert_parallel_comm = false;              // see pipeline_layout()
   bool overlap_dispatch_backward_with_experts_wgrad = false;  // no effect
-  std::int64_t context_parallel_size = 1;  // ranks that split each sequence
+  std::int64_t context_parallel_size = 1;                     // ranks that split each sequence
   ContextCommunication cp_comm_type = ContextCommunication::kP2p;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kAuto;
   bool delay_wgrad_compute = false;                        // weight gradients of a chunk after its whole backward_data
