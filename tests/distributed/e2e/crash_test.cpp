@@ -291,11 +291,13 @@ TEST(Crash, KilledWithExpertsAndResumed) {
 }
 
 // Data parallelism over four ranks with experts sharded over pairs: each expert is on two ranks, and all other
-// parameters are on four.
+// parameters are on four. Exchanges run next to another microbatch.
 TEST(Crash, KilledWithExpertsOnOtherRanksAndResumed) {
   if (one_of(2) > 1) GTEST_SKIP() << "in the full tier";
-  kill_eight_ranks(experts() + Words{"--expert-model-parallel-size", "2", "--moe-shared-expert-overlap",
-                                     "--use-distributed-optimizer", "--cuda-graph-impl", "local"});
+  kill_eight_ranks(experts() +
+                   words("--expert-model-parallel-size 2 --moe-shared-expert-overlap --use-distributed-optimizer "
+                         "--cuda-graph-impl local --overlap-moe-expert-parallel-comm --pipeline-schedule zb-v "
+                         "--pipeline-model-parallel-layout E|t|t|L"));
 }
 
 // With graphs at whose events copies to the host start, of rows that other ranks sent among them.

@@ -103,7 +103,7 @@ TEST(Hangs, AStoppedRankIsNamedWhereExpertsAreOnOtherRanks) {
       hanging_forever("3") + llama() +
       words(
           "--global-batch-size 8 --num-experts 4 --moe-ffn-hidden-size 16 --expert-model-parallel-size 2 "
-          "--pipeline-model-parallel-size 2");
+          "--pipeline-model-parallel-size 2 --overlap-moe-expert-parallel-comm");
   const Stopped stopped = stop_a_rank(folder, flags, 3, std::chrono::milliseconds(0), 4);
   EXPECT_EQ(stopped.outcome.code, 7);
   EXPECT_THAT(stopped.outcome.errors(),
