@@ -56,7 +56,7 @@ void Dispatcher::send_back(const Context& ctx, const Route& route, std::initiali
 }
 
 void Dispatcher::mark_begin(const Route& route) {
-  if (!route.marks_begin) return;
+  if (!route.marks_begin || stream().device() != DeviceType::kCuda) return;
   Event& event = begin_of(route.verb);
   stream().capturing() ? stream().record_external(event) : stream().record(event);
 }

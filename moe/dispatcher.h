@@ -64,8 +64,11 @@ class Dispatcher {
   // Around an exchange: the stream waits for the compute stream, and records the end.
   void open(const Context& ctx, Verb verb) { lane(verb).begin(ctx.compute); }
   void close(Verb verb) { lane(verb).end(); }
-  // Makes the compute stream wait until the stream has reached the exchange that was marked last with this `verb`.
-  void wait_begin(const Context& ctx, Verb verb) { ctx.compute.wait(begin_of(verb)); }
+  // Makes a GPU's compute stream wait until the stream has reached the exchange that was marked last with this `verb`.
+  // A CPU's streams have separate cores.
+  void wait_begin(const Context& ctx, Verb verb) {
+    if (ctx.backend() == DeviceType::kCuda) ctx.compute.wait(begin_of(verb));
+  }
   // Sends rows of each `from` [T, W] to `to` [T_arrived, W], sorted by source rank. `offsets` is this rank's row of
   // route.sends; if present, route.sends is gathered first.
   void send(const Context& ctx, const Route& route, std::initializer_list<Rows> rows, const std::string& label,

@@ -47,6 +47,8 @@ TEST(Hazards, EverySuppressedWaitOfARunWithGraphsIsFound) {
         Way{"--overlap-grad-reduce --ddp-bucket-size 1 --delay-wgrad-compute"},
         Way{"--swiglu --disable-bias-linear --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
             "--moe-shared-expert-intermediate-size 16 --moe-shared-expert-overlap --expert-model-parallel-size 2"},
+        Way{"--swiglu --disable-bias-linear --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 "
+            "--expert-model-parallel-size 2 --global-batch-size 16 --overlap-moe-expert-parallel-comm"},
         Way{"--num-layers 4 --pipeline-model-parallel-size 2 --pipeline-schedule zb-v", pipeline_idle}}) {
     SCOPED_TRACE(way.flags);
     const Words run = graphs + words(way.flags);
