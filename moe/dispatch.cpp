@@ -126,7 +126,7 @@ TensorList Dispatch::begin_backward(const Context& ctx, const TensorList& output
 void Dispatch::exchange(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun, Stash& stash,
                         bool marks_begin) const {
   Dispatcher& dispatcher = spec_.dispatcher;
-  const Dispatched at = dispatched_so_far(stash);
+  const Dispatched at = dispatched(stash);
   Dispatcher::Route route{.sends = at.sends,
                           .sizes = sizes_of(spec_, mb, at.send_position.size(0),
                                             verb == Verb::kForward ? from_list<Leaving>(begun).choice : at.choice),
@@ -162,7 +162,7 @@ void Dispatch::run_shared(Verb verb, const Context& ctx, const Microbatch& mb, c
 TensorList Dispatch::finish(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& begun,
                             Stash& stash) const {
   const Dispatcher& dispatcher = spec_.dispatcher;
-  Dispatched at = dispatched_so_far(stash);
+  Dispatched at = dispatched(stash);
   if (verb == Verb::kBackwardData) {
     if (mb.rows_sent) {  // not in forward, which may be recomputed
       const Tensor counts = mb.rows_sent.slice(0, spec_.expert_layer, 1).view({dispatcher.ranks()});

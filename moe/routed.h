@@ -101,25 +101,10 @@ void hand(Stash& stash, const Named& named) {
 
 // Dispatched of this layer, as its dispatch or router stored it.
 inline Dispatched dispatched(Stash& stash) { return from_stash<Dispatched>(stash.layer().child(kDispatched)); }
-// The same ahead of the end of the exchange, without the tensors that are absent then.
-inline Dispatched dispatched_so_far(Stash& stash) {
-  Stash& kept = stash.layer().child(kDispatched);
-  Dispatched named;
-  int slot = 0;
-  for (const auto tensor : Dispatched::kTensors) {
-    if (kept.has(slot)) named.*tensor = kept[slot];
-    ++slot;
-  }
-  return named;
-}
-// Stores the tensors that are present.
 inline void keep_dispatched(Stash& stash, const Dispatched& dispatched) {
   Stash& kept = stash.layer().child(kDispatched);
   int slot = 0;
-  for (const auto tensor : Dispatched::kTensors) {
-    if ((dispatched.*tensor).present()) kept[slot] = dispatched.*tensor;
-    ++slot;
-  }
+  for (const auto tensor : Dispatched::kTensors) kept[slot++] = dispatched.*tensor;
 }
 
 }  // namespace megalith

@@ -258,7 +258,7 @@ class Search {
         outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step},
                                  .layout = layout,
                                  .recompute = recompute,
-                                 .whole = layout.pp == 1});
+                                 .whole = layout.pp == 1 && !layout.pairs});
       } else {
         outcome.dropped.push_back(kSlower);
       }

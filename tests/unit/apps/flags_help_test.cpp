@@ -13,7 +13,7 @@ namespace {
 
 // The text of one flag in --help: from its line to the next that starts with two blanks and no more.
 std::string text_of(const std::string& help, const std::string& flag) {
-  const std::size_t at = help.find("\n  " + flag + " ");
+  const std::size_t at = std::min(help.find("\n  " + flag + " "), help.find("\n  " + flag + "\n"));
   if (at == std::string::npos) return "";
   std::istringstream lines(help.substr(at + 1));
   std::string text;

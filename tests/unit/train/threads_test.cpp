@@ -64,20 +64,22 @@ TEST(ThreadsOfExperts, ShareNothingWithoutOrder) {
 }
 
 // Rows to the ranks of their experts and back, concurrent with the shared expert, in graphs. Gathers of dense units and
-// copies of rows in use overlap too.
+// copies of rows in use overlap too. Then the exchanges also run next to another microbatch.
 TEST(ThreadsOfExpertRanks, ShareNothingWithoutOrder) {
   const Layout layout{.data = 2, .sharing = Sharing::kUnits, .expert = 2};
   const Words more = words(
                          "--train-iters 3 --moe-shared-expert-overlap --fine-grained-activation-offloading "
                          "--min-offload-bytes 0 --offload-modules fused_group_mlp") +
                      Words{kGraphs, "local"};
-  const RunResult run = train(sizes_for(layout) + moe_families()[0].flags + more, layout);
-  EXPECT_EQ(run.code, ExitCode::kOk);
-  EXPECT_TRUE(run.copies_agree);
-  EXPECT_EQ(run.losses.size(), 3u);
-  for (const RankActivity& rank : run.ranks) {
-    EXPECT_GT(rank.units_reduced, 0);
-    EXPECT_GT(rank.offload.reloads, 0);
+  for (const Words& overlap : {Words{}, Words{"--overlap-moe-expert-parallel-comm"}}) {
+    const RunResult run = train(sizes_for(layout) + moe_families()[0].flags + more + overlap, layout);
+    EXPECT_EQ(run.code, ExitCode::kOk);
+    EXPECT_TRUE(run.copies_agree);
+    EXPECT_EQ(run.losses.size(), 3u);
+    for (const RankActivity& rank : run.ranks) {
+      EXPECT_GT(rank.units_reduced, 0);
+      EXPECT_GT(rank.offload.reloads, 0);
+    }
   }
 }
 
