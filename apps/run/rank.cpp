@@ -211,30 +211,24 @@ ReturnPoints return_points(const Rank& rank) {
   const bool splits = rank.config.pipeline.overlaps_exchanges && !(captures && recomputes_exchanges(rank.options));
   ReturnPoints points{.segments = {}, .after_weights = !splits && returns_after_weights(rank.options, rank.config)};
   const SegmentRunner& runner = rank.runner;
-  const auto has_hook = [&](int segment, HookPoint point) { return runner.entry(segment).hooks.size(point) > 0; };
-  for (int s = 0; s < runner.num_segments(); ++s) {
-    if (runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
-    if (!splits || runner.entry(s).segment->exchanging() == nullptr) continue;
-    // Hooks read complete tensors.
-    if (!has_hook(s, HookPoint::kPostForward) && !has_hook(s + 1, HookPoint::kPreForward))
-      points.split.forward.insert(s);
-    if (has_hook(s, HookPoint::kPostBackward) || has_hook(s - 1, HookPoint::kPreBackward)) continue;
-    points.split.backward.insert(s);
-    points.segments.erase(s);
-  }
-  const auto is_blocked = [&](int s) {
-    return runner.entry(s).segment->exchanging() != nullptr &&
-           !(points.split.forward.contains(s) && points.split.backward.contains(s));
-  };
-  if (!captures || points.split.empty()) return points;
-  for (int s = 0; s < runner.num_segments(); ++s) {
-    if (!is_blocked(s)) continue;
-    points.split = {};
-    break;
-  }
   for (int s = 0; s < runner.num_segments(); ++s)
-    if (points.split.empty() && runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
-  return points;
+    if (runner.entry(s).module == SegmentModule::kMoeDispatch) points.segments.insert(s);
+  if (!splits) return points;
+  const auto has_hook = [&](int segment, HookPoint point) { return runner.entry(segment).hooks.size(point) > 0; };
+  ReturnPoints split = points;
+  bool splits_all = true;
+  for (int s = 0; s < runner.num_segments(); ++s) {
+    if (runner.entry(s).segment->exchanging() == nullptr) continue;
+    // Hooks read complete tensors.
+    const bool forward = !has_hook(s, HookPoint::kPostForward) && !has_hook(s + 1, HookPoint::kPreForward);
+    const bool backward = !has_hook(s, HookPoint::kPostBackward) && !has_hook(s - 1, HookPoint::kPreBackward);
+    splits_all = splits_all && forward && backward;
+    if (forward) split.split.forward.insert(s);
+    if (!backward) continue;
+    split.split.backward.insert(s);
+    split.segments.erase(s);
+  }
+  return captures && !splits_all ? points : split;
 }
 
 GraphRunPlan graph_runs(const Rank& rank, const std::vector<Action>& actions) {
