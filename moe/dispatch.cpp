@@ -54,11 +54,16 @@ struct Moving {
 
 TensorList RowsExchange::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                                  Stash& stash) const {
-  const TensorList begun = prepare(Verb::kForward, ctx, mb, inputs, stash);
-  start(Verb::kForward, ctx, mb, begun, stash);
-  if (spec_.shared) run_shared(Verb::kForward, ctx, mb, begun, stash);
-  wait(Verb::kForward, ctx);
-  return finish(Verb::kForward, ctx, mb, begun, stash);
+  return run(Verb::kForward, ctx, mb, inputs, stash);
+}
+
+TensorList RowsExchange::run(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
+                             Stash& stash, bool waits) const {
+  const TensorList begun = prepare(verb, ctx, mb, inputs, stash);
+  start(verb, ctx, mb, begun, stash);
+  if (spec_.shared) run_shared(verb, ctx, mb, begun, stash);
+  if (waits) wait(verb, ctx);
+  return finish(verb, ctx, mb, begun, stash);
 }
 
 TensorList RowsExchange::begin(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
@@ -204,10 +209,7 @@ TensorList Dispatch::finish(Verb verb, const Context& ctx, const Microbatch& mb,
 // Gradients stay in flight until wait_exchange().
 TensorList Dispatch::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                    Stash& stash) const {
-  const TensorList begun = prepare(Verb::kBackwardData, ctx, mb, output_gradients, stash);
-  start(Verb::kBackwardData, ctx, mb, begun, stash);
-  if (spec_.shared) run_shared(Verb::kBackwardData, ctx, mb, begun, stash);
-  return finish(Verb::kBackwardData, ctx, mb, begun, stash);
+  return run(Verb::kBackwardData, ctx, mb, output_gradients, stash, /*waits=*/false);
 }
 
 void Dispatch::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
@@ -269,11 +271,7 @@ TensorList Return::finish(Verb verb, const Context& ctx, const Microbatch&, cons
 
 TensorList Return::backward_data(const Context& ctx, const Microbatch& mb, const TensorList& output_gradients,
                                  Stash& stash) const {
-  const TensorList begun = prepare(Verb::kBackwardData, ctx, mb, output_gradients, stash);
-  start(Verb::kBackwardData, ctx, mb, begun, stash);
-  if (spec_.shared) run_shared(Verb::kBackwardData, ctx, mb, begun, stash);
-  wait(Verb::kBackwardData, ctx);
-  return finish(Verb::kBackwardData, ctx, mb, begun, stash);
+  return run(Verb::kBackwardData, ctx, mb, output_gradients, stash);
 }
 
 void Return::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {

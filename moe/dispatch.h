@@ -44,6 +44,9 @@ class RowsExchange : public ExchangingSegment {
   void wait(Verb verb, const Context& ctx) const override { spec_.dispatcher.wait(ctx, verb); }
 
  protected:
+  // Runs the verb without other actions.
+  TensorList run(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash,
+                 bool waits = true) const;
   // begin() without the shared expert.
   virtual TensorList prepare(Verb verb, const Context& ctx, const Microbatch& mb, const TensorList& inputs,
                              Stash& stash) const = 0;
