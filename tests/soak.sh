@@ -15,6 +15,7 @@
 # On GPUs, kills only: APPS=build/cuda-release/apps ARGS='--device cuda --deterministic-mode' KILLS=20 STEPS=2000
 # FIRST_KILL=30 tests/soak.sh
 # Draws on GPUs, many in one start: SEED=1 MEGALITH_DRAWS=100 mpirun -np 4 mpi_draws --device=cuda
+# Draws that have a value of one row of the table: MEGALITH_DRAWS_WITH=overlap
 # Environment: APPS, the folder of the programs; ARGS, more flags for train; KILLS, the minimum of kills at random
 # moments, without the other parts; STEPS, the minimum of a run (default 200); FIRST_KILL, tenths of a second until the
 # first kill (default 5); SEED of the random moments (default: the time, printed), RANKS (default 2), LAYOUTS (N: one of

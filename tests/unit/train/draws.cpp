@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -139,6 +140,11 @@ Draw one_rank(const Draw& draw) {
   return one;
 }
 
+std::string DrawRequest::requested_row() {
+  const char* const row = std::getenv("MEGALITH_DRAWS_WITH");
+  return row != nullptr ? row : "";
+}
+
 bool suits_one_rank(const Draw& draw) {
   for (std::size_t r = 0; r < rows().size(); ++r) {
     if (rows()[r].per_rank && draw.values[r] > 0) return false;
@@ -148,7 +154,11 @@ bool suits_one_rank(const Draw& draw) {
 
 namespace {
 
-Draw draw(const DrawRequest& request, Dice& dice) {
+bool has_requested(const Draw& draw, const DrawRequest& request) {
+  return request.with.empty() || draw.at(request.with) > 0;
+}
+
+Draw any_draw(const DrawRequest& request, Dice& dice) {
   constexpr std::array kRanks = {1, 2, 4, 4, 4, 8};
   Draw draw{.ranks = request.ranks > 0 ? request.ranks : kRanks[static_cast<std::size_t>(dice.below(kRanks.size()))]};
   draw.values.resize(rows().size());
@@ -161,6 +171,13 @@ Draw draw(const DrawRequest& request, Dice& dice) {
       resumed, dice, [](Bits bits) { return bits == Bits::kSame; }, percent_none);
   if (plain(resumed).values == plain(draw).values) draw.resumed = resumed.values;
   return draw;
+}
+
+Draw draw(const DrawRequest& request, Dice& dice) {
+  for (;;) {
+    Draw draw = any_draw(request, dice);
+    if (has_requested(draw, request)) return draw;
+  }
 }
 
 // Draws the value of one row again, among the rows whose flags the rejection mentions.
@@ -345,7 +362,8 @@ std::string Draws::run(const DrawRequest& request) {
   Draw drawn;
   std::string problem;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    drawn = attempt % kRepairs == 0 ? draw(request, dice) : without_refusal(drawn, problem, dice);
+    if (attempt % kRepairs > 0) drawn = without_refusal(drawn, problem, dice);
+    if (attempt % kRepairs == 0 || !has_requested(drawn, request)) drawn = draw(request, dice);
     bool refused = false;
     problem = problem_of(drawn, refused);
     if (refused) continue;

@@ -54,6 +54,10 @@ struct DrawRequest {
   std::uint64_t seed = 1;
   int number = 0;
   int ranks = 0;
+  std::string with = requested_row();  // row that must have a value; empty: any draw
+
+  // Value of MEGALITH_DRAWS_WITH, for many draws of one feature.
+  static std::string requested_row();
 };
 
 struct Outcome {
