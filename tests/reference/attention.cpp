@@ -1,6 +1,7 @@
 #include "tests/reference/attention.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tests/reference/matrix.h"
 
@@ -29,14 +30,17 @@ auto query_row(Values& x, const AttentionSizes& z, std::size_t b, std::size_t s,
 }
 template <class Values>
 auto seen_rows(Values& x, const AttentionSizes& z, std::size_t b, std::size_t s, std::size_t n) {
-  return head(x, z.key(b, 0, n), z.visible(s), z, z.kv_heads * z.dim);
+  const SeenKeys seen = z.seen(s);
+  return head(x, z.key(b, seen.first, n), seen.count, z, z.kv_heads * z.dim);
 }
 
 template <class Visit>
 void for_each_query(const AttentionSizes& z, Visit&& visit) {
   for (std::size_t b = 0; b < z.samples; ++b) {
     for (std::size_t n = 0; n < z.heads; ++n) {
-      for (std::size_t s = 0; s < z.queries; ++s) visit(b, s, n);
+      for (std::size_t s = 0; s < z.queries; ++s) {
+        if (z.seen(s).count > 0) visit(b, s, n);
+      }
     }
   }
 }
@@ -46,7 +50,8 @@ void for_each_query(const AttentionSizes& z, Visit&& visit) {
 AttentionOutput attention(const Vector& q, const Vector& k, const Vector& v, const AttentionSizes& z) {
   AttentionOutput r;
   r.out = r.out_magnitude = Vector(q.size());
-  r.lse = r.lse_magnitude = Vector(z.samples * z.heads * z.queries);
+  r.lse_magnitude = Vector(z.samples * z.heads * z.queries);
+  r.lse = Vector(r.lse_magnitude.size(), -std::numeric_limits<double>::infinity());
   for_each_query(z, [&](std::size_t b, std::size_t s, std::size_t n) {
     const auto keys = seen_rows(k, z, b, s, n), values = seen_rows(v, z, b, s, n);
     const auto query = query_row(q, z, b, s, n);

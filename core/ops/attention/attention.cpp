@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 
 #include "core/ops/attention/rope.h"
@@ -49,17 +50,46 @@ std::int64_t direct_scores_bytes(const Tensor& q, const Tensor& k) {
   return q.size(2) * padded(q.size(1)) * padded(k.size(1)) * static_cast<std::int64_t>(size_of(DType::kBf16));
 }
 
-double pair_flops(const Tensor& q, const Tensor& k, bool causal) {  // one product, over the lower triangle or all
-  return static_cast<double>(q.numel()) * static_cast<double>(k.size(1)) * (causal ? 1 : 2);
+// Returns the FLOPs of one product, over the pairs of query and key that the masks leave.
+template <class Op>
+double pair_flops(const Op& op) {
+  const auto rows = static_cast<double>(op.q.size(0) * op.q.size(1)), keys = static_cast<double>(op.k.size(1));
+  double pairs = (op.pairs > 0 ? op.pairs : rows * keys) * (op.causal ? 0.5 : 1);
+  if (op.window > 0) pairs = std::min(pairs, rows * static_cast<double>(op.window));
+  return 2 * pairs * static_cast<double>(op.q.size(2) * op.q.size(3));
 }
 
 // Declares the inputs of forward and backward.
 template <class Op>
 void inputs(const Op& op, Fields& f) {
+  const bool is_packed = op.query_documents || op.key_documents;
   query_and_keys(op.q, op.k, "op.k", (op.causal ? op.q : op.k).size(1), f);
   f.expect(op.k.size(1) >= 1 || op.q.size(1) == 0, "op.k", "at least 1 row (dim 1) for queries that see all",
            op.k.shape);
   f.in(op.v, "op.v").like(op.k).strided_rows();
+  f.expect(op.window >= 0 && (op.window == 0 || op.causal), "op.window", "0, or a number of keys with a causal mask",
+           op.window);
+  const auto table = [&](const Tensor& x, std::string_view name) -> Field& {
+    return f.in(x, name).needed_if(is_packed).dtype(DType::kInt32);
+  };
+  table(op.query_documents.begin, "op.query_documents.begin").rank(1);
+  const Shape& capacity = op.query_documents.begin.shape;
+  table(op.query_documents.length, "op.query_documents.length").shape(capacity);
+  table(op.key_documents.begin, "op.key_documents.begin").shape(capacity);
+  table(op.key_documents.length, "op.key_documents.length").shape(capacity);
+  if (!is_packed) return;
+  f.expect(op.q.size(0) == 1, "op.q", "1 sample (dim 0) of packed documents", op.q.shape);
+  f.expect(op.max_length >= 1, "op.max_length", "at least 1", op.max_length);
+}
+
+// Returns the op on the rows of one document.
+template <class Op>
+Op of_document(Op op, const DocumentSpan& d, std::initializer_list<Tensor Op::*> queries,
+               std::initializer_list<Tensor Op::*> keys, std::initializer_list<Tensor Op::*> statistics) {
+  for (Tensor Op::*x : queries) op.*x = (op.*x).slice(1, d.first_query, d.queries);
+  for (Tensor Op::*x : keys) op.*x = (op.*x).slice(1, d.first_key, d.keys);
+  for (Tensor Op::*x : statistics) op.*x = (op.*x).slice(2, d.first_query, d.queries);
+  return op;
 }
 
 }  // namespace
@@ -69,7 +99,7 @@ void fields(const AttentionForward& op, Fields& f) {
   f.out(op.out, "op.out").like(op.q).strided_rows();
   statistic(f.out(op.lse, "op.lse"), op.q);
   f.workspace(op.workspace);
-  f.cost({.work = Work::kAttentionForward, .flops = 2 * pair_flops(op.q, op.k, op.causal)});
+  f.cost({.work = Work::kAttentionForward, .flops = 2 * pair_flops(op)});
 }
 
 std::size_t workspace_bytes(const AttentionForward& op, DeviceType device) {
@@ -87,7 +117,7 @@ void fields(const AttentionBackward& op, Fields& f) {
   f.out(op.dk, "op.dk").like(op.k).strided_rows().may_interleave(op.dq);
   f.out(op.dv, "op.dv").like(op.k).strided_rows().may_interleave(op.dq).may_interleave(op.dk);
   f.workspace(op.workspace);
-  f.cost({.work = Work::kAttentionBackward, .flops = 5 * pair_flops(op.q, op.k, op.causal)});
+  f.cost({.work = Work::kAttentionBackward, .flops = 5 * pair_flops(op)});
 }
 
 std::int64_t samples_at_a_time(const AttentionBackward& op) {
@@ -101,7 +131,9 @@ std::int64_t samples_at_a_time(const AttentionBackward& op) {
 std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device) {
   if (device != DeviceType::kCuda) {
     const std::int64_t padded = (op.q.size(3) + 15) / 16 * 16;
-    return static_cast<std::size_t>((3 * op.q.size(1) + 2 * op.k.size(1)) * padded) * sizeof(float);
+    const std::int64_t longest = op.query_documents ? op.max_length : std::max(op.q.size(1), op.k.size(1));
+    const std::int64_t rows = std::min(op.q.size(1), longest), keys = std::min(op.k.size(1), longest);
+    return static_cast<std::size_t>((3 * rows + 2 * keys) * padded) * sizeof(float);
   }
   if (op.q.dtype == DType::kFp32 || op.q.numel() == 0) return 0;
   const std::int64_t samples = op.deterministic ? samples_at_a_time(op) : op.q.size(0);
@@ -116,6 +148,25 @@ std::int64_t dq_sum_bytes(const AttentionBackward& op) {
   constexpr std::int64_t kAlignment = 256;
   const std::int64_t bytes = op.q.numel() * static_cast<std::int64_t>(sizeof(float));
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+AttentionForward of_document(const AttentionForward& op, const DocumentSpan& document) {
+  using Op = AttentionForward;
+  return of_document(op, document, {&Op::q, &Op::out}, {&Op::k, &Op::v}, {&Op::lse});
+}
+
+AttentionBackward of_document(const AttentionBackward& op, const DocumentSpan& document) {
+  using Op = AttentionBackward;
+  return of_document(op, document, {&Op::q, &Op::out, &Op::d_out, &Op::dq}, {&Op::k, &Op::v, &Op::dk, &Op::dv},
+                     {&Op::lse, &Op::delta});
+}
+
+void refuse_document(std::int64_t document, std::int64_t begin, std::int64_t length, std::int64_t rows) {
+  fail({.subject = fmt::format("op.query_documents, op.key_documents: document {}", document),
+        .expected = fmt::format("at most op.max_length rows, inside the {} of its tensor, and equally many queries and "
+                                "keys if causal",
+                                rows),
+        .got = fmt::format("{} rows from row {}", length, begin)});
 }
 
 void refuse_start(std::int64_t start, std::int64_t rows, std::int64_t cache_rows) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/ops/attention/document_rows.h"
 #include "core/ops/attention/rope_frequency.h"
 #include "core/ops/op_declaration.h"
 
@@ -18,17 +19,26 @@ inline constexpr std::int64_t kMaxHeadDim = 256;
 // On CUDA, cuDNN computes bf16 attention. D is a multiple of 8; addresses and strides are multiples of 16 bytes. A
 // shape's first call builds its plan and must be outside of any capture. fp32 attention on CUDA is slow and for tests.
 
+// Packed documents, optional: B is 1, and the queries of document c attend to the keys of document c only, as if each
+// document were an op. If causal, both have equally many rows, aligned at the start. Lengths are read on the device, so
+// that a captured graph replays with other documents. Documents do not overlap. Rows outside of all are not written.
+// A document without keys has out 0 and lse -inf. On the CPU a document's bits do not depend on the pack.
+
 // out[s] = sum over t of softmax_t(scale q[s] . k[t]) v[t];  lse[s] = log of the sum over t of exp(scale q[s] . k[t]);
 //   t <= s if causal, otherwise t < U. 2 B N S^2 D FLOPs, the lower triangle of two products; otherwise 4 B N S U D.
 struct AttentionForward {
   MEGALITH_OP_WITH_WORKSPACE(AttentionForward, "attention_forward");
-  Tensor q;            // [B, S, N, D] bf16 | fp32
-  Tensor k, v;         // [B, U, K, D] dtype of q
-  Tensor out;          // [B, S, N, D] out, dtype of q; must not overlap the inputs
-  Tensor lse;          // [B, N, S] out, fp32, kept for backward
-  float scale = 1;     // usually 1 / sqrt(D)
-  bool causal = true;  // U = S; otherwise any U >= 1
-  Tensor workspace;    // [workspace_bytes(op, device)] uint8
+  Tensor q;                 // [B, S, N, D] bf16 | fp32
+  Tensor k, v;              // [B, U, K, D] dtype of q
+  Tensor out;               // [B, S, N, D] out, dtype of q; must not overlap the inputs
+  Tensor lse;               // [B, N, S] out, fp32, kept for backward
+  float scale = 1;          // usually 1 / sqrt(D)
+  bool causal = true;       // U = S; otherwise any U >= 1
+  Tensor workspace;         // [workspace_bytes(op, device)] uint8
+  std::int64_t window = 0;  // if causal, a query sees the last `window` keys up to its own; 0: all
+  DocumentRows query_documents = {}, key_documents = {};  // both or neither; of equal capacity
+  std::int64_t max_length = 0;                            // bound of the length of any document; part of a plan on CUDA
+  double pairs = 0;  // expected sum over documents of queries times keys, for the cost; 0: that of one document
 };
 
 // P is recomputed from q, k and lse; delta[s] = d_out[s] . out[s]; dS = P * (d_out v^T - delta). k and v may be a part
@@ -50,7 +60,11 @@ struct AttentionBackward {
   float scale = 1;   // forward's
   // False lets CUDA sum dq by atomics: faster, but its last bits vary from run to run. The CPU always repeats.
   bool deterministic = true;
-  bool causal = true;  // forward's
+  bool causal = true;  // forward's, like all that follow
+  std::int64_t window = 0;
+  DocumentRows query_documents = {}, key_documents = {};
+  std::int64_t max_length = 0;
+  double pairs = 0;
 };
 // CUDA backend: samples per pass of the deterministic form, a divisor of B; fp32 dq of all heads, at the start of the
 // other form's workspace.

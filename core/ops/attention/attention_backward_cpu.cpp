@@ -24,7 +24,8 @@ struct BackwardScratch {
 struct Tile {
   std::int64_t queries, keys;  // number of rows and columns
   std::int64_t dim, padded;
-  bool diagonal;  // row i sees columns 0 .. i only; otherwise all
+  bool diagonal;              // row i sees columns up to i only; otherwise all
+  std::int64_t first_of_row;  // first column that row 0 sees, one more each row; may be negative
   // Rows of the tile:
   const float* lse;
   const float* delta;
@@ -32,9 +33,10 @@ struct Tile {
   const float* d_out;
 
   std::int64_t visible(std::int64_t row) const { return diagonal ? std::min(keys, row + 1) : keys; }
+  std::int64_t hidden(std::int64_t row) const { return std::clamp<std::int64_t>(first_of_row + row, 0, visible(row)); }
 };
 
-// Computes P = exp(score - lse) and dS = P (dP - delta) for one row; columns from `visible` to the tile's end become 0.
+// Computes P = exp(score - lse) and dS = P (dP - delta) for one row; columns that it does not see become 0.
 void finish_row(const Tile& tile, std::int64_t row, BackwardScratch& s) {
   const std::int64_t visible = tile.visible(row);
   float *const p = s.p + row * kKeyTile, *const ds = s.ds + row * kKeyTile;
@@ -43,8 +45,11 @@ void finish_row(const Tile& tile, std::int64_t row, BackwardScratch& s) {
     p.set(j, probability);
     ds.set(j, probability * (ds[j] - delta));
   });
-  std::fill(p + visible, p + kKeyTile, 0.0f);
-  std::fill(ds + visible, ds + kKeyTile, 0.0f);
+  const std::int64_t hidden = tile.hidden(row);
+  for (float* const x : {p, ds}) {
+    std::fill_n(x, hidden, 0.0f);
+    std::fill(x + visible, x + kKeyTile, 0.0f);
+  }
 }
 
 // Computes P and dS of the tile, and dq += dS k. Skips panels of 16 columns that no row of six sees.
@@ -115,8 +120,9 @@ void run_head(const AttentionBackward& op, std::int64_t b, std::int64_t n, std::
               BackwardScratch& s) {
   const HeadRows<const T> k(op.k, b, kv), v(op.v, b, kv), out(op.out, b, n), d_out(op.d_out, b, n);
   const std::int64_t rows = op.q.size(1), padded = attention::padded_dim(k.dim);
-  const std::int64_t statistics = (b * op.q.size(2) + n) * rows;
-  float* const delta = op.delta.as<float>() + statistics;
+  const float* const lse = attention::head_statistics(op.lse, b, n);
+  float* const delta = attention::head_statistics(op.delta, b, n);
+  const std::int64_t window = op.window > 0 ? op.window : rows + op.k.size(1);  // the latter hides nothing
   for (std::int64_t i = 0; i < rows; ++i) {
     F32x8 sum = simd::zero();
     for_each_element(k.dim, [&, x = out[i], dx = d_out[i]](auto d) { sum = fma(x[d], dx[d], sum); });
@@ -130,13 +136,15 @@ void run_head(const AttentionBackward& op, std::int64_t b, std::int64_t n, std::
     pack_rows(k.lines(key, keys), padded, s.keys, padded);
     pack_across<kKeyTile>(k.lines(key, keys), s.keys_across);
     pack_across<kKeyTile>(v.lines(key, keys), s.values_across);
-    for (std::int64_t query = op.causal ? key : 0; query < rows; query += kQueryTile) {
+    const std::int64_t end = std::min(rows, key + keys - 1 + window);  // the first row that sees none of these keys
+    for (std::int64_t query = op.causal ? key : 0; query < end; query += kQueryTile) {
       const Tile tile{.queries = std::min(kQueryTile, rows - query),
                       .keys = keys,
                       .dim = k.dim,
                       .padded = padded,
                       .diagonal = op.causal && query == key,
-                      .lse = op.lse.as<const float>() + statistics + query,
+                      .first_of_row = query - key + 1 - window,
+                      .lse = lse + query,
                       .delta = delta + query,
                       .q = w.q + query * padded,
                       .d_out = w.d_out + query * padded};
@@ -152,9 +160,7 @@ void write_rows(const float* sums, const Tensor& to, std::int64_t b, std::int64_
   for (std::int64_t i = 0; i < to.size(1); ++i) out.store(i, sums + i * attention::padded_dim(out.dim), factor);
 }
 
-}  // namespace
-
-void compute(const AttentionBackward& op) {
+void differentiate(const AttentionBackward& op) {
   const std::int64_t kv_heads = op.k.size(2), group = op.q.size(2) / kv_heads,
                      padded = attention::padded_dim(op.q.size(3));
   const std::int64_t of_query = op.q.size(1) * padded, of_key = op.k.size(1) * padded;
@@ -176,5 +182,9 @@ void compute(const AttentionBackward& op) {
     }
   });
 }
+
+}  // namespace
+
+void compute(const AttentionBackward& op) { attention::for_each_document(op, differentiate); }
 
 }  // namespace megalith

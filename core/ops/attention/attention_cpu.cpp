@@ -1,6 +1,6 @@
 // Forward attention. Compute-bound. For one head and kQueryBlock query rows, all key tiles are visited once. Scores of
-// six rows against a key tile become probabilities while in L1. Deterministic: a row's result depends on its position,
-// its query and the preceding keys, not on the number of rows computed at once.
+// six rows against a key tile become probabilities while in L1. Deterministic: a row's result depends on its position
+// in its document, its query and the preceding keys, not on the number of rows computed at once.
 #include "core/ops/attention/attention_tiles.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/dispatch.h"
@@ -26,8 +26,9 @@ struct ForwardScratch {
   float total[kQueryBlock];    // sum of exp(score - largest)
 };
 
-// Sets scores beyond the first `visible` of `columns` (a multiple of 16) to -inf; returns the largest.
-float mask_row(float* scores, std::int64_t visible, std::int64_t columns) {
+// Sets scores ahead of `first` and from `visible` on of `columns` (a multiple of 16) to -inf; returns the largest.
+float mask_row(float* scores, std::int64_t first, std::int64_t visible, std::int64_t columns) {
+  std::fill_n(scores, first, kLowest);
   for (std::int64_t j = visible / 8 * 8; j < columns; j += 8) {
     const F32x8 kept = _mm256_castsi256_ps(simd::lane_mask(visible - j));
     simd::store(scores + j, _mm256_blendv_ps(simd::set1(kLowest), simd::load(scores + j), kept));
@@ -56,9 +57,13 @@ float exponentiate_row(float* scores, std::int64_t columns, float largest) {
 
 struct Group {
   std::int64_t first, count;     // query rows within the block; at most six
-  std::int64_t visible;          // keys of the tile that row `first` sees; may be negative, or more than
+  std::int64_t visible;          // keys of the tile up to row `first`'s own; may be negative, or more than
   std::int64_t most;             // keys of the tile
+  std::int64_t window;           // number of these keys that a row sees, the last ones
   std::int64_t columns, padded;  // padded sizes of scores and of sums
+
+  std::int64_t end(std::int64_t row) const { return std::clamp<std::int64_t>(visible + row, 0, most); }
+  std::int64_t begin(std::int64_t row) const { return std::clamp<std::int64_t>(visible + row - window, 0, end(row)); }
 };
 
 // Turns the group's scores into probabilities and rescales the sums of its rows. A row that sees nothing of the tile
@@ -66,12 +71,16 @@ struct Group {
 void update_group(const Group& g, ForwardScratch& s) {
   alignas(32) float largest[simd::kLanes] = {}, factor[simd::kLanes];
   for (std::int64_t r = 0; r < g.count; ++r) {
-    const std::int64_t visible = std::clamp<std::int64_t>(g.visible + r, 0, g.most);
-    largest[r] = std::max(s.largest[g.first + r], mask_row(s.scores + r * kKeyTile, visible, g.columns));
+    const float most = mask_row(s.scores + r * kKeyTile, g.begin(r), g.end(r), g.columns);
+    largest[r] = std::max(s.largest[g.first + r], most);
   }
   simd::store(factor, simd::exp_nonpositive(simd::load_partial(s.largest + g.first, g.count) - simd::load(largest)));
   for (std::int64_t r = 0; r < g.count; ++r) {
     const std::int64_t row = g.first + r;
+    if (g.begin(r) == g.end(r)) {
+      std::fill_n(s.scores + r * kKeyTile, g.columns, 0.0f);
+      continue;
+    }
     const float total = exponentiate_row(s.scores + r * kKeyTile, g.columns, largest[r]);
     if (largest[r] != s.largest[row]) {
       const Row sum = s.sums + row * g.padded;
@@ -83,13 +92,19 @@ void update_group(const Group& g, ForwardScratch& s) {
   }
 }
 
-// Adds a tile of `keys` keys to `rows` query rows. The first row sees the `position` keys ahead of it, and its own.
-void add_tile(std::int64_t rows, std::int64_t position, std::int64_t keys, std::int64_t dim, ForwardScratch& s) {
+struct KeyTile {
+  std::int64_t position;  // keys of the tile ahead of the first row's own
+  std::int64_t keys, window, dim;
+};
+
+// Adds a tile of keys to `rows` query rows. Each row sees the last `window` keys up to its own.
+void add_tile(std::int64_t rows, const KeyTile& tile, ForwardScratch& s) {
+  const auto [position, keys, window, dim] = tile;
   const std::int64_t padded = attention::padded_dim(dim);
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     const std::int64_t count = std::min(kTileRows, rows - i);
     const std::int64_t visible = std::min(keys, position + i + count);  // keys visible to the last row
-    if (visible <= 0) continue;
+    if (visible <= 0 || position + i + 1 - window >= keys) continue;
     const std::int64_t columns = round_up(visible, kTileColumns);
     attention::multiply_dim_panels({.rows = count,
                                     .columns = columns,
@@ -101,9 +116,14 @@ void add_tile(std::int64_t rows, std::int64_t position, std::int64_t keys, std::
                                     .c_stride = kKeyTile,
                                     .output = TileOutput::kStore},
                                    padded);
-    update_group(
-        {.first = i, .count = count, .visible = position + i + 1, .most = keys, .columns = columns, .padded = padded},
-        s);
+    update_group({.first = i,
+                  .count = count,
+                  .visible = position + i + 1,
+                  .most = keys,
+                  .window = window,
+                  .columns = columns,
+                  .padded = padded},
+                 s);
     attention::multiply_panels({.rows = count,
                                 .columns = padded,
                                 .depth = visible,
@@ -123,8 +143,8 @@ void attend(const AttentionForward& op, std::int64_t position, std::int64_t b, s
   const std::int64_t kv = n / (op.q.size(2) / op.k.size(2)), all = op.q.size(1), dim = op.q.size(3);
   const HeadRows<const T> q(op.q, b, n), k(op.k, b, kv), v(op.v, b, kv);
   const HeadRows<T> out(op.out, b, n);
-  float* const lse = op.lse ? op.lse.as<float>() + (b * op.q.size(2) + n) * all : nullptr;
-  const std::int64_t padded = attention::padded_dim(dim);
+  float* const lse = op.lse ? attention::head_statistics(op.lse, b, n) : nullptr;
+  const std::int64_t padded = attention::padded_dim(dim), window = op.window > 0 ? op.window : position + all;
   for (std::int64_t row = 0; row < all; row += kQueryBlock, position += kQueryBlock) {
     const std::int64_t rows = std::min(kQueryBlock, all - row);
     attention::pack_scaled(q, row, rows, op.scale, s.queries);
@@ -132,14 +152,15 @@ void attend(const AttentionForward& op, std::int64_t position, std::int64_t b, s
     std::fill_n(s.total, rows, 0.0f);
     std::fill_n(s.largest, rows, kLowest);
     const std::int64_t keys = std::min(op.k.size(1), position + rows);
-    for (std::int64_t key = 0; key < keys; key += kKeyTile) {
+    const std::int64_t first_key = std::max<std::int64_t>(0, position + 1 - window) / kKeyTile * kKeyTile;
+    for (std::int64_t key = first_key; key < keys; key += kKeyTile) {
       const std::int64_t count = std::min<std::int64_t>(kKeyTile, keys - key);
       pack_across<kKeyTile>(k.lines(key, count), s.keys);
       pack_rows(v.lines(key, count), padded, s.values, padded);
-      add_tile(rows, position - key, count, dim, s);
+      add_tile(rows, {.position = position - key, .keys = count, .window = window, .dim = dim}, s);
     }
     for (std::int64_t i = 0; i < rows; ++i) {
-      out.store(row + i, s.sums + i * padded, 1.0f / s.total[i]);
+      out.store(row + i, s.sums + i * padded, keys == 0 ? 0.0f : 1.0f / s.total[i]);
       if (lse != nullptr) lse[row + i] = s.largest[i] + simd::log(s.total[i]);
     }
   }
@@ -161,7 +182,10 @@ std::int64_t read_start(const std::int32_t* start, std::int64_t rows, std::int64
 
 }  // namespace
 
-void compute(const AttentionForward& op) { attend_all(op, op.causal ? 0 : op.k.size(1)); }
+void compute(const AttentionForward& op) {
+  attention::for_each_document(
+      op, [](const AttentionForward& part) { attend_all(part, part.causal ? 0 : part.k.size(1)); });
+}
 
 void compute(const CachedAttention& op) {
   const std::int64_t start = read_start(op.start, op.q.size(1), op.k_cache.size(1));

@@ -2,11 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "core/ops/attention/attention.h"
 #include "core/ops/gemm/micro_kernel.h"
 #include "core/ops/gemm/tile_pack.h"
 #include "core/ops/loops.h"
+
+namespace megalith {
+
+// Returns the op on the rows of one document: views, with lse and delta strided.
+AttentionForward of_document(const AttentionForward& op, const DocumentSpan& document);
+AttentionBackward of_document(const AttentionBackward& op, const DocumentSpan& document);
+
+}  // namespace megalith
 
 namespace megalith::attention {
 
@@ -68,6 +77,31 @@ inline void multiply_dim_panels(const Panels& p, std::int64_t padded) {
     case 64: return multiply_panels(p, 64, 1);
     case 128: return multiply_panels(p, 128, 1);
     default: return multiply_panels(p, padded, 1);
+  }
+}
+
+// The statistics of one head of one sample of a [B, heads, S] tensor with stride 1 in S.
+inline float* head_statistics(const Tensor& x, std::int64_t sample, std::int64_t head) {
+  return x.as<float>() + sample * x.stride(0) + head * x.stride(1);
+}
+
+// Calls visit(op) for each document's op, or with the op itself if it has no documents.
+template <class Op, class Visit>
+void for_each_document(const Op& op, const Visit& visit) {
+  if (!op.query_documents) return visit(op);
+  const auto read = [&op](const DocumentRows& rows, std::int64_t c, std::int64_t available) {
+    const std::int64_t begin = rows.begin.template as<const std::int32_t>()[c];
+    const std::int64_t length = rows.length.template as<const std::int32_t>()[c];
+    if (begin < 0 || length < 0 || length > op.max_length || begin + length > available)
+      refuse_document(c, begin, length, available);
+    return std::pair{begin, length};
+  };
+  for (std::int64_t c = 0; c < op.query_documents.length.numel(); ++c) {
+    const auto [first_query, queries] = read(op.query_documents, c, op.q.size(1));
+    const auto [first_key, keys] = read(op.key_documents, c, op.k.size(1));
+    if (op.causal && queries != keys) refuse_document(c, first_key, keys, op.k.size(1));
+    if (queries == 0 && keys == 0) continue;
+    visit(of_document(op, {.first_query = first_query, .queries = queries, .first_key = first_key, .keys = keys}));
   }
 }
 
