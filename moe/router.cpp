@@ -68,6 +68,11 @@ Tensor Router::kept_choices(const Context& ctx, const Microbatch& mb, const Tens
   return kept;
 }
 
+// Positions of this rank's rows of the microbatch, if it has any.
+Tensor Router::positions_of(const Microbatch& mb, std::int64_t rows) const {
+  return mb.positions ? mb.positions.slice(0, spec_.split.row_part() * rows, rows) : Tensor{};
+}
+
 TensorList Router::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const Tensor residual = inputs[1] ? stash.child(kNorm)[Norm::kNormInput] : inputs[0];
@@ -77,6 +82,7 @@ TensorList Router::forward(const Context& ctx, const Microbatch& mb, const Tenso
   const Tensor weight = ctx.empty(each_choice, DType::kFp32, "weights of experts");
   launch(ctx.compute, RouterTopk{.logits = logits,
                                  .expert_bias = bias_ != nullptr ? bias_->values : Tensor{},
+                                 .positions = positions_of(mb, normed.size(0)),
                                  .choice = choice,
                                  .weight = weight,
                                  .score = spec_.score,

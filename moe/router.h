@@ -61,6 +61,7 @@ class Router : public Segment {
   };
 
   Tensor make_logits(const Context& ctx, const Microbatch& mb, const Tensor& normed) const;
+  Tensor positions_of(const Microbatch& mb, std::int64_t rows) const;
   Routes routes_of(const Context& ctx, const Tensor& choice, const Tensor& weight) const;
   // Choices that get a row; returns `choice` itself if all do.
   Tensor kept_choices(const Context& ctx, const Microbatch& mb, const Tensor& choice, const Routes& all) const;

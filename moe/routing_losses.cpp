@@ -79,6 +79,7 @@ std::vector<RoutingLosses::Piece> RoutingLosses::add(const Context& ctx, const M
   for (const Piece& piece : all) {
     if (!any()) break;
     launch(ctx, RouterLosses{.logits = chosen.logits.slice(0, piece.first, piece.count),
+                             .choice = mb.positions ? chosen.choice.slice(0, piece.first, piece.count) : Tensor{},
                              .loads = piece.loads,
                              .aux = balances() ? mb.sum(StepSum::kAuxLoss, site_.expert_layer) : Tensor{},
                              .z = spec_.z_coeff != 0 ? mb.sum(StepSum::kZLoss, site_.expert_layer) : Tensor{},

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/data/document_masks.h"
+
 namespace megalith {
 
 enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // order of tokenizer_types()
@@ -12,6 +14,8 @@ struct DataOptions {
   std::vector<std::string> data_path;  // PREFIX, or WEIGHT PREFIX pairs as in Megatron-LM
   std::string split = "969,30,1";      // train, validation, test
   bool mock_data = false;
+  DocumentMasks masks;                        // without EOD, which the tokenizer gives
+  std::int64_t max_documents_per_sample = 0;  // 0: counted in the data
   TokenizerType tokenizer_type = TokenizerType::kByte;
   std::string vocab_file;  // this and the next five: see TokenizerOptions of core/tokenizer/tokenizer.h
   std::string merge_file;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apps/config/data_options.h"
 #include "apps/config/options.h"
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
@@ -88,8 +89,18 @@ void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
 
 }  // namespace
 
+MarkedSamples marked_samples(const Options& options) {
+  constexpr std::int64_t kUncounted = 64;
+  const DocumentMasks& masks = options.data.masks;
+  const std::int64_t given = options.data.max_documents_per_sample;
+  return {.documents = !masks.separates_documents() ? 0 : given > 0 ? given : kUncounted,
+          .restarts_positions = masks.restarts_positions(),
+          .masks_loss = masks.eod_mask_loss};
+}
+
 RunConfig run_config(const Options& options, int world) {
   RunConfig config;
+  config.marks = marked_samples(options);
   config.mesh = mesh_sizes_of(options.parallel, world);
   check_instances(options.parallel, config.mesh);
   config.sequences = options.train.micro_batch_size;

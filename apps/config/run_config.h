@@ -12,6 +12,18 @@ namespace megalith {
 struct Options;
 struct TrainingOptions;
 
+// Documents and masks of samples (core/data/sample_marks.h); without any of them steps have no marks.
+struct MarkedSamples {
+  std::int64_t documents = 0;       // maximum per sample; attention separates them; 0: it does not
+  bool restarts_positions = false;  // in each document
+  bool masks_loss = false;          // some predictions do not count
+  bool pads = false;                // rows may be padding, which routers leave out
+  double pairs = 0;                 // mean over samples of the sum of the documents' squared lengths; 0: unknown
+
+  bool any() const { return documents > 0 || restarts_positions || masks_loss || pads; }
+  bool has_positions() const { return restarts_positions || pads; }
+};
+
 struct RunConfig {
   MeshSizes mesh;
   PipelineLayout pipeline;
@@ -19,8 +31,10 @@ struct RunConfig {
   std::int64_t evaluation_microbatches = 0;  // per evaluation, which always uses --global-batch-size
   std::int64_t sequences = 0;                // B, per microbatch
   std::int64_t seq_length = 0;               // S, tokens of a sequence
+  MarkedSamples marks{};
 
   std::int64_t rank_length() const { return seq_length / mesh.cp; }         // tokens of a sequence on a rank
+  std::int64_t documents() const { return sequences * marks.documents; }    // capacity per microbatch
   std::int64_t rank_tokens() const { return sequences * rank_length(); }    // per microbatch
   std::int64_t step_sequences() const { return microbatches * sequences; }  // per rank
   std::int64_t step_tokens() const { return step_sequences() * mesh.dp * seq_length; }
@@ -28,6 +42,9 @@ struct RunConfig {
   Schedule schedule() const { return schedule_of(pipeline, microbatches); }
   Schedule evaluation_schedule() const { return schedule_of(pipeline, evaluation_microbatches); }
 };
+
+// Marks by the flags; documents are those of --max-documents-per-sample, or 64 if they are not counted yet.
+MarkedSamples marked_samples(const Options& options);
 
 // Configuration whose training steps have the largest batch. Exit code 2 if sizes do not divide or exceed any machine's
 // memory; the error reports flags and fitting values.

@@ -28,6 +28,8 @@ struct TrainingOptions : BatchSizes {
   std::int64_t max_skipped_steps = 10;          // with NaN or Inf; one more ends the run (exit code 8)
   std::int64_t check_weight_hash_interval = 0;  // steps; 0: never
 
+  bool calculate_per_token_loss = false;  // tokens count equally, instead of microbatches
+
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: index of the event wait that the hazard checker ignores; -1: none
 

@@ -65,6 +65,11 @@ void add_training(FlagTable& t, Options& options) {
                {.apps = kTrainApp | kGenerateApp | kInspectApp,
                 .needs = {{"samples", {}, kInspectApp}},
                 .example = "4294967295"});
+  training.add(
+      "calculate-per-token-loss", "", toggle(&o.calculate_per_token_loss),
+      "loss as a mean over the trained tokens of the global batch, as losses of routers are weighted. Otherwise "
+      "each microbatch has equal weight, which differs if masks leave it fewer tokens",
+      {.apps = kShaped});
   training.add("deterministic-mode", "", toggle(&options.deterministic_mode),
                "only kernels with bit-reproducible results (on the CPU all are). The flag also sets "
                "NCCL_GRAPH_REGISTER=0, so that captured graphs sum over ranks with the same bits",
@@ -187,6 +192,19 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
             .example = "0.3 A 0.7 B"});
   data.add("split", "A,B,C", text(&o.data.split), "proportions of training, validation and test documents",
            {.apps = kTrainApp | kInspectApp, .needs = {{"samples", {}, kInspectApp}}, .example = "90,10"});
+  data.add("reset-position-ids", "", toggle(&o.data.masks.reset_position_ids),
+           "positions restart after a token that ends a document", {.apps = kShaped});
+  data.add("reset-attention-mask", "", toggle(&o.data.masks.reset_attention_mask),
+           "no attention across a token that ends a document", {.apps = kShaped});
+  data.add("eod-mask-loss", "", toggle(&o.data.masks.eod_mask_loss), "no loss where the input token ends a document",
+           {.apps = kShaped});
+  data.add("dataloader-inter-document-masking", "", toggle(&o.data.masks.inter_document_masking),
+           "attention and positions separate by the documents of the dataset's index, whatever their last token",
+           {.apps = kShaped, .excludes = {{"reset-attention-mask"}, {"reset-position-ids"}}});
+  data.add("max-documents-per-sample", "N", integer(&o.data.max_documents_per_sample, {0, 1 << 20}),
+           "number of documents in a sample for which a step is planned, if attention separates documents. 0: counted "
+           "in the index of the data, or 64 without any",
+           {.apps = kShaped, .on_load = kFree, .example = "32"});
   data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens instead of a dataset");
   tokenizer.add(
       "tokenizer-type", "NAME",

@@ -79,18 +79,26 @@ void load_microbatch(Rank& rank, const StagedStep& step, const Action& action, M
                         .balance_counts = rank.step.balance_counts,
                         .room_needed = rank.step.room_needed,
                         .rows_sent = rank.step.rows_sent};
-  const auto copy = [&](const std::int32_t* from, const char* owner) {
-    const Tensor to = rank.ctx.empty({config.rank_tokens()}, DType::kInt32, owner);
-    copy_from_host(rank.streams.compute, to.data, from + action.microbatch * config.rank_tokens(), to.bytes());
+  const auto copy = [&](const std::int32_t* from, std::int64_t count, const char* owner) {
+    const Tensor to = rank.ctx.empty({count}, DType::kInt32, owner);
+    copy_from_host(rank.streams.compute, to.data, from + action.microbatch * count, to.bytes());
     return to;
   };
-  if (part.has_embedding) microbatch.tokens = copy(step.tokens, "tokens");
-  if (part.has_head) microbatch.labels = copy(step.labels, "labels");
-  launch(rank.streams.compute,
-         WriteMicrobatchParameters{.value = {.iteration = step.iteration,
-                                             .first_sample = step.first_samples[m],
-                                             .loss_scale = 1.0f / static_cast<float>(config.step_tokens())},
-                                   .out = parameters});
+  const std::int64_t tokens = config.rank_tokens(), documents = config.documents();
+  if (part.has_embedding) microbatch.tokens = copy(step.tokens, tokens, "tokens");
+  if (part.has_head) microbatch.labels = copy(step.labels, tokens, "labels");
+  if (config.marks.has_positions()) microbatch.positions = copy(step.positions, tokens, "positions");
+  if (documents > 0) {
+    microbatch.documents = {{.begin = copy(step.document_begins, documents, "first rows of documents"),
+                             .length = copy(step.document_lengths, documents, "lengths of documents")},
+                            config.seq_length,
+                            config.marks.pairs * static_cast<double>(config.sequences)};
+  }
+  launch(rank.streams.compute, WriteMicrobatchParameters{.value = {.iteration = step.iteration,
+                                                                   .first_sample = step.first_samples[m],
+                                                                   .loss_scale = step.loss_scales[m],
+                                                                   .router_scale = step.router_scales[m]},
+                                                         .out = parameters});
   rank.runner.begin(action.column, microbatch);
 }
 

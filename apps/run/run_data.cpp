@@ -27,6 +27,13 @@ std::int64_t data_order_of(const TrainState& checkpoint) {
   return fits && samples > 0 && samples <= kMaxSamples ? samples : 0;
 }
 
+void count_documents(const Options& options, const Datasets& sets, MarkedSamples& marks) {
+  constexpr std::int64_t kMultiple = 8;  // a capacity also serves orders with slightly more
+  if (marks.documents == 0 || options.data.max_documents_per_sample > 0) return;
+  const std::int64_t most = std::max(sets.train.max_documents(), sets.valid.max_documents());
+  if (most > 0) marks.documents = (most + kMultiple - 1) / kMultiple * kMultiple;
+}
+
 void build_data(RunData& data, const DataRequest& request) {
   if (data.built_for == request.start) return;
   const Options& options = request.options;
@@ -34,12 +41,15 @@ void build_data(RunData& data, const DataRequest& request) {
   const DataStart& start = request.start;
   const std::int64_t needed = train.skip_train ? 0 : samples_to_train(train, start.at);
   data.order_samples = std::max(needed, start.order_samples);
+  DocumentMasks masks = options.data.masks;
+  masks.eod = request.tokenizer.eod();
   data.sets = build_datasets({.data_path = options.data.data_path,
                               .split = options.data.split,
                               .seed = train.seed,
                               .seq_length = options.model.seq_length,
                               .vocab_size = request.tokenizer.vocab_size(),
                               .tokenizer = request.tokenizer.identity(),
+                              .masks = masks,
                               .mock = options.data.mock_data,
                               .num_samples = {.train = needed, .valid = samples_to_evaluate(train)},
                               .order_samples = start.order_samples});  // the test split is not read

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/config/options.h"
+#include "apps/config/run_config.h"
 #include "apps/config/run_length.h"
 #include "core/checkpoint/train_state.h"
 #include "core/data/dataset.h"
@@ -42,5 +43,8 @@ struct DataRequest {
   DataStart start;
 };
 void build_data(RunData& data, const DataRequest& request);
+
+// Sets the number of documents per sample from the index of the data, unless a flag gives it.
+void count_documents(const Options& options, const Datasets& sets, MarkedSamples& marks);
 
 }  // namespace megalith

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
+#include <utility>
 
 #include "apps/run/rank.h"
 #include "core/base/error.h"
@@ -24,12 +26,21 @@ std::size_t tokens_of(const RunConfig& config, std::int64_t microbatches) {
   return static_cast<std::size_t>(microbatches * config.rank_tokens());
 }
 
+std::size_t documents_of(const RunConfig& config, std::int64_t microbatches) {
+  return static_cast<std::size_t>(microbatches * config.documents());
+}
+
 std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
-  constexpr std::size_t kPadding = 7 * 256;  // alignment of each of the seven buffers
-  const std::size_t numbers =
-      2 * tokens_of(config, max_microbatches(config)) + report.sums + report.counts + kRoom;  // of 4 bytes
+  constexpr std::size_t kPadding = 10 * 256;  // alignment of each of the ten buffers
+  const std::size_t of_token = config.marks.has_positions() ? 3 : 2;
+  const std::size_t numbers =  // of 4 bytes
+      of_token * tokens_of(config, max_microbatches(config)) + 2 * documents_of(config, max_microbatches(config)) +
+      report.sums + report.counts + kRoom;
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
 }
+
+constexpr std::int32_t kNoLabel = -1;  // ignored by the loss
+constexpr std::int32_t kPadding = -1;  // position of a row that is not a token
 
 std::optional<float> mean_of(const std::vector<ExpertLoad>& loads, std::optional<float> ExpertLoad::*loss) {
   if (loads.empty() || !(loads.front().*loss)) return std::nullopt;
@@ -45,22 +56,46 @@ void copy_room(Rank& rank, StagedStep& step) {
 
 }  // namespace
 
+void SampleTokens::add(const SampleMarks& marks) {
+  trained += std::accumulate(marks.trained.begin(), marks.trained.end(), std::int64_t{0});
+  for (const SampleDocument& document : marks.documents) {
+    tokens += document.tokens;
+    pairs += std::int64_t{document.rows} * document.rows;
+  }
+}
+
 BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::int64_t microbatches)
     : tokens(static_cast<std::size_t>(microbatches * config.sequences * (config.seq_length + 1))),
       input{.iteration = 1,
             .learning_rate = learning_rate,
             .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(microbatches)),
-            .tokens = tokens} {}
+            .tokens = tokens} {
+  if (!config.marks.any()) return;
+  const auto rows = static_cast<std::int32_t>(config.seq_length);
+  const SampleMarks one{.trained = std::vector<std::uint8_t>(static_cast<std::size_t>(rows), 1),
+                        .documents = {{.rows = rows, .tokens = rows}}};
+  marks.assign(static_cast<std::size_t>(microbatches * config.sequences), one);
+  input.marks = marks;
+  for (const SampleMarks& sample : marks) input.of_batch.add(sample);
+}
 
-Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report)
+Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report,
+                 bool per_token_loss)
     : config_(config),
       max_microbatches_(max_microbatches(config)),
       part_(part),
+      per_token_loss_(per_token_loss),
       arena_(device, bytes_of(config, report), "step staging") {
   for (std::size_t i = 0; i < kSteps; ++i) {
     const auto& step = steps_.emplace_back(std::make_unique<StagedStep>());
     step->tokens = arena_.allocate_as<std::int32_t>(tokens_of(config, max_microbatches_));
     step->labels = arena_.allocate_as<std::int32_t>(tokens_of(config, max_microbatches_));
+    if (config.marks.has_positions())
+      step->positions = arena_.allocate_as<std::int32_t>(tokens_of(config, max_microbatches_));
+    if (const std::size_t documents = documents_of(config, max_microbatches_); documents > 0) {
+      step->document_begins = arena_.allocate_as<std::int32_t>(documents);
+      step->document_lengths = arena_.allocate_as<std::int32_t>(documents);
+    }
     step->report = arena_.allocate_as<StepParameters>(1);
     step->sums = arena_.allocate_as<float>(report.sums);
     step->counts = arena_.allocate_as<std::int32_t>(report.counts);
@@ -91,19 +126,98 @@ void Staging::stage(Stream& compute, const StepInput& input) {
   step.iteration = input.iteration;
   step.learning_rate = input.learning_rate;
   step.first_samples = input.first_samples;
-  Access access("stage tokens");
-  access.add(step.tokens, tokens_of(config_, microbatches) * sizeof(std::int32_t), true);
-  access.add(step.labels, tokens_of(config_, microbatches) * sizeof(std::int32_t), true);
-  compute.announce_host(access);
+  set_scales(input, step);
+  announce(compute, step, microbatches);
   if (compute.device() == DeviceType::kPlan) return;
   const std::int64_t run = mine == length ? mine : mine / 2;  // of adjacent tokens
+  std::vector<std::int32_t> labels(static_cast<std::size_t>(length)), positions(labels.size());
   for (std::int64_t s = 0; s < sequences; ++s) {
     const std::int32_t* from = input.tokens.data() + s * (length + 1);
+    std::copy_n(from + 1, length, labels.begin());
+    if (!input.marks.empty()) write_marks(input.marks[static_cast<std::size_t>(s)], labels, positions);
     for (std::int64_t row = 0; row < mine; row += run) {
       const std::int64_t position = part_.position(row, mine);
       std::copy_n(from + position, run, step.tokens + s * mine + row);
-      std::copy_n(from + position + 1, run, step.labels + s * mine + row);
+      std::copy_n(labels.data() + position, run, step.labels + s * mine + row);
+      if (step.positions != nullptr) std::copy_n(positions.data() + position, run, step.positions + s * mine + row);
     }
+  }
+  if (config_.documents() > 0) stage_documents(input, step);
+}
+
+void Staging::announce(Stream& compute, const StagedStep& step, std::int64_t microbatches) const {
+  Access access("stage samples");
+  const auto add = [&](std::int32_t* numbers, std::size_t count) {
+    if (numbers != nullptr) access.add(numbers, count * sizeof(std::int32_t), true);
+  };
+  for (std::int32_t* of_token : {step.tokens, step.labels, step.positions})
+    add(of_token, tokens_of(config_, microbatches));
+  for (std::int32_t* of_document : {step.document_begins, step.document_lengths})
+    add(of_document, documents_of(config_, microbatches));
+  compute.announce_host(access);
+}
+
+// A microbatch's gradient is a share of the step's: by its trained tokens, or 1 / microbatches of all replicas.
+void Staging::set_scales(const StepInput& input, StagedStep& step) const {
+  const std::size_t microbatches = input.first_samples.size();
+  const auto sequences = static_cast<std::size_t>(config_.sequences);
+  const std::int64_t all = std::ssize(input.first_samples) * config_.mesh.dp;
+  const std::int64_t rows = all * config_.sequences * config_.seq_length;
+  step.of_batch = input.marks.empty()
+                      ? SampleTokens{.trained = rows, .tokens = rows, .pairs = rows * config_.seq_length}
+                      : input.of_batch;
+  const float scale = 1.0f / static_cast<float>(rows);
+  step.loss_scales.assign(microbatches, scale);
+  step.router_scales.assign(microbatches, scale);
+  for (std::size_t m = 0; m < microbatches && !input.marks.empty(); ++m) {
+    SampleTokens own;
+    for (const SampleMarks& marks : input.marks.subspan(m * sequences, sequences)) own.add(marks);
+    const auto trained = static_cast<double>(std::max<std::int64_t>(own.trained, 1));
+    const double weight = per_token_loss_ ? static_cast<double>(own.trained) /
+                                                static_cast<double>(std::max<std::int64_t>(input.of_batch.trained, 1))
+                                          : 1.0 / static_cast<double>(all);
+    step.loss_scales[m] = static_cast<float>(
+        per_token_loss_ ? 1.0 / static_cast<double>(std::max<std::int64_t>(input.of_batch.trained, 1))
+                        : weight / trained);
+    step.router_scales[m] = static_cast<float>(weight / static_cast<double>(std::max<std::int64_t>(own.tokens, 1)));
+  }
+}
+
+// Masks the labels of an unsplit sequence, and writes its positions.
+void Staging::write_marks(const SampleMarks& marks, std::vector<std::int32_t>& labels,
+                          std::vector<std::int32_t>& positions) const {
+  require(marks.trained.size() == labels.size(), "marks of another length than the sample");
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    if (marks.trained[i] == 0) labels[i] = kNoLabel;
+  }
+  std::size_t row = 0;
+  for (const SampleDocument& document : marks.documents) {
+    for (std::int32_t i = 0; i < document.rows; ++i, ++row) {
+      const bool is_padding = config_.marks.pads && i >= document.tokens;
+      positions[row] = is_padding ? kPadding : config_.marks.restarts_positions ? i : static_cast<std::int32_t>(row);
+    }
+  }
+}
+
+// Writes the documents of each microbatch, then empty entries at their end.
+void Staging::stage_documents(const StepInput& input, StagedStep& step) const {
+  const auto sequences = static_cast<std::size_t>(config_.sequences);
+  const auto capacity = static_cast<std::size_t>(config_.documents());
+  for (std::size_t m = 0; m < input.first_samples.size(); ++m) {
+    const std::span begins(step.document_begins + m * capacity, capacity);
+    const std::span lengths(step.document_lengths + m * capacity, capacity);
+    std::size_t at = 0;
+    std::int32_t row = 0;
+    for (const SampleMarks& marks : input.marks.subspan(m * sequences, sequences)) {
+      for (const SampleDocument& document : marks.documents) {
+        require(at < capacity, "more documents than planned");
+        begins[at] = row;
+        lengths[at++] = document.rows;
+        row += document.rows;
+      }
+    }
+    std::fill(begins.begin() + static_cast<std::ptrdiff_t>(at), begins.end(), row);
+    std::fill(lengths.begin() + static_cast<std::ptrdiff_t>(at), lengths.end(), 0);
   }
 }
 
@@ -143,9 +257,10 @@ StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous)
   access.add(step.moved_bytes, 2 * sizeof(std::int64_t), false);
   compute.announce_host(access);
   StepResult result{.iteration = step.iteration,
-                    .loss = step.report->loss / static_cast<float>(rank.config.step_tokens()),
+                    .loss = step.report->loss / static_cast<float>(std::max<std::int64_t>(step.of_batch.trained, 1)),
+                    .of_batch = step.of_batch,
                     .grad_norm = step.report->grad_norm,
-                    .expert_loads = expert_loads(rank.options.model, rank.config.step_tokens(), {step.sums, sizes.sums},
+                    .expert_loads = expert_loads(rank.options.model, step.of_batch.tokens, {step.sums, sizes.sums},
                                                  {step.counts, sizes.counts}, rank.config.mesh.ep),
                     .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]},
                     .lacks_room = step.report->skip == kSkipNoRoom,
@@ -173,7 +288,9 @@ Evaluation report_evaluation(Rank& rank, StagedStep& step) {
   access.add(&step.report->loss, sizeof(float), false);
   access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
   compute.announce_host(access);
-  return {.loss = step.report->loss / static_cast<float>(rank.config.evaluation_tokens()),
+  const std::int64_t trained = std::max<std::int64_t>(step.of_batch.trained, 1);
+  return {.loss = step.report->loss / static_cast<float>(trained),
+          .trained = trained,
           .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]}};
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/config/run_config.h"
+#include "core/data/sample_marks.h"
 #include "core/device/event.h"
 #include "core/device/stream.h"
 #include "core/layers/microbatch.h"
@@ -23,12 +24,26 @@ namespace megalith {
 
 struct Rank;
 
+// Rows of samples by their marks.
+struct SampleTokens {
+  std::int64_t trained = 0;  // whose prediction counts
+  std::int64_t tokens = 0;   // not padding
+  std::int64_t pairs = 0;    // sum over documents of the squared length, padding included
+
+  void add(const SampleMarks& marks);
+  friend SampleTokens operator+(const SampleTokens& a, const SampleTokens& b) {
+    return {.trained = a.trained + b.trained, .tokens = a.tokens + b.tokens, .pairs = a.pairs + b.pairs};
+  }
+};
+
 // Input of M microbatches of B sequences of S tokens.
 struct StepInput {
   std::int64_t iteration = 0;  // from 1
   float learning_rate = 0;
   std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence
   std::span<const std::int32_t> tokens;     // [M, B, S + 1], unsplit sequences; labels are shifted by one
+  std::span<const SampleMarks> marks;       // [M, B]; empty: all predictions count, and each sequence is one document
+  SampleTokens of_batch;                    // of the global batch, with marks
 };
 
 // Input without meaning, for a recording of a step.
@@ -40,21 +55,27 @@ struct BlankSamples {
   BlankSamples& operator=(const BlankSamples&) = delete;
 
   std::vector<std::int32_t> tokens;
+  std::vector<SampleMarks> marks;  // one document a sample
   StepInput input;
 };
 
 // Host memory of one step for its streams. The host accesses it only ahead of enqueueing and after the report.
 struct StagedStep {
-  std::int32_t* tokens = nullptr;    // [M, T]: this rank's part of each sequence
-  std::int32_t* labels = nullptr;    // [M, T]
-  StepParameters* report = nullptr;  // device to host
-  float* sums = nullptr;             // device to host, as are the next two
+  std::int32_t* tokens = nullptr;            // [M, T]: this rank's part of each sequence
+  std::int32_t* labels = nullptr;            // [M, T]
+  std::int32_t* positions = nullptr;         // [M, T]; this and the next two only with marks that need them
+  std::int32_t* document_begins = nullptr;   // [M, C]: see DocumentRows
+  std::int32_t* document_lengths = nullptr;  // [M, C]
+  StepParameters* report = nullptr;          // device to host
+  float* sums = nullptr;                     // device to host, as are the next two
   std::int32_t* counts = nullptr;
   std::int32_t* room_needed = nullptr;  // [2]
   std::int64_t* moved_bytes = nullptr;  // [2]
   std::int64_t iteration = 0;
   float learning_rate = 0;
-  std::vector<std::int64_t> first_samples;  // [M]
+  std::vector<std::int64_t> first_samples;        // [M]
+  std::vector<float> loss_scales, router_scales;  // [M], see MicrobatchParameters
+  SampleTokens of_batch;                          // of the global batch; without marks all rows
   double enqueue_seconds = 0;
   // Bytes of offloaded activations, out and back, without those whose used size only the device knows.
   std::int64_t bytes_out = 0, bytes_back = 0;
@@ -72,7 +93,8 @@ struct ReportSizes {
 class Staging {
  public:
   // Staging for steps of at most the microbatches of `config`. `part`: this rank's part of a sequence.
-  Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report);
+  Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report,
+          bool per_token_loss);
 
   // Copies the input into the next place of the ring, whose step is no longer pending.
   void stage(Stream& compute, const StepInput& input);
@@ -81,9 +103,16 @@ class Staging {
   StagedStep& last() { return ago(0); }
 
  private:
+  void announce(Stream& compute, const StagedStep& step, std::int64_t microbatches) const;
+  void write_marks(const SampleMarks& marks, std::vector<std::int32_t>& labels,
+                   std::vector<std::int32_t>& positions) const;
+  void stage_documents(const StepInput& input, StagedStep& step) const;
+  void set_scales(const StepInput& input, StagedStep& step) const;
+
   RunConfig config_;
   std::int64_t max_microbatches_;
   SequencePart part_;
+  bool per_token_loss_;
   HostArena arena_;
   std::vector<std::unique_ptr<StagedStep>> steps_;
   std::int64_t staged_ = 0;
@@ -91,7 +120,8 @@ class Staging {
 
 struct StepResult {
   std::int64_t iteration = 0;
-  float loss = 0;       // mean over the tokens of the global batch
+  float loss = 0;  // mean over the trained tokens of the global batch
+  SampleTokens of_batch;
   float grad_norm = 0;  // ahead of clipping
   // Losses of the routers without their coefficients, as means over microbatches and MoE layers; absent without such
   // losses.
@@ -107,8 +137,9 @@ struct StepResult {
 };
 
 struct Evaluation {
-  float loss = 0;          // mean over the tokens of the global batch
-  ExpertRoom room_needed;  // see StepResult
+  float loss = 0;            // mean over the trained tokens of the global batch
+  std::int64_t trained = 0;  // tokens
+  ExpertRoom room_needed;    // see StepResult
 };
 
 ReportSizes report_sizes(const Rank& rank);

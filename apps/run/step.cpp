@@ -20,7 +20,7 @@ Step::Step(Rank& rank)
     : rank_(rank),
       actions_(step_actions(rank)),
       staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length),
-               report_sizes(rank)),
+               report_sizes(rank), rank.options.train.calculate_per_token_loss),
       warm_up_(rank) {
   const auto columns = static_cast<std::size_t>(std::max(num_columns(actions_.train), num_columns(actions_.evaluate)));
   void* const memory = rank_.memory.pool.allocate(columns * sizeof(MicrobatchParameters), MemoryCategory::kOther,

@@ -25,13 +25,17 @@ class StepSamples {
   void read_next(const TrainState& state);   // throws the error
   void read_ahead(const TrainState& state);  // keeps the error
   const StepInput& next() const { return next_; }
+  // Counts the tokens of all ranks' next samples. Collective, with marks only; no rank may have failed to read.
+  void count_next(Communicator& world) { count(world, next_); }
   // Microbatches per rank of the training step after this number of samples.
   std::int64_t microbatches_after(std::int64_t consumed_samples) const;
 
   // Input of a training step that runs again after `before`, and of an evaluation; valid until the next call. They
-  // throw like read_next. After the last sample, evaluations begin again with the first, and the log reports it.
+  // throw like read_next. After the last sample, evaluations begin again with the first, and the log reports it. Both
+  // need count().
   StepInput again(const RunProgress& before);
   StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
+  void count(Communicator& world, StepInput& input) const;
 
   // Checks that all files are unchanged since they were opened, and keeps the error. The check is rare enough to cost
   // nothing.
@@ -43,16 +47,21 @@ class StepSamples {
   struct Place {
     std::int64_t consumed_samples, microbatches;
   };
+  struct Samples {
+    std::vector<std::int32_t> tokens;
+    std::vector<SampleMarks> marks;
+  };
   // Reads its tokens and the samples that they belong to.
-  StepInput read(const Dataset& dataset, const Place& at, std::vector<std::int32_t>& tokens) const;
-  StepInput read_training(const RunProgress& before, std::vector<std::int32_t>& tokens) const;
+  StepInput read(const Dataset& dataset, const Place& at, Samples& samples) const;
+  StepInput read_training(const RunProgress& before, Samples& samples) const;
+  void check_documents(const SampleMarks& marks, std::int64_t sample) const;  // fails for more than planned
 
   const Options& options_;
   RunConfig config_;
   const Mesh& mesh_;
   const Datasets& data_;
   StepInput next_;
-  std::vector<std::int32_t> next_tokens_, tokens_;
+  Samples next_samples_, samples_;
   bool warned_of_wrap_ = false;
   std::exception_ptr error_;
   std::chrono::steady_clock::time_point next_check_{};

@@ -115,6 +115,7 @@ std::optional<RankFailure> NumericsGuard::explain(Rank& rank, Step& step, StepSa
     if (world_.rank() == 0) log_warning(what + ": its data cannot be read again to find the reason");
     return problem;
   }
+  samples.count(world_, input);
   finite_.start([&rank](const void* address) { return name_of(rank, address); });
   std::optional<NonFinite> found;
   std::map<std::string, std::int64_t> orders;  // by place

@@ -119,6 +119,7 @@ bool Trainer::ends_for(std::string problem) {
 // the host.
 void Trainer::start_step() {
   fault_point("step.begin");
+  samples_->count_next(world_);
   const auto previous_updated = [this] {
     while (step_->pending() > 1) finish_step(false);
     return !instruments_.guard.has_skipped() && !progress_.lacked_room;
@@ -206,7 +207,7 @@ void Trainer::evaluate() {
   const TrainingOptions& train = options().train;
   const std::int64_t first = state_.consumed_validation_samples;
   state_.consumed_validation_samples += train.eval_iters * train.global_batch_size;
-  double sum = 0;
+  double sum = 0, trained = 0;
   for (std::int64_t i = 0; i < train.eval_iters; ++i) {
     StepInput input;
     const std::optional<RankFailure> problem = failure_of_any(
@@ -215,12 +216,16 @@ void Trainer::evaluate() {
       failure_.data = problem;
       return;
     }
+    samples_->count(world_, input);
     Evaluation evaluation = step_->evaluate(input);
     for (; lacks_room(evaluation.room_needed); evaluation = step_->evaluate(input))
       make_room(evaluation.room_needed, fmt::format("the evaluation after step {}", state_.step));
-    sum += static_cast<double>(evaluation.loss);
+    // A mean over tokens; without marks all evaluations have equally many.
+    const double weight = input.marks.empty() ? 1 : static_cast<double>(evaluation.trained);
+    sum += weight * static_cast<double>(evaluation.loss);
+    trained += weight;
   }
-  progress_.validation_loss = sum / static_cast<double>(train.eval_iters);
+  progress_.validation_loss = sum / trained;
   log_.evaluation(state_, *progress_.validation_loss, train.skip_train);
 }
 

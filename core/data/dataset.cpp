@@ -71,10 +71,16 @@ bool BlendedDataset::keeps_order_of(std::int64_t num_samples) const {
   return true;
 }
 
-void BlendedDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+std::int64_t BlendedDataset::max_documents() const {
+  std::int64_t most = 0;
+  for (const GptDataset& part : parts_) most = std::max(most, part.max_documents());
+  return most;
+}
+
+void BlendedDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
   require(k >= 0 && k < size(), "BlendedDataset::sample: no such sample");
   const auto at = static_cast<std::size_t>(k);
-  parts_[index_.dataset[at]].sample(index_.sample[at], tokens);
+  parts_[index_.dataset[at]].sample(index_.sample[at], tokens, marks);
 }
 
 namespace {
@@ -127,7 +133,7 @@ MockDataset::MockDataset(const MockDatasetConfig& config) : config_(config) {
   for (const std::size_t r : small) set(r, 1.0, r);  // 1 except for rounding
 }
 
-void MockDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+void MockDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
   require(k >= 0 && k < size(), "MockDataset::sample: no such sample");
   require(std::cmp_equal(tokens.size(), config_.seq_length + 1),
           "MockDataset::sample: tokens must have seq_length + 1 elements");
@@ -139,6 +145,11 @@ void MockDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
     const bool keep = static_cast<std::uint32_t>(word) < columns_[column].keep;
     tokens[position] = keep ? static_cast<std::int32_t>(column) : columns_[column].alias;
   }
+  if (marks == nullptr || !config_.masks.any()) return;
+  DocumentMasks masks = config_.masks;
+  masks.reset_position_ids |= masks.inter_document_masking;  // there is no index
+  masks.inter_document_masking = false;
+  mark_sample(tokens, masks, *marks);
 }
 
 namespace {
@@ -246,6 +257,7 @@ GptDataset build_part(const std::shared_ptr<const IndexedDataset>& data, const D
                            .seq_length = config.seq_length,
                            .vocab_size = config.vocab_size,
                            .seed = static_cast<std::uint32_t>(config.seed),
+                           .masks = config.masks,
                            .length_flags = split == 0   ? "--train-iters or --train-samples"
                                            : split == 1 ? "--eval-iters and --global-batch-size"
                                                         : "--split"});
@@ -287,7 +299,8 @@ Dataset build_mock(const DataConfig& config, std::size_t split, std::int64_t num
   return Dataset(MockDataset({.seed = static_cast<std::uint64_t>(config.seed) * 3 + split,
                               .vocab_size = config.vocab_size,
                               .seq_length = config.seq_length,
-                              .num_samples = num_samples}));
+                              .num_samples = num_samples,
+                              .masks = config.masks}));
 }
 
 void check_tokenizer(const IndexedDataset& data, const std::string& tokenizer) {

@@ -35,8 +35,9 @@ class BlendedDataset {
                  std::vector<double> shares = {});
 
   std::int64_t size() const { return static_cast<std::int64_t>(index_.dataset.size()); }
-  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const;
   void check_unchanged() const;
+  std::int64_t max_documents() const;
   bool keeps_order_of(std::int64_t num_samples) const;  // see GptDataset::keeps_order_of
 
  private:
@@ -53,6 +54,7 @@ struct MockDatasetConfig {
   std::int64_t vocab_size = 0;  // 1 to 2^31 - 1
   std::int64_t seq_length = 0;
   std::int64_t num_samples = 0;
+  DocumentMasks masks;
 };
 
 class MockDataset {
@@ -60,8 +62,10 @@ class MockDataset {
   explicit MockDataset(const MockDatasetConfig& config);
 
   std::int64_t size() const { return config_.num_samples; }
-  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;  // like GptDataset::sample
+  // Like GptDataset::sample; documents end after EOD tokens only.
+  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks = nullptr) const;
   void check_unchanged() const {}
+  std::int64_t max_documents() const { return 0; }
   bool keeps_order_of(std::int64_t) const { return true; }
 
  private:
@@ -86,8 +90,13 @@ class Dataset {
   std::int64_t size() const {
     return std::visit([](const auto& kind) { return kind.size(); }, kind_);
   }
-  void sample(std::int64_t k, std::span<std::int32_t> tokens) const {
-    std::visit([&](const auto& kind) { kind.sample(k, tokens); }, kind_);
+  // Also fills `marks` if not null and the data are masked.
+  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks = nullptr) const {
+    std::visit([&](const auto& kind) { kind.sample(k, tokens, marks); }, kind_);
+  }
+  // Maximum number of documents in a sample by the index; 0: unknown.
+  std::int64_t max_documents() const {
+    return std::visit([](const auto& kind) { return kind.max_documents(); }, kind_);
   }
   // Fails with kFormat if a file has changed since it was opened; sample() checks the files that it reads.
   void check_unchanged() const {
@@ -109,8 +118,9 @@ struct DataConfig {
   std::int64_t seq_length = 0;
   std::int64_t vocab_size = 0;  // of the tokenizer: ids in the data must be below it
   std::string tokenizer;        // identity that the data must record, if the data records one; empty: any
-  bool mock = false;            // --mock-data; data_path and split are ignored
-  SplitSamples num_samples;     // required samples per split; 0: the split is not built
+  DocumentMasks masks;
+  bool mock = false;         // --mock-data; data_path and split are ignored
+  SplitSamples num_samples;  // required samples per split; 0: the split is not built
   // Minimum number of samples that the training order is built for, from a resumed run.
   std::int64_t order_samples = 0;
 };

@@ -56,6 +56,7 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, const GptData
       part_(config.part),
       seq_length_(config.seq_length),
       vocab_size_(config.vocab_size),
+      masks_(config.masks),
       length_flags_(config.length_flags) {
   const SequenceRange range = part_.range;
   require(seq_length_ >= 1 && config.num_samples >= 0 && vocab_size_ >= 1, "GptDataset: bad configuration");
@@ -128,20 +129,23 @@ void GptDataset::build_sample_index(std::int64_t num_samples) {
   }
 }
 
-void GptDataset::sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+void GptDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
+  if (!masks_.any()) marks = nullptr;
   require(k >= 0 && k < size(), "GptDataset::sample: no such sample");
   require(std::cmp_equal(tokens.size(), seq_length_ + 1),
           "GptDataset::sample: tokens must have seq_length + 1 elements");
   try {
-    read_sample(k, tokens);
+    read_sample(k, tokens, marks);
   } catch (const Error&) {
     data_->check_unchanged();  // a changed file explains the error
     throw;
   }
   data_->check_unchanged();  // after the read
+  if (marks != nullptr) mark_sample(tokens, masks_, *marks);
 }
 
-void GptDataset::read_sample(std::int64_t k, std::span<std::int32_t> tokens) const {
+void GptDataset::read_sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
+  if (marks != nullptr) marks->documents.clear();
   SampleStart at = sample_index_[shuffle_index_[static_cast<std::size_t>(k)]];
   for (std::span<std::int32_t> rest = tokens; !rest.empty(); ++at.position, at.offset = 0) {
     require(at.position < document_index_.size(), "GptDataset::sample: beyond the last document");
@@ -159,7 +163,19 @@ void GptDataset::read_sample(std::int64_t k, std::span<std::int32_t> tokens) con
           "the data was prepared with another tokenizer, or is damaged");
     }
     rest = rest.subspan(part.size());
+    // The last token is a label only.
+    const auto rows = static_cast<std::int32_t>(part.size()) - (rest.empty() ? 1 : 0);
+    if (marks != nullptr && rows > 0) marks->documents.push_back({.rows = rows, .tokens = rows});
   }
+}
+
+std::int64_t GptDataset::max_documents() const {
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < sample_index_.size(); ++i) {
+    const auto end = i + 1 < sample_index_.size() ? sample_index_[i + 1].position : document_index_.size() - 1;
+    most = std::max(most, static_cast<std::int64_t>(end) - sample_index_[i].position + 1);
+  }
+  return most;
 }
 
 }  // namespace megalith

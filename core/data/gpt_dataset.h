@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "core/data/document_masks.h"
 #include "core/data/indexed_dataset.h"
 #include "core/data/split.h"
 
@@ -31,6 +32,7 @@ struct GptDatasetConfig {
   std::int64_t seq_length = 0;   // L >= 1
   std::int64_t vocab_size = 0;   // token ids must be below it
   std::uint32_t seed = 0;
+  DocumentMasks masks;
   const char* length_flags = "--train-iters or --train-samples";  // flags that set num_samples
 };
 
@@ -47,8 +49,11 @@ class GptDataset {
 
   // Reads sample k in [0, size()) into seq_length + 1 tokens. Thread-safe. Error kFormat for a token id outside the
   // vocabulary, or if a file has changed since it was opened. A returned sample is from the unchanged files.
-  void sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  // With masks it also fills `marks`, unless null.
+  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks = nullptr) const;
   void check_unchanged() const { data_->check_unchanged(); }
+  // Maximum number of a sample's documents as the index separates them; an empty one counts too.
+  std::int64_t max_documents() const;
 
   // Start of an unshuffled sample: index in the document index, and token in that document.
   struct SampleStart {
@@ -61,13 +66,14 @@ class GptDataset {
 
  private:
   std::int64_t length_of(std::int64_t sequence) const;  // tokens of the sequence in the part
-  void read_sample(std::int64_t k, std::span<std::int32_t> tokens) const;
+  void read_sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const;
   void build_sample_index(std::int64_t num_samples);
 
   std::shared_ptr<const IndexedDataset> data_;
   SplitPart part_;
   std::int64_t seq_length_;
   std::int64_t vocab_size_;
+  DocumentMasks masks_;
   const char* length_flags_;
   std::int64_t tokens_per_epoch_ = 0;
   EpochPlan plan_;

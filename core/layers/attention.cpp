@@ -39,7 +39,8 @@ void Attention::rotate(const Context& ctx, const Microbatch& mb, const Tensor& h
                            .rotary_dim = spec_.rotary_dim,
                            .scaling = spec_.rotary_scaling,
                            .backward = backward,
-                           .part = mb.part,
+                           .part = mb.positions ? SequencePart{} : mb.part,
+                           .positions = mb.positions,
                            .start = mb.cache != nullptr ? mb.cache->start : nullptr});
 }
 

@@ -16,28 +16,56 @@ Heads CoreAttention::by_sequence(const Microbatch& mb, const Heads& heads) {
   return {.q = by_sequence(mb, heads.q), .k = by_sequence(mb, heads.k), .v = by_sequence(mb, heads.v)};
 }
 
-Tensor CoreAttention::attend(const Context& ctx, const Heads& heads, const Tensor& out) const {
-  const Tensor& q = heads.q;
+namespace {
+
+// [B, S, heads, D] -> [1, B S, heads, D]: documents count rows from the microbatch's first.
+Tensor one_sequence(const Tensor& x) {
+  require(x.size(0) == 1 || x.stride(0) == x.size(1) * x.stride(1), "sequences of documents must be adjacent");
+  Tensor joined = x;
+  joined.shape = {1, x.size(0) * x.size(1), x.size(2), x.size(3)};
+  joined.strides[0] = joined.size(1) * x.stride(1);
+  return joined;
+}
+
+}  // namespace
+
+Tensor CoreAttention::attend(const Context& ctx, const Microbatch& mb, const Heads& heads, const Tensor& out) const {
+  const auto rows = [&mb](const Tensor& x) { return mb.documents ? one_sequence(x) : x; };
+  const Tensor q = rows(heads.q);
   const Tensor lse = ctx.empty({q.size(0), q.size(2), q.size(1)}, DType::kFp32, "attention statistics");
-  launch(ctx, AttentionForward{.q = q, .k = heads.k, .v = heads.v, .out = out, .lse = lse, .scale = spec_.scale()});
+  launch(ctx, AttentionForward{.q = q,
+                               .k = rows(heads.k),
+                               .v = rows(heads.v),
+                               .out = rows(out),
+                               .lse = lse,
+                               .scale = spec_.scale(),
+                               .query_documents = mb.documents,
+                               .key_documents = mb.documents,
+                               .max_length = mb.documents.max_length,
+                               .pairs = mb.documents.pairs});
   return lse;
 }
 
-void CoreAttention::differentiate(const Context& ctx, const Heads& heads, const Done& done,
+void CoreAttention::differentiate(const Context& ctx, const Microbatch& mb, const Heads& heads, const Done& done,
                                   const Heads& gradients) const {
-  launch(ctx, AttentionBackward{.q = heads.q,
-                                .k = heads.k,
-                                .v = heads.v,
-                                .out = done.out,
-                                .d_out = done.d_out,
+  const auto rows = [&mb](const Tensor& x) { return mb.documents ? one_sequence(x) : x; };
+  launch(ctx, AttentionBackward{.q = rows(heads.q),
+                                .k = rows(heads.k),
+                                .v = rows(heads.v),
+                                .out = rows(done.out),
+                                .d_out = rows(done.d_out),
                                 .lse = done.lse,
                                 .delta = ctx.empty(done.lse.shape, DType::kFp32, "attention delta"),
-                                .dq = gradients.q,
-                                .dk = gradients.k,
-                                .dv = gradients.v,
+                                .dq = rows(gradients.q),
+                                .dk = rows(gradients.k),
+                                .dv = rows(gradients.v),
                                 .workspace = {},
                                 .scale = spec_.scale(),
-                                .deterministic = ctx.deterministic});
+                                .deterministic = ctx.deterministic,
+                                .query_documents = mb.documents,
+                                .key_documents = mb.documents,
+                                .max_length = mb.documents.max_length,
+                                .pairs = mb.documents.pairs});
 }
 
 Tensor CoreAttention::forward(const Context& ctx, const Microbatch& mb, const Heads& heads, Stash& stash) const {
@@ -54,14 +82,14 @@ Tensor CausalAttention::forward_again(const Context& ctx, const Microbatch& mb, 
   const Heads heads = by_sequence(mb, saved(stash));
   const Tensor out =
       ctx.empty({heads.q.size(0) * heads.q.size(1), spec().heads * spec().head_dim}, heads.q.dtype, "attention output");
-  stash.refill(kLse, attend(ctx, heads, by_head(mb, out)));
+  stash.refill(kLse, attend(ctx, mb, heads, by_head(mb, out)));
   stash.refill(kOut, out);
   return out;
 }
 
 void CausalAttention::backward_data(const Context& ctx, const Microbatch& mb, const Tensor& d_out,
                                     const Heads& gradients, Stash& stash) const {
-  differentiate(ctx, by_sequence(mb, saved(stash)),
+  differentiate(ctx, mb, by_sequence(mb, saved(stash)),
                 {.out = by_head(mb, saved_out(stash)), .d_out = by_head(mb, d_out), .lse = saved_lse(stash)},
                 by_sequence(mb, gradients));
 }

@@ -47,13 +47,14 @@ class CoreAttention {
   Tensor by_head(const Microbatch& mb, const Tensor& rows) const {
     return by_sequence(mb, rows.split_dim(1, spec_.heads));
   }
-  // Attends over heads by sequence: writes `out`, returns the statistics, [B, N, S].
-  Tensor attend(const Context& ctx, const Heads& heads, const Tensor& out) const;
+  // Attends over heads by sequence, within the microbatch's documents: writes `out`, returns the statistics, [B, N, S].
+  Tensor attend(const Context& ctx, const Microbatch& mb, const Heads& heads, const Tensor& out) const;
   struct Done {
     Tensor out, d_out, lse;
   };
   // Writes `gradients`; deterministic if ctx.deterministic.
-  void differentiate(const Context& ctx, const Heads& heads, const Done& done, const Heads& gradients) const;
+  void differentiate(const Context& ctx, const Microbatch& mb, const Heads& heads, const Done& done,
+                     const Heads& gradients) const;
 
  private:
   Spec spec_;

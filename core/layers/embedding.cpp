@@ -1,5 +1,6 @@
 #include "core/layers/embedding.h"
 
+#include "core/ops/elementwise/elementwise.h"
 #include "core/ops/token/embedding.h"
 
 namespace megalith {
@@ -22,15 +23,21 @@ TensorList Embedding::forward(const Context& ctx, const Microbatch& mb, const Te
   const Tensor& tokens = mb.tokens;
   const Tensor partial = ctx.empty({tokens.numel(), spec_.table.hidden}, words_.weight.dtype, "embedding");
   const TensorSplit split = rows_.split();
+  const bool adds_positions = positions_ != nullptr && split.rank == 0;
   launch(ctx, EmbeddingForward{.tokens = tokens,
                                .table = words_.weight,
-                               .positions = positions_ != nullptr && split.rank == 0 ? positions_->weight : Tensor{},
+                               .positions = adds_positions && !mb.positions ? positions_->weight : Tensor{},
                                .first_token = spec_.table.first_row,
                                .vocabulary = spec_.table.rows * split.ranks,
                                .rows_per_sample = mb.seq_length,
                                .part = mb.part,
                                .start = mb.cache != nullptr ? mb.cache->start : nullptr,
                                .y = partial});
+  if (adds_positions && mb.positions) {
+    const Tensor added = ctx.empty(partial.shape, partial.dtype, "position embedding");
+    launch(ctx, EmbeddingForward{.tokens = mb.positions, .table = positions_->weight, .y = added});
+    launch(ctx.compute, Add{.a = partial, .b = added, .y = partial});
+  }
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, mb, spec_.dropout, rows_.sum_rows(ctx, partial, "embedding")), Tensor{}};
 }
@@ -43,14 +50,17 @@ TensorList Embedding::backward_data(const Context& ctx, const Microbatch& mb, co
 
 void Embedding::backward_weight(const Context& ctx, const Microbatch& mb, Stash& stash) const {
   const Tensor dy = rows_.gather_rows(ctx, stash.at(kOutputGradient, "embedding gradient"), "embedding gradient");
-  launch(ctx, EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
-                                .dy = dy,
-                                .d_table = words_.main_grad,
-                                .d_positions = positions_ != nullptr ? positions_->main_grad : Tensor{},
-                                .first_token = spec_.table.first_row,
-                                .vocabulary = spec_.table.rows * rows_.split().ranks,
-                                .rows_per_sample = mb.seq_length,
-                                .part = mb.part});
+  launch(ctx,
+         EmbeddingBackward{.tokens = stash.at(kTokens, "tokens"),
+                           .dy = dy,
+                           .d_table = words_.main_grad,
+                           .d_positions = positions_ != nullptr && !mb.positions ? positions_->main_grad : Tensor{},
+                           .first_token = spec_.table.first_row,
+                           .vocabulary = spec_.table.rows * rows_.split().ranks,
+                           .rows_per_sample = mb.seq_length,
+                           .part = mb.part});
+  if (positions_ != nullptr && mb.positions)
+    launch(ctx, EmbeddingBackward{.tokens = mb.positions, .dy = dy, .d_table = positions_->main_grad});
 }
 
 }  // namespace megalith

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/ops/attention/document_rows.h"
 #include "core/ops/device_parameters.h"
 #include "core/ops/sequence_part.h"
 #include "core/tensor/tensor.h"
@@ -27,6 +28,12 @@ constexpr std::int64_t index_of(StepSum which, std::int64_t expert_layer = 0) {
   return which == StepSum::kLoss ? 0 : 2 * expert_layer + static_cast<std::int64_t>(which);
 }
 
+// Documents of a microbatch. Rows count from its first one; those of all ranks that share a sequence are one range.
+struct Documents : DocumentRows {
+  std::int64_t max_length = 0;  // of one document
+  double pairs = 0;             // expected sum of their squared lengths, for costs; 0: unknown
+};
+
 // The caller's buffers for generation: per layer, the keys and values of all positions so far.
 struct KvCache {
   std::vector<Tensor> keys;  // [B, M, K, D] per layer
@@ -37,11 +44,13 @@ struct KvCache {
 // Microbatch of T = B * S tokens, row b * S + s.
 struct Microbatch {
   Mode mode = Mode::kTrain;
-  std::int64_t sequences = 0;                        // B
-  std::int64_t seq_length = 0;                       // S: of this rank, if ranks split a sequence
-  SequencePart part;                                 // positions of the S tokens
-  Tensor tokens;                                     // [T] int32
-  Tensor labels;                                     // [T] int32; absent in generate mode
+  std::int64_t sequences = 0;   // B
+  std::int64_t seq_length = 0;  // S: of this rank, if ranks split a sequence
+  SequencePart part;            // positions of the S tokens
+  Tensor tokens;                // [T] int32
+  Tensor labels;                // [T] int32, below 0: no loss; absent in generate mode
+  Tensor positions;             // optional, [T] int32: positions of the tokens instead of `part`; -1: padding
+  Documents documents;          // optional: attention does not cross them
   const MicrobatchParameters* parameters = nullptr;  // device
   Tensor sums;                                       // [num_step_sums] fp32, device; head and routers add to it
   Tensor expert_counts;                              // optional, [MoE layers, E] int32, device: routers add to it

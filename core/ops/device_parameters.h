@@ -27,7 +27,8 @@ struct StepParameters {
 struct MicrobatchParameters {
   std::int64_t iteration = 0;
   std::int64_t first_sample = 0;  // global index of this rank's first sample of the microbatch
-  float loss_scale = 1;           // gradient of the step's loss by one token's loss: 1 / tokens of the global batch
+  float loss_scale = 1;           // gradient of the step's loss by the loss of one trained token
+  float router_scale = 1;         // gradient of the step's loss by one token's losses of a router
 };
 
 }  // namespace megalith

@@ -43,6 +43,7 @@ void fields(const RouterTopk& op, Fields& f) {
   f.expect(!op.expert_bias || op.score == RouterScore::kSigmoid, "op.expert_bias", "absent unless op.score is kSigmoid",
            "a bias for a softmax");
   f.in(op.expert_bias, "op.expert_bias").dtype(DType::kFp32).shape({op.logits.size(1)}).optional();
+  f.in(op.positions, "op.positions").dtype(DType::kInt32).shape({op.logits.size(0)}).optional();
   f.out(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
   check_choices(op.choice, op.logits, f);
   f.out(op.weight, "op.weight").dtype(DType::kFp32).shape(op.choice.shape);
@@ -84,6 +85,8 @@ void fields(const RouterLosses& op, Fields& f) {
   f.in(op.logits, "op.logits").dtype(DType::kFp32).rank(2);
   check_experts(op.logits, "op.logits", f);
   f.in(op.loads, "op.loads").dtype(DType::kFp32).shape({op.logits.size(1)}).needed_if(aux).read_if(aux);
+  f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2).optional();
+  if (op.choice) check_choices(op.choice, op.logits, f);
   f.expect(op.aux || op.z, "op.aux", "one of op.aux and op.z", "neither");
   f.inout(op.aux, "op.aux").dtype(DType::kFp32).shape({1}).optional();
   f.inout(op.z, "op.z").dtype(DType::kFp32).shape({1}).optional();

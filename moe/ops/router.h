@@ -32,11 +32,13 @@ std::int64_t spread_step(std::int64_t experts);  // about 0.618 E, coprime to E
 // group_topk best groups of adjacent experts are eligible. A group's score is the sum over its K / group_topk best
 // experts of x, softmax(x), or sigmoid(x) + bias, by `score`. NaN logits are last; the K choices are always distinct.
 // If the best eligible score is NaN, token t takes experts (t K + k) spread_step(E) mod E. Adjacent tokens then choose
-// experts evenly and need no more capacity than balanced routing.
+// experts evenly and need no more capacity than balanced routing. A padding row chooses nothing: its choices are -1 and
+// its weights 0, so that it has no rows and counts in no loss.
 struct RouterTopk {
   MEGALITH_OP(RouterTopk, "router_topk");
   Tensor logits;       // [T, E] fp32
   Tensor expert_bias;  // optional, [E] fp32; with kSigmoid only
+  Tensor positions;    // optional, [T] int32: -1 is padding
   Tensor choice;       // [T, K] int32 out
   Tensor weight;       // [T, K] fp32 out
   RouterScore score = RouterScore::kSoftmaxOfChosen;
@@ -45,8 +47,8 @@ struct RouterTopk {
   std::int64_t group_topk = 1;  // divides K
 };
 
-// d_logits = gradient through the weights, plus the gradient of the losses below times parameters->loss_scale. Forward
-// values are recomputed from the logits. Each element is written once.
+// d_logits = gradient through the weights, plus the gradient of the losses below times parameters->router_scale; 0 for
+// padding. Forward values are recomputed from the logits. Each element is written once.
 struct RouterTopkBackward {
   MEGALITH_OP(RouterTopkBackward, "router_topk_backward");
   Tensor logits;                                     // [T, E] fp32; not read for kSoftmaxOfChosen without losses
@@ -54,7 +56,7 @@ struct RouterTopkBackward {
   Tensor weight;                                     // [T, K] fp32 from forward
   Tensor d_weight;                                   // [T, K] fp32
   Tensor loads;                                      // optional, [E] fp32, as in RouterLosses
-  const MicrobatchParameters* parameters = nullptr;  // device: loss_scale; required with a loss
+  const MicrobatchParameters* parameters = nullptr;  // device: router_scale; required with a loss
   Tensor d_logits;                                   // [T, E] fp32 out; may be logits
   RouterScore score = RouterScore::kSoftmaxOfChosen;
   float scaling_factor = 1;
@@ -79,6 +81,7 @@ struct RelativeLoads {
 struct RouterLosses {
   MEGALITH_OP_WITH_WORKSPACE(RouterLosses, "router_losses");
   Tensor logits;  // [T, E] fp32
+  Tensor choice;  // optional, [T, K] int32: a token whose first choice is below 0 counts nowhere
   Tensor loads;   // [E] fp32, l_e from RelativeLoads; required with aux
   Tensor aux;     // optional, [1] fp32 in and out
   Tensor z;       // optional, [1] fp32 in and out

@@ -49,13 +49,13 @@ struct ChoiceGradient {
 
 // Adds to d the gradients of the lane's logits x through sums over all experts.
 template <int kOwn>
-__device__ inline void add_dense_gradients(const BackwardArguments& a, float loss_scale, const float (&x)[kOwn],
+__device__ inline void add_dense_gradients(const BackwardArguments& a, float scale, const float (&x)[kOwn],
                                            const float (&load)[kOwn], float dot, float (&d)[kOwn]) {
   const bool is_softmax = a.score == RouterScore::kSoftmax;
   WarpSoftmax softmax{};
   if (a.score != RouterScore::kSigmoid || a.z_scale != 0) {
     softmax = warp_softmax(x);
-    const float factor = 2.0f * a.z_scale * loss_scale * softmax.log_sum, of_weights = is_softmax ? dot : 0.0f;
+    const float factor = 2.0f * a.z_scale * scale * softmax.log_sum, of_weights = is_softmax ? dot : 0.0f;
     if (is_softmax || a.z_scale != 0) {
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) d[j] = softmax.of(x[j]) * ((a.z_scale != 0 ? factor : 0.0f) - of_weights);
@@ -67,14 +67,14 @@ __device__ inline void add_dense_gradients(const BackwardArguments& a, float los
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     const float slope = a.score == RouterScore::kSigmoid ? sigmoid(-x[j]) : 1.0f;
-    d[j] += loss_scale * p[j] * slope * (load[j] - mean);
+    d[j] += scale * p[j] * slope * (load[j] - mean);
   }
 }
 
 template <int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel(const BackwardArguments a) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn;
-  const float loss_scale = a.parameters != nullptr ? a.parameters->loss_scale : 0.0f;
+  const float router_scale = a.parameters != nullptr ? a.parameters->router_scale : 0.0f;
   float load[kOwn] = {};
   if (a.loads != nullptr) load_loads(a.loads, first, a.experts, load);
   for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / 32; token < a.tokens;
@@ -82,7 +82,9 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel
     float x[kOwn], d[kOwn] = {};
     if (a.logits != nullptr) load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
     const ChoiceGradient own(a, token, lane);
-    if (a.logits != nullptr) add_dense_gradients(a, loss_scale, x, load, own.dot, d);
+    // Padding has no losses, and its weights have no gradients.
+    const bool is_padding = __shfl_sync(kAllLanes, own.expert, 0) < 0;
+    if (a.logits != nullptr && !is_padding) add_dense_gradients(a, router_scale, x, load, own.dot, d);
     // All lanes read before any lane writes, since d_logits may be the logits.
     __syncwarp();
     for (int k = 0; k < a.choices; ++k) {
@@ -132,6 +134,8 @@ __global__ void __launch_bounds__(kAddThreads) relative_loads_kernel(const LoadA
 
 struct LossArguments {
   const float* logits;
+  const std::int32_t* choice;  // null: no padding
+  std::int64_t choices;
   const float* loads;  // null: no load-balancing loss
   std::int64_t tokens;
   int experts;
@@ -150,6 +154,7 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const 
   double aux = 0, z = 0;
   for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + warp; token < a.tokens;
        token += std::int64_t{gridDim.x} * kRouterWarps) {
+    if (a.choice != nullptr && a.choice[token * a.choices] < 0) continue;
     float x[kOwn];
     load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
     WarpSoftmax softmax{};
@@ -236,6 +241,8 @@ void run(CudaStream& stream, const RouterLosses& op) {
   const auto blocks =
       static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, kMaxLossBlocks));
   const LossArguments a{.logits = op.logits.as<const float>(),
+                        .choice = op.choice.as<const std::int32_t>(),
+                        .choices = op.choice ? op.choice.size(1) : 0,
                         .loads = op.aux ? op.loads.as<const float>() : nullptr,
                         .tokens = tokens,
                         .experts = static_cast<int>(experts),

@@ -133,14 +133,14 @@ void add_weight_gradient(const RouterTopkBackward& op, std::int64_t token, const
 void add_loss_gradients(const RouterTopkBackward& op, const float* x, const Softmax& softmax, float* d) {
   const std::int64_t experts = op.d_logits.size(1);
   if (op.z_scale != 0) {
-    const float factor = 2 * op.z_scale * op.parameters->loss_scale * (softmax.max + std::log(softmax.sum));
+    const float factor = 2 * op.z_scale * op.parameters->router_scale * (softmax.max + std::log(softmax.sum));
     for (std::int64_t e = 0; e < experts; ++e) d[e] += factor * softmax.of(x[e]);
   }
   if (op.loads) {
     const auto* loads = op.loads.as<const float>();
     ExpertValues scores;
     const float mean = balance_scores(op.score, x, loads, experts, softmax, scores);
-    const float factor = op.parameters->loss_scale;
+    const float factor = op.parameters->router_scale;
     for (std::int64_t e = 0; e < experts; ++e) {
       const float slope = op.score == RouterScore::kSigmoid ? sigmoid(-x[e]) : 1;
       d[e] += factor * scores[static_cast<std::size_t>(e)] * slope * (loads[e] - mean);
@@ -156,7 +156,11 @@ void compute(const RouterTopk& op) {
     const float* x = op.logits.as<const float>() + token * experts;
     std::int32_t* choice = op.choice.as<std::int32_t>() + token * choices;
     choose(op, token, x, choice);
-    weigh(op, x, choice, op.weight.as<float>() + token * choices);
+    float* weight = op.weight.as<float>() + token * choices;
+    weigh(op, x, choice, weight);
+    if (!op.positions || op.positions.as<const std::int32_t>()[token] >= 0) continue;
+    std::fill_n(choice, choices, -1);
+    std::fill_n(weight, choices, 0.0f);
   }
 }
 
@@ -167,7 +171,8 @@ void compute(const RouterTopkBackward& op) {
     const Softmax softmax = x != nullptr ? softmax_of(x, experts) : Softmax{};
     ExpertValues d{};
     add_weight_gradient(op, token, x, softmax, d.data());
-    add_loss_gradients(op, x, softmax, d.data());
+    if (op.choice.as<const std::int32_t>()[token * op.choice.size(1)] >= 0)
+      add_loss_gradients(op, x, softmax, d.data());
     std::copy_n(d.data(), experts, op.d_logits.as<float>() + token * experts);
   }
 }
@@ -195,6 +200,7 @@ void compute(const RouterLosses& op) {
   const std::int64_t experts = op.logits.size(1);
   double aux = 0, z = 0;
   for (std::int64_t token = 0; token < op.logits.size(0); ++token) {
+    if (op.choice && op.choice.as<const std::int32_t>()[token * op.choice.size(1)] < 0) continue;
     const float* x = op.logits.as<const float>() + token * experts;
     const Softmax softmax = softmax_of(x, experts);
     const auto log_sum = static_cast<double>(softmax.max + std::log(softmax.sum));

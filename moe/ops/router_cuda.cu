@@ -103,6 +103,7 @@ __device__ inline Taken take_best(List& list, int lane, int* expert = nullptr) {
 
 struct TopkArguments {
   const float *logits, *bias;
+  const std::int32_t* positions;  // null: no padding
   std::int32_t* choice;
   float* weight;
   std::int64_t tokens;
@@ -222,8 +223,12 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_kernel(const To
   }
   if (best == kNotANumber) chosen = static_cast<int>((token * a.choices + lane) * a.spread_step % a.experts);
   const bool live = lane < a.choices;
-  const float weight = weight_of(a, live, live ? row[chosen] : -INFINITY, softmax);
+  float weight = weight_of(a, live, live ? row[chosen] : -INFINITY, softmax);
   if (!live) return;
+  if (a.positions != nullptr && a.positions[token] < 0) {
+    chosen = -1;
+    weight = 0;
+  }
   a.choice[token * a.choices + lane] = chosen;
   a.weight[token * a.choices + lane] = weight * a.scaling_factor;
 }
@@ -234,6 +239,7 @@ void run(CudaStream& stream, const RouterTopk& op) {
   const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1), size = experts / op.num_groups;
   const TopkArguments a{.logits = op.logits.as<const float>(),
                         .bias = op.expert_bias.as<const float>(),
+                        .positions = op.positions.as<const std::int32_t>(),
                         .choice = op.choice.as<std::int32_t>(),
                         .weight = op.weight.as<float>(),
                         .tokens = op.logits.size(0),

@@ -98,7 +98,7 @@ Tensor AllToAllAttention::forward_again(const Context& ctx, const Microbatch& mb
   const Heads heads = saved(stash);
   const Tensor& q = heads.q;
   const Tensor mine = ctx.empty(q.shape, q.dtype, "attention output of a part of the heads");
-  stash.refill(kLse, attend(ctx, heads, mine));
+  stash.refill(kLse, attend(ctx, mb, heads, mine));
   stash.refill(kOut, mine);
   const Tensor out =
       ctx.empty({q.size(0) * q.size(1) / group_.size(), spec().heads * spec().head_dim}, q.dtype, "attention output");
@@ -115,7 +115,7 @@ void AllToAllAttention::backward_data(const Context& ctx, const Microbatch& mb, 
   const Tensor& q = heads.q;
   const std::int64_t width = (spec().heads + 2 * spec().query_groups) / group_.size();
   const Tensor d_whole = ctx.empty({q.size(0), q.size(1), width, q.size(3)}, q.dtype, "qkv gradient of whole sequence");
-  differentiate(ctx, heads, {.out = saved_out(stash), .d_out = d_mine, .lse = saved_lse(stash)}, split(d_whole));
+  differentiate(ctx, mb, heads, {.out = saved_out(stash), .d_out = d_mine, .lse = saved_lse(stash)}, split(d_whole));
   const Tensor parts[] = {by_sequence(mb, gradients.q), by_sequence(mb, gradients.k), by_sequence(mb, gradients.v)};
   to_whole_heads(ctx, d_whole, parts, "gradients of q, k and v");
 }

@@ -183,13 +183,14 @@ RingAttention::Block RingAttention::block(int step, std::int64_t tokens) const {
 }
 
 Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
+  require(!mb.documents, "RingAttention: documents");
   const Heads own = by_sequence(mb, saved(stash));
   const Tensor& q = own.q;
   const std::int64_t tokens = q.size(1);
   const Shape rows{q.size(0) * tokens, spec().heads * spec().head_dim};
   const Tensor out = ctx.empty(rows, q.dtype, "attention output");
   Keys keys(ctx, group_.keys, gathers_, own);
-  const Tensor lse = attend(ctx, own, by_head(mb, out));
+  const Tensor lse = attend(ctx, mb, own, by_head(mb, out));
   Tensor sum = out;  // in fp32
   if (q.dtype != DType::kFp32) {
     sum = ctx.empty(rows, DType::kFp32, "attention sum");
