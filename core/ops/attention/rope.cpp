@@ -34,9 +34,13 @@ void fields(const Rope& op, Fields& f) {
   f.out(op.y, "op.y").like(op.x).strided_rows().may_be(op.x);
   check_rotation(op.rotary_dim, op.theta, op.scaling, op.x.size(3), f);
   check_part(op.part, op.x.size(1), "op.part");
+  f.in(op.positions, "op.positions").optional().dtype(DType::kInt32).shape({op.x.size(0) * op.x.size(1)});
+  f.expect(!op.positions || (op.start == nullptr && op.part.first == 0 && op.part.gap == 0), "op.positions",
+           "neither op.start nor op.part with the rows' own positions", op.positions.shape);
 }
 
-// Memory-bound, one pass. cos and sin are computed once for kPositions positions and used for all samples and heads.
+// Memory-bound, one pass. cos and sin are computed once for kPositions positions and used for all heads, and for all
+// samples unless each row has its own position.
 // Between multiples of kPositions they come from fp64 rotations, whose error (below 1e-14) vanishes in the rounding to
 // fp32. Results do not depend on the positions of a call.
 namespace {
@@ -50,6 +54,7 @@ struct Rotations {
   double step_sin[kMaxPairs];
   float cosine[kPositions][kMaxPairs];
   float sine[kPositions][kMaxPairs];
+  std::int64_t first = -1;  // position of the first ones
 };
 
 void set_frequencies(const Rope& op, Rotations& r) {
@@ -63,6 +68,8 @@ void set_frequencies(const Rope& op, Rotations& r) {
 
 // Sets positions `first` to first + kPositions - 1; `first` is a multiple of kPositions.
 void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotations& r) {
+  if (r.first == first) return;
+  r.first = first;
   for (std::int64_t i = 0; i < pairs; ++i) {
     const double angle = static_cast<double>(first) * r.frequency[i];
     double c = std::cos(angle), s = std::sin(angle);
@@ -76,38 +83,59 @@ void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotati
   }
 }
 
+// Rotates rows at `position` and the ones that follow, all within kPositions of a multiple.
+void rotate(const Rope& op, const Tensor& x, const Tensor& y, std::int64_t position, Rotations& r) {
+  const std::int64_t pairs = op.rotary_dim / 2, first = position / kPositions * kPositions;
+  const std::int64_t rest = x.data == y.data ? 0 : x.size(3) - op.rotary_dim;  // elements to copy
+  set_rotations(first, pairs, op.backward, r);
+  visit_float(x.dtype, [&]<class T>(T) {
+    const Rows<const T> xs(x);
+    const Rows<T> ys(y);
+    for_each_row(x, [&](std::int64_t, const RowIndex& at) {
+      const std::int64_t p = position - first + at[1];
+      const Row x_low = xs[at], x_high = x_low + pairs;
+      const Row y_low = ys[at], y_high = y_low + pairs;
+      for_each_element(pairs, [=, cosine = Row(r.cosine[p]), sine = Row(r.sine[p])](auto i) {
+        const F32x8 low = x_low[i], high = x_high[i];
+        y_low.set(i, fma(-high, sine[i], low * cosine[i]));
+        y_high.set(i, fma(low, sine[i], high * cosine[i]));
+      });
+      for_each_element(rest, [from = x_high + pairs, to = y_high + pairs](auto i) { to.set(i, from[i]); });
+    });
+  });
+}
+
+// Rotates each sample's rows by their own positions, in runs of consecutive ones.
+void rotate_by_position(const Rope& op, Rotations& r) {
+  const std::int64_t tokens = op.x.size(1);
+  for (std::int64_t b = 0; b < op.x.size(0); ++b) {
+    const auto* const positions = op.positions.as<const std::int32_t>() + b * tokens;
+    const Tensor x = op.x.slice(0, b, 1), y = op.y.slice(0, b, 1);
+    for (std::int64_t token = 0, count = 1; token < tokens; token += count) {
+      require(positions[token] >= -1, "rope: a position is below -1");
+      const std::int64_t position = std::max(positions[token], 0);
+      const std::int64_t most = std::min(tokens - token, kPositions - position % kPositions);
+      for (count = 1; count < most && positions[token + count] == position + count;) ++count;
+      rotate(op, x.slice(1, token, count), y.slice(1, token, count), position, r);
+    }
+  }
+}
+
 }  // namespace
 
 void compute(const Rope& op) {
   if (op.x.numel() == 0) return;
   Rotations r;
   set_frequencies(op, r);
-  const std::int64_t tokens = op.x.size(1), pairs = op.rotary_dim / 2;
-  const std::int64_t rest = op.x.data == op.y.data ? 0 : op.x.size(3) - op.rotary_dim;  // elements to copy
+  if (op.positions) return rotate_by_position(op, r);
+  const std::int64_t tokens = op.x.size(1);
   const std::int64_t start = op.start == nullptr ? 0 : *op.start;
   require(start >= 0, "rope: op.start is negative");
   const std::int64_t half = op.part.gap == 0 ? tokens : tokens / 2;  // rows of a run of positions
   for (std::int64_t token = 0; token < tokens;) {
     const std::int64_t position = start + op.part.position(token, tokens);
-    const std::int64_t first = position / kPositions * kPositions;
-    const std::int64_t count = std::min((token < half ? half : tokens) - token, first + kPositions - position);
-    set_rotations(first, pairs, op.backward, r);
-    const Tensor x = op.x.slice(1, token, count), y = op.y.slice(1, token, count);
-    visit_float(x.dtype, [&]<class T>(T) {
-      const Rows<const T> xs(x);
-      const Rows<T> ys(y);
-      for_each_row(x, [&](std::int64_t, const RowIndex& at) {
-        const std::int64_t p = position - first + at[1];
-        const Row x_low = xs[at], x_high = x_low + pairs;
-        const Row y_low = ys[at], y_high = y_low + pairs;
-        for_each_element(pairs, [=, cosine = Row(r.cosine[p]), sine = Row(r.sine[p])](auto i) {
-          const F32x8 low = x_low[i], high = x_high[i];
-          y_low.set(i, fma(-high, sine[i], low * cosine[i]));
-          y_high.set(i, fma(low, sine[i], high * cosine[i]));
-        });
-        for_each_element(rest, [from = x_high + pairs, to = y_high + pairs](auto i) { to.set(i, from[i]); });
-      });
-    });
+    const std::int64_t count = std::min((token < half ? half : tokens) - token, kPositions - position % kPositions);
+    rotate(op, op.x.slice(1, token, count), op.y.slice(1, token, count), position, r);
     token += count;
   }
 }

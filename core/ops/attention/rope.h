@@ -18,8 +18,8 @@ inline constexpr std::int64_t kMaxRotaryDim = 1024;
 //   y[j]         = x[j] for j >= R
 // `backward` rotates by -phi, which is the gradient: x is then dy, y is dx. B samples, S tokens per sample, N heads, D
 // head dim. Leading dims may be strided. cos and sin are fp64 values (error below 1e-14 plus 1e-16 times the angle)
-// rounded once to fp32. They depend on the position alone: prefill, decoding and any cut of the sequence give equal
-// bits.
+// rounded once to fp32. They depend on the position alone: prefill, decoding, any cut of the sequence and any pack of
+// documents give equal bits.
 struct Rope {
   MEGALITH_OP(Rope, "rope");
   Tensor x;                     // [B, S, N, D] bf16 | fp32
@@ -30,6 +30,8 @@ struct Rope {
   bool backward = false;
   SequencePart part;                    // positions of the S rows
   const std::int32_t* start = nullptr;  // device, optional: added to the positions; not negative
+  Tensor positions = {};                // [B * S] int32, device, optional: positions of the rows, instead of part and
+                                        // start; -1 (padding) rotates by 0
 };
 
 // Checks these fields of any op that rotates heads of `head_dim`.

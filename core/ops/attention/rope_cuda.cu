@@ -19,7 +19,8 @@ struct RopeArguments {
   void* y;
   std::int64_t x_strides[3], y_strides[3];  // strides of sample, token and head
   const std::int32_t* start;
-  std::int64_t first, gap;  // first position and gap
+  const std::int32_t* row_positions;  // of the rows; null: start, first and gap give them
+  std::int64_t first, gap;            // first position and gap
   double theta;
   RopeScaling scaling;
   int samples, tokens, heads, dim, pairs;
@@ -64,7 +65,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArguments a) {
   for (int i = begin; i < tokens * a.pairs; i += kThreads) {
     if (i != begin) frequency = frequency_of(i);
     const int token = first_token + i / a.pairs;
-    const std::int64_t position = start + a.first + token + (token >= a.tokens / 2 ? a.gap : 0);
+    std::int64_t position = start + a.first + token + (token >= a.tokens / 2 ? a.gap : 0);
+    if (a.row_positions != nullptr) position = max(a.row_positions[std::int64_t{first_sample} * a.tokens + token], 0);
     double s, c;
     sincos(static_cast<double>(position) * frequency, &s, &c);
     tables[i] = static_cast<float>(c);
@@ -107,12 +109,15 @@ void run(CudaStream& stream, const Rope& op) {
   require(items_of_sample < kMaxIndex && tiles < kMaxIndex, "Rope: too many heads");
   std::int64_t samples = std::max<std::int64_t>(1, op.x.size(0) * tiles / kBlocks);
   samples = std::min({samples, op.x.size(0), (kMaxIndex - 1) / items_of_sample});
+  if (op.positions) samples = 1;                                  // a block's table is of one sample's rows
   samples = std::max(samples, ceil_divide(op.x.size(0), 65535));  // limit of a grid's second dim
+  require(!op.positions || samples == 1, "Rope: more than 65535 samples with positions");
   const RopeArguments a{.x = op.x.data,
                         .y = op.y.data,
                         .x_strides = {op.x.stride(0), op.x.stride(1), op.x.stride(2)},
                         .y_strides = {op.y.stride(0), op.y.stride(1), op.y.stride(2)},
                         .start = op.start,
+                        .row_positions = op.positions.as<const std::int32_t>(),
                         .first = op.part.first,
                         .gap = op.part.gap,
                         .theta = static_cast<double>(op.theta),

@@ -27,7 +27,8 @@ class RopeTest : public OpTest {
                      .low_freq_factor = op.scaling.low_freq_factor,
                      .high_freq_factor = op.scaling.high_freq_factor,
                      .original_positions = static_cast<double>(op.scaling.original_max_position_embeddings)},
-         .start = static_cast<std::size_t>(start)},
+         .start = static_cast<std::size_t>(start),
+         .positions = op.positions ? values(op.positions) : Values{}},
         op.backward);
     expect_close(op.y, want.y, {.length = 2, .magnitude = sum_magnitude(want.y, want.magnitude, op.y.dtype, 2)});
   }
@@ -113,8 +114,47 @@ TEST_P(RopeTest, LatePositions) {
   }
 }
 
+// Rows with their own positions: padding, packed documents, and any order.
+TEST_P(RopeTest, Positions) {
+  for (const bool backward : {false, true}) {
+    Values positions = {-1, -1};
+    for (int i = 0; i < 37; ++i) positions.push_back(i);
+    for (int i = 0; i < 19; ++i) positions.push_back(i);
+    for (int i = 0; i < 5; ++i) positions.push_back(1'000'000 - 3 * i);
+    positions.push_back(-1);
+    const Tensor x = input({2, 32, 3, 20}), y = output(x.shape);
+    compare(
+        {.x = x, .y = y, .rotary_dim = 18, .backward = backward, .positions = input({64}, DType::kInt32, positions)});
+  }
+}
+
+// A document in a pack has the bits that it has alone, and a sequence those without positions.
+TEST_P(RopeTest, PositionsGiveTheBitsOfASequence) {
+  const Tensor x = input({2, 45, 2, 32}), y = output(x.shape);
+  run(Rope{.x = x, .y = y, .rotary_dim = 32});
+  const Values want = values(y);
+  Values positions;
+  for (int i = 0; i < 90; ++i) positions.push_back(i % 45);
+  run(Rope{.x = x, .y = y, .rotary_dim = 32, .positions = input({90}, DType::kInt32, positions)});
+  EXPECT_EQ(values(y), want);
+  for (const std::int64_t cut : {1, 16, 30}) {
+    for (std::int64_t i = 0; i < 45; ++i)
+      positions[static_cast<std::size_t>(i)] = static_cast<double>(i < cut ? i : i - cut);
+    run(Rope{.x = x, .y = y, .rotary_dim = 32, .positions = input({90}, DType::kInt32, positions)});
+    const Values packed = values(y);
+    const Tensor rest = x.slice(0, 0, 1).slice(1, cut, 45 - cut), alone = output(rest.shape);
+    run(Rope{.x = rest, .y = alone, .rotary_dim = 32});
+    EXPECT_EQ(values(alone), Values(packed.begin() + cut * 64, packed.begin() + 45 * 64));
+  }
+}
+
 TEST_P(RopeTest, RefusesWhatDoesNotFit) {
   const Tensor x = input({1, 2, 3, 8}), y = output({1, 2, 3, 8});
+  const Tensor positions = input({2}, DType::kInt32, {0, 1});
+  const std::string_view part = "op.positions: expected neither op.start nor op.part";
+  expect_refused(Rope{.x = x, .y = y, .rotary_dim = 8, .part = {.first = 1}, .positions = positions}, part);
+  expect_refused(Rope{.x = x, .y = y, .rotary_dim = 8, .start = device_struct(std::int32_t{0}), .positions = positions},
+                 part);
   expect_refused(Rope{.x = x, .y = y}, "op.rotary_dim: expected an even number of 2 to 8, got 0");
   expect_refused(Rope{.x = x, .y = y, .rotary_dim = 5}, "got 5");
   expect_refused(Rope{.x = x, .y = y, .rotary_dim = 10}, "got 10");
