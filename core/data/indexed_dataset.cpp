@@ -9,8 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
-#include "core/base/take_part.h"
-#include "core/base/text/parse_number.h"
+#include "core/data/data_record.h"
 
 namespace megalith {
 
@@ -89,34 +88,6 @@ void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
 template <class Value>
 void write_value(OutputFile& file, Value value) {
   file.write(std::as_bytes(std::span(&value, 1)));
-}
-
-std::string record_path(const std::string& prefix) { return prefix + ".tokenizer"; }
-
-constexpr std::uint64_t kMaxRecordBytes = 1024;
-
-[[noreturn]] void refuse_record(const std::string& subject, const std::string& expected, const std::string& got) {
-  refuse_format(subject, expected, got, "prepare the data again, or remove the file if another program made the data");
-}
-
-// Returns the rest of the next line of `text`, which must begin with `key` and a blank.
-std::string_view take_line(std::string_view& text, std::string_view key, const std::string& subject) {
-  const bool ends = text.find('\n') != std::string_view::npos;
-  std::string_view line = take_part(text, '\n');
-  const bool fits = ends && line.size() > key.size() && line.starts_with(key) && line[key.size()] == ' ';
-  if (!fits) refuse_record(subject, fmt::format("a line '{} ...'", key), "another");
-  line.remove_prefix(key.size() + 1);
-  if (!std::ranges::all_of(line, [](char c) { return c > ' ' && c <= '~'; })) {
-    refuse_record(subject, fmt::format("printable ASCII after '{}'", key), "other characters");
-  }
-  return line;
-}
-
-std::int64_t take_count(std::string_view& text, std::string_view key, const std::string& subject) {
-  const std::string_view line = take_line(text, key, subject);
-  const std::optional<std::int64_t> count = parse_number<std::int64_t>(line);
-  if (!count || *count < 0) refuse_record(subject, fmt::format("a number after '{}'", key), std::string(line));
-  return *count;
 }
 
 }  // namespace
@@ -286,9 +257,9 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType 
       tokens_(prefix + ".bin", kOutputScope, observer),
       index_(prefix + ".idx", kOutputScope, observer) {}
 
-void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
+void IndexedDatasetWriter::add_sequence(std::span<const std::int32_t> tokens) {
   if (!std::in_range<std::int32_t>(tokens.size())) {
-    refuse_format(fmt::format("document {}", lengths_.size()), "at most 2147483647 tokens",
+    refuse_format(fmt::format("document {}", num_documents()), "at most 2147483647 tokens",
                   std::to_string(tokens.size()), "split it into several documents");
   }
   with_stored_type(type_, [&](auto stored) { narrow<decltype(stored)>(tokens, encoded_); });
@@ -297,57 +268,71 @@ void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
   num_tokens_ += static_cast<std::int64_t>(tokens.size());
 }
 
-void IndexedDatasetWriter::commit() {
+void IndexedDatasetWriter::end_document() { document_ends_.push_back(static_cast<std::int64_t>(lengths_.size())); }
+
+void IndexedDatasetWriter::add_document(std::span<const std::int32_t> tokens) {
+  add_sequence(tokens);
+  end_document();
+}
+
+void IndexedDatasetWriter::stage() {
+  require(!staged_ && (lengths_.empty() || document_ends_.back() == std::ssize(lengths_)),
+          "IndexedDatasetWriter: staged twice, or within a document");
+  staged_ = true;
   index_.write(std::as_bytes(std::span(kMagic)));
   write_value(index_, kVersion);
   write_value(index_, static_cast<std::uint8_t>(type_));
   write_value(index_, static_cast<std::uint64_t>(lengths_.size()));
-  write_value(index_, static_cast<std::uint64_t>(lengths_.size() + 1));
+  write_value(index_, static_cast<std::uint64_t>(document_ends_.size() + 1));
   index_.write(std::as_bytes(std::span(lengths_)));
   std::int64_t offset = 0;
   for (const std::int32_t length : lengths_) {
     write_value(index_, offset);
     offset += length * token_bytes(type_);
   }
-  for (std::int64_t document = 0; document <= num_documents(); ++document) write_value(index_, document);
+  write_value(index_, std::int64_t{0});
+  index_.write(std::as_bytes(std::span(document_ends_)));
   index_.sync();
   tokens_.sync();
+}
+
+void IndexedDatasetWriter::commit() {
+  if (!staged_) stage();
   // A crash between the two renames must not leave new tokens with an old index, which might even look valid.
   {
     const FaultScope scope(kOutputScope);
-    remove_file(record_path(prefix_), observer_);  // also the record of other tokens
+    for (const std::string& record : {pack_record_path(prefix_), tokenizer_record_path(prefix_)})
+      remove_file(record, observer_);  // also the records of other tokens
     remove_file(index_.path(), observer_);
   }
   tokens_.commit();
   index_.commit();
   if (tokenizer_.empty()) return;
-  OutputFile record(record_path(prefix_), kOutputScope);
+  OutputFile record(tokenizer_record_path(prefix_), kOutputScope);
   record.write(fmt::format("tokenizer {}\ndocuments {}\ntokens {}\n", tokenizer_, num_documents(), num_tokens_));
   record.commit();
 }
 
 DatasetTokenizer parse_dataset_tokenizer(std::string_view text, const std::string& subject) {
+  RecordLines lines(text, subject);
   DatasetTokenizer record;
-  record.identity = take_line(text, "tokenizer", subject);
-  if (record.identity.empty()) refuse_record(subject, "an identity after 'tokenizer'", "none");
-  record.documents = take_count(text, "documents", subject);
-  record.tokens = take_count(text, "tokens", subject);
-  if (!text.empty()) refuse_record(subject, "three lines", "more");
+  record.identity = lines.take("tokenizer");
+  if (record.identity.empty()) lines.refuse("an identity after 'tokenizer'", "none");
+  record.documents = lines.take_count("documents");
+  record.tokens = lines.take_count("tokens");
+  lines.end();
   return record;
 }
 
 std::optional<std::string> recorded_tokenizer(const IndexedDataset& dataset) {
-  const std::string path = record_path(dataset.prefix());
-  const FaultScope scope("data.tokens");
-  const std::optional<PathInfo> info = look_at(path);
-  if (!info) return std::nullopt;
-  if (info->type != EntryType::kFile) refuse_record(path, "a regular file", "something else");
-  DatasetTokenizer record = parse_dataset_tokenizer(read_whole_file(path, kMaxRecordBytes), path);
+  const std::string path = tokenizer_record_path(dataset.prefix());
+  const std::optional<std::string> text = read_record(path);
+  if (!text) return std::nullopt;
+  DatasetTokenizer record = parse_dataset_tokenizer(*text, path);
   if (record.documents != dataset.num_documents() || record.tokens != dataset.num_tokens()) {
-    refuse_record(path,
-                  fmt::format("{} documents and {} tokens, as {}.idx has", dataset.num_documents(),
-                              dataset.num_tokens(), dataset.prefix()),
-                  fmt::format("{} and {}", record.documents, record.tokens));
+    RecordLines({}, path).refuse(fmt::format("{} documents and {} tokens, as {}.idx has", dataset.num_documents(),
+                                             dataset.num_tokens(), dataset.prefix()),
+                                 fmt::format("{} and {}", record.documents, record.tokens));
   }
   return record.identity;
 }

@@ -66,19 +66,21 @@ class IndexedDataset {
   std::size_t documents_at_ = 0;
 };
 
-// Writer of a dataset with one sequence per document. The files appear when commit() returns; until then an older
-// dataset of the same prefix stays.
+// Writer of a dataset. The files appear when commit() returns; until then an older dataset of the same prefix stays.
 class IndexedDatasetWriter {
  public:
   // `tokenizer` is its identity for PREFIX.tokenizer (DatasetTokenizer); empty: unknown.
   IndexedDatasetWriter(const std::string& prefix, TokenType type, std::string tokenizer = {},
                        const FileObserver* observer = nullptr);
 
-  // Adds at most 2^31 - 1 tokens, each within the range of the token type.
-  void add_document(std::span<const std::int32_t> tokens);
-  void commit();
+  // Adds at most 2^31 - 1 tokens, each within the range of the token type, as a sequence of the current document.
+  void add_sequence(std::span<const std::int32_t> tokens);
+  void end_document();
+  void add_document(std::span<const std::int32_t> tokens);  // of one sequence
+  void stage();   // completes both files under temporary names and makes them durable; at most once
+  void commit();  // stages if needed, and removes the records of an older dataset
 
-  std::int64_t num_documents() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t num_documents() const { return static_cast<std::int64_t>(document_ends_.size()); }
   std::int64_t num_tokens() const { return num_tokens_; }
 
  private:
@@ -89,7 +91,9 @@ class IndexedDatasetWriter {
   OutputFile tokens_;
   OutputFile index_;
   std::vector<std::int32_t> lengths_;
+  std::vector<std::int64_t> document_ends_;  // sequences up to the end of each document
   std::vector<std::byte> encoded_;
+  bool staged_ = false;
   std::int64_t num_tokens_ = 0;
 };
 
