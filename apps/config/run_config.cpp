@@ -93,9 +93,11 @@ MarkedSamples marked_samples(const Options& options) {
   constexpr std::int64_t kUncounted = 64;
   const DocumentMasks& masks = options.data.masks;
   const std::int64_t given = options.data.max_documents_per_sample;
-  return {.documents = !masks.separates_documents() ? 0 : given > 0 ? given : kUncounted,
-          .restarts_positions = masks.restarts_positions(),
-          .masks_loss = masks.eod_mask_loss};
+  const bool packs = options.data.sft, separates = packs || masks.separates_documents();
+  return {.documents = !separates ? 0 : given > 0 ? given : kUncounted,
+          .restarts_positions = packs || masks.restarts_positions(),
+          .masks_loss = packs || masks.eod_mask_loss,
+          .pads = packs && options.model.moe.num_experts > 0};
 }
 
 RunConfig run_config(const Options& options, int world) {

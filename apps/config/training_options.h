@@ -20,6 +20,7 @@ struct TrainingOptions : BatchSizes {
 
   std::int64_t eval_interval = 1000;  // steps; 0: never
   std::int64_t eval_iters = 100;      // global batches per evaluation
+  bool full_validation = false;       // evaluations read all validation data once
 
   std::int64_t exit_interval = 0;    // ends (exit code 75) after a multiple of these steps; 0: off
   double exit_duration_in_mins = 0;  // 0: off

@@ -46,7 +46,7 @@ void check_parallel(const Options& options) {
 // The ring cuts documents at ranks; gathering heads does not.
 void check_masks(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
-  if (!options.data.masks.separates_documents() || parallel.context_parallel_size == 1 ||
+  if (!(options.data.masks.separates_documents() || options.data.sft) || parallel.context_parallel_size == 1 ||
       parallel.cp_comm_type == ContextCommunication::kAllToAll)
     return;
   refuse_usage("--cp-comm-type with attention that separates documents",
@@ -92,9 +92,15 @@ void check_batch(const TrainingOptions& train) {
                    fmt::format("use --global-batch-size {}", (whole / micro + 1) * micro));
 }
 
-void check_data(const DataOptions& data) {
-  require_flag(data.mock_data || !data.data_path.empty(), "--data-path or --mock-data",
-               "give the prefix of an indexed dataset that prepare wrote");
+void check_data(const Options& options) {
+  const DataOptions& data = options.data;
+  const bool by_split = !data.train_data_path.empty() || !data.valid_data_path.empty() || !data.test_data_path.empty();
+  require_flag(data.mock_data || !data.data_path.empty() || !data.data_args_path.empty() || by_split,
+               "--data-path or --mock-data", "give the prefix of an indexed dataset that prepare wrote");
+  require_flag(!by_split || !data.train_data_path.empty() || options.train.skip_train, "--train-data-path",
+               "give the training data, which --valid-data-path does not hold");
+  require_flag(!by_split || !data.valid_data_path.empty() || !options.train.evaluates(), "--valid-data-path",
+               "give the validation data, or --eval-iters 0");
   split_sequences(data.split, 0);  // rejects an invalid split
 }
 
@@ -207,6 +213,8 @@ void check_shape(const Options& options) {
 
 void resolve(Options& options) {
   resolve(options.model);
+  if (options.data.sft && options.is_default("calculate-per-token-loss"))
+    options.train.calculate_per_token_loss = !options.data.sft_microbatch_loss;
   TrainingOptions& train = options.train;
   if (train.train_samples > 0) {
     if (train.schedule.lr_decay_samples == 0) train.schedule.lr_decay_samples = train.train_samples;
@@ -249,7 +257,7 @@ void check(App app, const Options& options) {
   }
   if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
-    check_data(options.data);
+    check_data(options);
     check_profile(options.logging);
     check_outputs(options);
     if (!options.train.skip_train) check_length(options);

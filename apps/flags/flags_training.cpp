@@ -5,6 +5,7 @@
 #include "apps/config/training_options.h"
 #include "apps/flags/flags_table.h"
 
+#include <tuple>
 #include <utility>
 
 namespace megalith {
@@ -192,6 +193,29 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
             .example = "0.3 A 0.7 B"});
   data.add("split", "A,B,C", text(&o.data.split), "proportions of training, validation and test documents",
            {.apps = kTrainApp | kInspectApp, .needs = {{"samples", {}, kInspectApp}}, .example = "90,10"});
+  data.add("data-args-path", "FILE", text(&o.data.data_args_path), "file with the words of --data-path",
+           {.shown = "none", .excludes = {{"data-path"}, {"mock-data"}}, .example = "data.txt"});
+  for (const auto& [flag, paths, what] :
+       {std::tuple("train-data-path", &o.data.train_data_path,
+                   "training data, as --data-path, instead of a --split of it"),
+        {"valid-data-path", &o.data.valid_data_path, "validation data, with --train-data-path"},
+        {"test-data-path", &o.data.test_data_path, "test data, with --train-data-path"}})
+    data.add(
+        flag, "PREFIX...", list(paths), what,
+        {.shown = "none", .excludes = {{"data-path"}, {"data-args-path"}, {"mock-data"}}, .example = "0.3 A 0.7 B"});
+  data.add(
+      "sft", "", toggle(&o.data.sft),
+      "fine-tuning on packs of conversations from prepare --sft. Attention and positions separate by conversation, "
+      "masked tokens have no loss, and the loss is that of --calculate-per-token-loss",
+      {.apps = kShaped,
+       .excludes = {{"mock-data"},
+                    {"reset-position-ids"},
+                    {"reset-attention-mask"},
+                    {"eod-mask-loss"},
+                    {"dataloader-inter-document-masking"}}});
+  data.add("sft-microbatch-loss", "", toggle(&o.data.sft_microbatch_loss),
+           "each microbatch has equal weight in the loss, as in Megatron-LM without --calculate-per-token-loss",
+           {.needs = {{"sft"}}, .excludes = {{"calculate-per-token-loss"}}});
   data.add("reset-position-ids", "", toggle(&o.data.masks.reset_position_ids),
            "positions restart after a token that ends a document", {.apps = kShaped});
   data.add("reset-attention-mask", "", toggle(&o.data.masks.reset_attention_mask),
@@ -230,6 +254,8 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
                 {.shown = "<|endoftext|>, <|end_of_text|> or </s>", .example = "</s>"});
   evaluation.add("eval-interval", "STEPS", integer(&o.train.eval_interval, {0, kMany}),
                  "steps between evaluations; 0: never", {.example = "9"});
+  evaluation.add("full-validation", "", toggle(&o.train.full_validation),
+                 "all validation samples in each evaluation, instead of --eval-iters global batches");
   evaluation.add("eval-iters", "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation",
                  {.example = "9"});
 }

@@ -71,7 +71,6 @@ constexpr MegatronNote kNotes[] = {
      "num-workers data-cache-path data-impl mmap-warmup no-mmap-bin-files "
      "no-create-attention-mask-in-dataloader num-dataset-builder-threads"},
     {"remove it: samples always have the order of type single", "dataloader-type"},
-    {"use --data-path with --split", "train-data-path valid-data-path test-data-path"},
     {"use --vocab-size and --make-vocab-size-divisible-by", "padded-vocab-size"},
     {"use --make-vocab-size-divisible-by 1", "no-pad-vocab-size disable-pad-vocab-size"},
     {"remove it: checkpoints are always verified", "verify-integrity"},
@@ -105,7 +104,7 @@ constexpr MegatronNote kNotes[] = {
      "activation-func-clamp-value adlr-autoresume adlr-autoresume-interval "
      "allow-ambiguous-pad-tokens async-indexer async-strategy attention-output-gate cache-mla-latents "
      "calc-ft-timeouts chat-template ckpt-drop-redundant-extra-state classes-fraction "
-     "config-logger-dir create-all-gather-group data-args-path "
+     "config-logger-dir create-all-gather-group "
      "data-per-class-fraction ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
      "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "
      "cuda-graph-retain-backward-graph cuda-graph-share-io-buffers cuda-graph-use-single-mempool "
@@ -121,7 +120,7 @@ constexpr MegatronNote kNotes[] = {
      "end-weight-decay ep-overlap-early-attn-memory-release eval-global-batch-size "
      "eval-micro-batch-size evidence-data-path exit-signal experimental-attention-variant "
      "faiss-use-gpu fake-process-group first-last-layers-bf16 flash-decode fp16-lm-cross-entropy "
-     "fp32-residual-connection freeze-all-layers ft-num-warmup-iters full-validation fused-residual-rmsnorm "
+     "fp32-residual-connection freeze-all-layers ft-num-warmup-iters fused-residual-rmsnorm "
      "glu-linear-offset gpu-sniff-test-interval head-lr-mult hierarchical-context-parallel-sizes "
      "init-method-xavier-uniform init-model-with-meta-device is-hybrid-model iter-per-epoch iterations-to-skip "
      "kv-lora-rank lang legacy-tokenizer load-main-params-from-ckpt log-energy log-max-attention-logit "
@@ -145,7 +144,7 @@ constexpr MegatronNote kNotes[] = {
      "result-rejected-tracker-filename reuse-grad-buf-for-mxfp8-param-ag "
      "rope-type rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor "
      "run-workload-inspector-server s3-cache-path sample-rate save-activations-interval save-dgrads-interval "
-     "save-params-interval save-tokens-per-expert-interval save-wgrads-interval sft sgd-momentum sharp-enabled-group "
+     "save-params-interval save-tokens-per-expert-interval save-wgrads-interval sgd-momentum sharp-enabled-group "
      "short-seq-prob softmax-type spec split-sentences squared-relu standalone-embedding-stage start-eval-at-iter "
      "start-weight-decay step-batch-size-schedule swin-backbone-type "
      "symmetric-ar-type te-precision-config-file tensor-parallel-num-weight-shards test-mode "

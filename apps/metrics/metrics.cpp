@@ -186,9 +186,9 @@ std::string to_json_line(const StepMetrics& metrics, std::string_view run) {
 std::string to_json_line(const EvaluationMetrics& metrics, std::string_view run) {
   ObjectWriter line;
   line.add("iteration", fmt::to_string(metrics.iteration));
-  line.add("evaluation", "\"validation\"");
+  line.add("evaluation", escaped(std::string(metrics.split)));
   line.add("consumed_samples", fmt::to_string(metrics.consumed_samples));
-  line.add("validation_loss", number_or_null(metrics.validation_loss));
+  line.add(fmt::format("{}_loss", metrics.split), number_or_null(metrics.loss));
   if (!run.empty()) line.add("run", run);
   return line.text();
 }

@@ -2,6 +2,7 @@
 // A line of --metrics-jsonl has the keys of metrics_schema.h (docs/metrics.md). The first line of a run, and of a
 // resumed run, also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
+// An evaluation of test data at the end writes the same with "test" and test_loss.
 #pragma once
 
 #include <chrono>
@@ -18,11 +19,12 @@
 
 namespace megalith {
 
-// Metrics of a run with --skip-train.
+// Metrics of a run with --skip-train, and of test data.
 struct EvaluationMetrics {
-  std::int64_t iteration = 0;  // steps that trained the weights
+  std::string_view split = "validation";  // or "test"
+  std::int64_t iteration = 0;             // steps that trained the weights
   std::int64_t consumed_samples = 0;
-  double validation_loss = 0;
+  double loss = 0;
 };
 
 // Line without its newline. `run` is empty or the JSON object of the key "run".

@@ -22,6 +22,7 @@ namespace {
 constexpr const char* kWithBalance = "with a load-balancing loss";
 constexpr const char* kWithZLoss = "with --moe-z-loss-coeff";
 constexpr const char* kWithExpertRanks = "with --expert-model-parallel-size above 1";
+constexpr const char* kMasked = "with packs or masks of documents";
 constexpr const char* kValidated = "after a validation";
 constexpr const char* kByDriver = "if the free memory of the GPUs shows it and copies were timed";
 
@@ -124,6 +125,11 @@ constexpr StepRow kStepRows[] = {
              .tag = {"z_loss", 5, true},
              .log = {"z_loss", 8, scientific},
              .chart = {"Router z-loss", kExperts}}),
+    StepRow("trained_tokens", &Step::trained_tokens, "tokens", "predictions of the step whose loss counts",
+            {.when = kMasked, .tag = {.name = "trained-tokens", .place = 16}}),
+    StepRow("fill", &Step::fill, "1: no padding", "tokens over rows of the step", {.when = kMasked}),
+    StepRow("imbalance", &Step::imbalance, "1: even",
+            "largest over mean sum of the documents' squared lengths, over the data-parallel ranks", {.when = kMasked}),
     StepRow("validation_loss", &Step::validation_loss, "nats per token", "validation loss after the step",
             {.when = kValidated, .parts = kOfAll, .tag = {"lm loss validation", 14, true}}),
     StepRow("", &validation_perplexity, "", "exp of the validation loss",

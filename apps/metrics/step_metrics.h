@@ -36,6 +36,8 @@ struct StepMetrics {
   bool skipped = false;
   std::int64_t skipped_steps = 0;
   std::optional<float> load_balancing_loss{}, z_loss{};
+  std::optional<std::int64_t> trained_tokens{};  // with masked samples, as the next two
+  std::optional<double> fill{}, imbalance{};
   std::optional<double> validation_loss{};
   std::optional<double> checkpoint_stall_ms{};
   std::vector<ExpertLoad> experts{};

@@ -89,7 +89,8 @@ void TensorBoardLog::write(const StepMetrics& metrics) {
 
 void TensorBoardLog::write(const EvaluationMetrics& metrics) {
   Records records{.iteration = metrics.iteration, .consumed_samples = metrics.consumed_samples};
-  records.add_step({.validation_loss = metrics.validation_loss}, kOfEvaluation, false, false);
+  if (metrics.split != "validation") return;
+  records.add_step({.validation_loss = metrics.loss}, kOfEvaluation, false, false);
   steps_.write(records.by_step);
   samples_.write(records.by_samples);
 }

@@ -63,4 +63,12 @@ double flops_per_token(const Options& options) {
   return flops_per_token(options.model) + 6.0 * static_cast<double>(own_layers(options).in_matrices);
 }
 
+ModelFlops flops_of(const Options& options) {
+  ModelConfig twice = options.model;
+  twice.seq_length *= 2;
+  const auto length = static_cast<double>(options.model.seq_length);
+  const double attention = flops_per_token(twice) - flops_per_token(options.model);  // of a token in seq_length
+  return {.per_token = flops_per_token(options) - attention, .per_pair = attention / length};
+}
+
 }  // namespace megalith

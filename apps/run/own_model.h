@@ -14,4 +14,10 @@ OwnOptions own_options();
 ParameterCount count_parameters(const Options& options);
 double flops_per_token(const Options& options);
 
+// The same by its terms: of a token without its attention, and of each pair of query and key, twice the causal ones.
+struct ModelFlops {
+  double per_token = 0, per_pair = 0;
+};
+ModelFlops flops_of(const Options& options);
+
 }  // namespace megalith

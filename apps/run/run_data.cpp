@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "apps/config/data_options.h"
 #include "apps/config/training_options.h"
 #include "core/base/counted.h"
+#include "core/base/files/file.h"
 #include "core/base/text/parse_number.h"
 #include "core/model/config.h"
 
@@ -27,6 +30,18 @@ std::int64_t data_order_of(const TrainState& checkpoint) {
   return fits && samples > 0 && samples <= kMaxSamples ? samples : 0;
 }
 
+namespace {
+
+constexpr std::uint64_t kMaxArgsBytes = std::uint64_t{64} << 20;
+
+std::vector<std::string> data_path_of(const DataOptions& data) {
+  if (data.data_args_path.empty()) return data.data_path;
+  std::istringstream words(read_whole_file(data.data_args_path, kMaxArgsBytes));
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+}  // namespace
+
 void count_documents(const Options& options, const Datasets& sets, MarkedSamples& marks) {
   constexpr std::int64_t kMultiple = 8;  // a capacity also serves orders with slightly more
   if (marks.documents == 0 || options.data.max_documents_per_sample > 0) return;
@@ -40,19 +55,24 @@ void build_data(RunData& data, const DataRequest& request) {
   const TrainingOptions& train = options.train;
   const DataStart& start = request.start;
   const std::int64_t needed = train.skip_train ? 0 : samples_to_train(train, start.at);
+  const bool reads_all = train.full_validation && train.evaluates() && !options.data.mock_data;
+  const std::int64_t valid = reads_all ? kOneEpoch : samples_to_evaluate(train);
   data.order_samples = std::max(needed, start.order_samples);
   DocumentMasks masks = options.data.masks;
   masks.eod = request.tokenizer.eod();
-  data.sets = build_datasets({.data_path = options.data.data_path,
-                              .split = options.data.split,
-                              .seed = train.seed,
-                              .seq_length = options.model.seq_length,
-                              .vocab_size = request.tokenizer.vocab_size(),
-                              .tokenizer = request.tokenizer.identity(),
-                              .masks = masks,
-                              .mock = options.data.mock_data,
-                              .num_samples = {.train = needed, .valid = samples_to_evaluate(train)},
-                              .order_samples = start.order_samples});  // the test split is not read
+  data.sets = build_datasets(
+      {.data_path = data_path_of(options.data),
+       .split_paths = {options.data.train_data_path, options.data.valid_data_path, options.data.test_data_path},
+       .packs = options.data.sft,
+       .split = options.data.split,
+       .seed = train.seed,
+       .seq_length = options.model.seq_length,
+       .vocab_size = request.tokenizer.vocab_size(),
+       .tokenizer = request.tokenizer.identity(),
+       .masks = masks,
+       .mock = options.data.mock_data,
+       .num_samples = {.train = needed, .valid = valid, .test = options.data.mock_data ? 0 : samples_to_test(train)},
+       .order_samples = start.order_samples});
   data.built_for = start;
   data.notes = data.sets.notes;
   data.warning.clear();

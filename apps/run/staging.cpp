@@ -166,6 +166,7 @@ void Staging::set_scales(const StepInput& input, StagedStep& step) const {
   step.of_batch = input.marks.empty()
                       ? SampleTokens{.trained = rows, .tokens = rows, .pairs = rows * config_.seq_length}
                       : input.of_batch;
+  step.imbalance = input.imbalance;
   const float scale = 1.0f / static_cast<float>(rows);
   step.loss_scales.assign(microbatches, scale);
   step.router_scales.assign(microbatches, scale);
@@ -259,6 +260,7 @@ StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous)
   StepResult result{.iteration = step.iteration,
                     .loss = step.report->loss / static_cast<float>(std::max<std::int64_t>(step.of_batch.trained, 1)),
                     .of_batch = step.of_batch,
+                    .imbalance = step.imbalance,
                     .grad_norm = step.report->grad_norm,
                     .expert_loads = expert_loads(rank.options.model, step.of_batch.tokens, {step.sums, sizes.sums},
                                                  {step.counts, sizes.counts}, rank.config.mesh.ep),

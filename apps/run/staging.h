@@ -44,6 +44,7 @@ struct StepInput {
   std::span<const std::int32_t> tokens;     // [M, B, S + 1], unsplit sequences; labels are shifted by one
   std::span<const SampleMarks> marks;       // [M, B]; empty: all predictions count, and each sequence is one document
   SampleTokens of_batch;                    // of the global batch, with marks
+  double imbalance = 1;                     // largest over mean `pairs` of the replicas
 };
 
 // Input without meaning, for a recording of a step.
@@ -76,6 +77,7 @@ struct StagedStep {
   std::vector<std::int64_t> first_samples;        // [M]
   std::vector<float> loss_scales, router_scales;  // [M], see MicrobatchParameters
   SampleTokens of_batch;                          // of the global batch; without marks all rows
+  double imbalance = 1;                           // see StepInput
   double enqueue_seconds = 0;
   // Bytes of offloaded activations, out and back, without those whose used size only the device knows.
   std::int64_t bytes_out = 0, bytes_back = 0;
@@ -120,8 +122,9 @@ class Staging {
 
 struct StepResult {
   std::int64_t iteration = 0;
-  float loss = 0;  // mean over the trained tokens of the global batch
-  SampleTokens of_batch;
+  float loss = 0;         // mean over the trained tokens of the global batch
+  SampleTokens of_batch;  // this and the next as in StepInput
+  double imbalance = 1;
   float grad_norm = 0;  // ahead of clipping
   // Losses of the routers without their coefficients, as means over microbatches and MoE layers; absent without such
   // losses.

@@ -2,15 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
 
+#include "apps/config/data_options.h"
 #include "apps/config/options.h"
 #include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/data/packing.h"
 #include "core/data/sampler.h"
 #include "core/optim/batch_ramp.h"
 
@@ -23,13 +26,15 @@ std::int64_t StepSamples::microbatches_after(std::int64_t consumed_samples) cons
   return batch_after(options_.train, consumed_samples) / (config_.sequences * config_.mesh.dp);
 }
 
-StepInput StepSamples::read(const Dataset& dataset, const Place& place, Samples& samples) const {
-  const std::int64_t length = config_.seq_length + 1;
-  const bool has_marks = config_.marks.any();
+StepInput StepSamples::read(const Evaluated& set, const Place& place, Samples& samples) const {
+  const auto length = static_cast<std::size_t>(config_.seq_length + 1);
+  const bool has_marks = config_.marks.any() || set.once;
   const auto count = static_cast<std::size_t>(place.microbatches * config_.sequences);
   StepInput input;
-  samples.tokens.resize(count * static_cast<std::size_t>(length));
+  samples.tokens.resize(count * length);
   samples.marks.resize(has_marks ? count : 0);
+  const std::int64_t step_samples = place.microbatches * config_.sequences * mesh_.sizes().dp;
+  const std::vector<std::int64_t> order = balanced_order(set.from, place.consumed_samples, step_samples);
   std::size_t at = 0;
   for (std::int64_t m = 0; m < place.microbatches; ++m) {
     const SampleRange range = microbatch_samples({.consumed_samples = place.consumed_samples,
@@ -39,17 +44,38 @@ StepInput StepSamples::read(const Dataset& dataset, const Place& place, Samples&
                                                   .data_parallel_rank = mesh_.coordinates().dp});
     input.first_samples.push_back(range.begin);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample, ++at) {
-      const std::int64_t k = sample % dataset.size();  // only an evaluation passes the last sample, see read_training
+      const auto in_step = static_cast<std::size_t>(sample - place.consumed_samples);
+      const std::int64_t k = order.empty() ? sample : place.consumed_samples + order[in_step];
       SampleMarks* const marks = has_marks ? &samples.marks[at] : nullptr;
-      dataset.sample(
-          k, std::span(samples.tokens).subspan(at * static_cast<std::size_t>(length), static_cast<std::size_t>(length)),
-          marks);
-      if (marks != nullptr) check_documents(*marks, k);
+      read_sample(set, k, std::span(samples.tokens).subspan(at * length, length), marks);
     }
   }
   input.tokens = samples.tokens;
   input.marks = samples.marks;
   return input;
+}
+
+void StepSamples::read_sample(const Evaluated& set, std::int64_t k, std::span<std::int32_t> tokens,
+                              SampleMarks* marks) const {
+  const std::int64_t size = set.from.size();
+  const auto rows = static_cast<std::int32_t>(tokens.size() - 1);
+  if (marks != nullptr)
+    *marks = {.trained = std::vector<std::uint8_t>(tokens.size() - 1, 1),
+              .documents = {{.rows = rows, .tokens = rows}}};
+  set.from.sample(k % size, tokens, marks);  // only an evaluation passes the last sample, see read_training
+  if (marks == nullptr) return;
+  check_documents(*marks, k % size);
+  if (set.once && k >= size) std::ranges::fill(marks->trained, std::uint8_t{0});
+}
+
+// Returns an order of the step's packs in which microbatches have similar costs of attention; empty: as they are.
+std::vector<std::int64_t> StepSamples::balanced_order(const Dataset& dataset, std::int64_t first,
+                                                      std::int64_t count) const {
+  if (!options_.data.sft) return {};
+  std::vector<std::int64_t> squares;
+  for (std::int64_t k = first; k < first + count; ++k) squares.push_back(dataset.squares(k % dataset.size()));
+  const std::int64_t ranks = mesh_.sizes().dp, packs = config_.sequences;
+  return balance(squares, {.ranks = ranks, .microbatches = count / (ranks * packs), .packs_per_microbatch = packs});
 }
 
 void StepSamples::check_documents(const SampleMarks& marks, std::int64_t sample) const {
@@ -71,7 +97,13 @@ void StepSamples::count(Communicator& world, StepInput& input) const {
     for (const SampleMarks& marks : input.marks) own.add(marks);
   }
   input.of_batch = {};
-  for (const SampleTokens& of_rank : world.host_gather(own)) input.of_batch = input.of_batch + of_rank;
+  std::int64_t most = 0;
+  for (const SampleTokens& of_rank : world.host_gather(own)) {
+    input.of_batch = input.of_batch + of_rank;
+    most = std::max(most, of_rank.pairs);
+  }
+  const double mean = static_cast<double>(input.of_batch.pairs) / static_cast<double>(mesh_.sizes().dp);
+  input.imbalance = mean > 0 ? static_cast<double>(most) / mean : 1;
 }
 
 // Reads training samples, which never repeat at the end of the data: dataset sizes follow from samples_to_train.
@@ -84,7 +116,7 @@ StepInput StepSamples::read_training(const RunProgress& before, Samples& samples
                   .remedy = "train for fewer steps, or give each prefix a weight to read several epochs"});
   }
   StepInput input = read(
-      data_.train, {.consumed_samples = before.samples, .microbatches = microbatches_after(before.samples)}, samples);
+      {data_.train}, {.consumed_samples = before.samples, .microbatches = microbatches_after(before.samples)}, samples);
   input.iteration = before.steps + 1;
   input.learning_rate = static_cast<float>(learning_rate(options_.train.schedule, before));
   return input;
@@ -104,13 +136,13 @@ void StepSamples::read_ahead(const TrainState& state) {
 
 StepInput StepSamples::again(const RunProgress& before) { return read_training(before, samples_); }
 
-StepInput StepSamples::validation(std::int64_t consumed_samples, std::int64_t iteration) {
-  const std::int64_t size = data_.valid.size(), end = consumed_samples + options_.train.global_batch_size;
-  if (mesh_.rank() == 0 && end > size && !std::exchange(warned_of_wrap_, true))
+StepInput StepSamples::evaluation(const Evaluated& set, std::int64_t consumed_samples, std::int64_t iteration) {
+  const std::int64_t size = set.from.size(), end = consumed_samples + options_.train.global_batch_size;
+  if (mesh_.rank() == 0 && end > size && !set.once && !std::exchange(warned_of_wrap_, true))
     log_info(
         fmt::format("evaluations have read all {} and restart with the first", counted(size, "validation sample")));
-  StepInput input = read(
-      data_.valid, {.consumed_samples = consumed_samples, .microbatches = config_.evaluation_microbatches}, samples_);
+  StepInput input =
+      read(set, {.consumed_samples = consumed_samples, .microbatches = config_.evaluation_microbatches}, samples_);
   input.iteration = iteration;
   return input;
 }
@@ -122,6 +154,7 @@ void StepSamples::check_files() {
   try {
     data_.train.check_unchanged();
     data_.valid.check_unchanged();
+    data_.test.check_unchanged();
   } catch (const Error&) {
     error_ = std::current_exception();
   }

@@ -31,10 +31,15 @@ class StepSamples {
   std::int64_t microbatches_after(std::int64_t consumed_samples) const;
 
   // Input of a training step that runs again after `before`, and of an evaluation; valid until the next call. They
-  // throw like read_next. After the last sample, evaluations begin again with the first, and the log reports it. Both
-  // need count().
+  // throw like read_next. After the last sample of `from`, evaluations begin again with the first, and the log reports
+  // it; if they read `once`, samples after the last have no loss. Both need count().
   StepInput again(const RunProgress& before);
-  StepInput validation(std::int64_t consumed_samples, std::int64_t iteration);
+  struct Evaluated {
+    const Dataset& from;
+    bool once = false;
+  };
+  StepInput evaluation(const Evaluated& set, std::int64_t consumed_samples, std::int64_t iteration);
+  const Datasets& data() const { return data_; }
   void count(Communicator& world, StepInput& input) const;
 
   // Checks that all files are unchanged since they were opened, and keeps the error. The check is rare enough to cost
@@ -52,8 +57,10 @@ class StepSamples {
     std::vector<SampleMarks> marks;
   };
   // Reads its tokens and the samples that they belong to.
-  StepInput read(const Dataset& dataset, const Place& at, Samples& samples) const;
+  StepInput read(const Evaluated& set, const Place& at, Samples& samples) const;
   StepInput read_training(const RunProgress& before, Samples& samples) const;
+  void read_sample(const Evaluated& set, std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const;
+  std::vector<std::int64_t> balanced_order(const Dataset& dataset, std::int64_t first, std::int64_t count) const;
   void check_documents(const SampleMarks& marks, std::int64_t sample) const;  // fails for more than planned
 
   const Options& options_;

@@ -8,7 +8,6 @@
 #include "apps/config/logging_options.h"
 #include "apps/config/memory_options.h"
 #include "apps/config/training_options.h"
-#include "apps/run/own_model.h"
 #include "apps/train/banner.h"
 #include "core/base/files/output_file.h"
 #include "core/base/log.h"
@@ -62,7 +61,7 @@ void log_offload(const std::vector<OffloadStats>& stages, std::int64_t iteration
 }  // namespace
 
 RunLog::RunLog(const RunSetup& setup, int rank, int world)
-    : setup_(setup), flops_per_token_(flops_per_token(setup.options)), world_(world), writes_(rank == 0) {}
+    : setup_(setup), flops_(flops_of(setup.options)), world_(world), writes_(rank == 0) {}
 
 void RunLog::open(const TrainState& state) {
   if (!writes_) return;
@@ -85,34 +84,40 @@ void RunLog::open(const TrainState& state) {
 void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& facts) {
   if (!writes_) return;
   const TrainingOptions& train = setup_.options.train;
-  const double tokens = static_cast<double>(setup_.config.step_tokens());
+  const auto tokens = static_cast<double>(result.of_batch.tokens), pairs = static_cast<double>(result.of_batch.pairs);
+  const auto rows = static_cast<double>(setup_.config.step_tokens());
+  const bool has_marks = setup_.config.marks.any();
   const std::optional<double>& stall = facts.checkpoint_stall;
   const auto stages = static_cast<std::size_t>(setup_.config.mesh.pp);
   const std::optional<double> used =
       room_used(setup_.plans.room, result.room_needed, dispatcher_of(setup_.options) == MoeTokenDispatcher::kAllGather);
-  const StepMetrics metrics{.iteration = result.iteration,
-                            .train_iters = train.train_iters,
-                            .consumed_samples = facts.before.samples + facts.batch,
-                            .global_batch_size = facts.batch,
-                            .lm_loss = result.loss,
-                            .grad_norm = result.grad_norm,
-                            .learning_rate = learning_rate(train.schedule, facts.before),
-                            .tokens_per_second = tokens / result.seconds,
-                            .tflops_per_device = flops_per_token_ * tokens / result.seconds / world_ * 1e-12,
-                            .step_ms = result.seconds * 1e3,
-                            .enqueue_ms = result.enqueue_seconds * 1e3,
-                            .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),
-                            .skipped = result.skipped,
-                            .skipped_steps = facts.skipped_steps,
-                            .load_balancing_loss = result.load_balancing_loss,
-                            .z_loss = result.router_z_loss,
-                            .validation_loss = facts.validation_loss,
-                            .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
-                            .experts = result.expert_loads,
-                            .expert_room_used = used,
-                            .expert_room_regrows = used ? std::optional(facts.regrows) : std::nullopt,
-                            .offload = offload_of(facts.offload, stages),
-                            .memory_bytes = memory_by_owner(rank)};
+  const StepMetrics metrics{
+      .iteration = result.iteration,
+      .train_iters = train.train_iters,
+      .consumed_samples = facts.before.samples + facts.batch,
+      .global_batch_size = facts.batch,
+      .lm_loss = result.loss,
+      .grad_norm = result.grad_norm,
+      .learning_rate = learning_rate(train.schedule, facts.before),
+      .tokens_per_second = tokens / result.seconds,
+      .tflops_per_device = (flops_.per_token * tokens + flops_.per_pair * pairs) / result.seconds / world_ * 1e-12,
+      .step_ms = result.seconds * 1e3,
+      .enqueue_ms = result.enqueue_seconds * 1e3,
+      .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),
+      .skipped = result.skipped,
+      .skipped_steps = facts.skipped_steps,
+      .load_balancing_loss = result.load_balancing_loss,
+      .z_loss = result.router_z_loss,
+      .trained_tokens = has_marks ? std::optional(result.of_batch.trained) : std::nullopt,
+      .fill = has_marks ? std::optional(tokens / rows) : std::nullopt,
+      .imbalance = has_marks ? std::optional(result.imbalance) : std::nullopt,
+      .validation_loss = facts.validation_loss,
+      .checkpoint_stall_ms = stall ? std::optional(*stall * 1e3) : std::nullopt,
+      .experts = result.expert_loads,
+      .expert_room_used = used,
+      .expert_room_regrows = used ? std::optional(facts.regrows) : std::nullopt,
+      .offload = offload_of(facts.offload, stages),
+      .memory_bytes = memory_by_owner(rank)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
   log_->step(metrics);
@@ -121,12 +126,12 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
     log_warning(problem);
 }
 
-void RunLog::evaluation(const TrainState& state, double loss, bool alone) {
+void RunLog::evaluation(const char* split, const TrainState& state, double loss, bool alone) {
   if (!writes_) return;
-  log_->evaluation("validation", state.step, loss);
+  log_->evaluation(split, state.step, loss);
   if (!alone) return;
   const EvaluationMetrics metrics{
-      .iteration = state.step, .consumed_samples = state.consumed_samples, .validation_loss = loss};
+      .split = split, .iteration = state.step, .consumed_samples = state.consumed_samples, .loss = loss};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
 }

@@ -10,6 +10,7 @@
 
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/tensorboard.h"
+#include "apps/run/own_model.h"
 #include "apps/run/step.h"
 #include "apps/summary/offload_report.h"
 #include "apps/train/run_setup.h"
@@ -36,7 +37,7 @@ class RunLog {
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);
   // Logs an evaluation. `alone`: with --skip-train; otherwise the step's metrics have it.
-  void evaluation(const TrainState& state, double loss, bool alone);
+  void evaluation(const char* split, const TrainState& state, double loss, bool alone);
   // Logs one line each, once: after the second step, and with graphs not ahead of their capture.
   void graphs(const std::vector<GraphedRunner::Stats>& ranks) const;
   void no_graphs() const;  // warns at the end of a run without requested graphs
@@ -46,7 +47,7 @@ class RunLog {
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner(const Rank& rank) const;  // bytes of this rank
 
   const RunSetup& setup_;
-  double flops_per_token_;
+  ModelFlops flops_;
   int world_;
   bool writes_;
   std::size_t max_planned_ = 0;  // bytes of this rank at the start, for the largest stage of --rampup-batch-size

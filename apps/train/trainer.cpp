@@ -203,30 +203,48 @@ void Trainer::log_memory() {
   log_.memory(*rank_, checkpoints_->staging_bytes());
 }
 
-void Trainer::evaluate() {
-  const TrainingOptions& train = options().train;
-  const std::int64_t first = state_.consumed_validation_samples;
-  state_.consumed_validation_samples += train.eval_iters * train.global_batch_size;
+// Mean loss over tokens; none if the data cannot be read.
+std::optional<double> Trainer::loss_of(const StepSamples::Evaluated& set, std::int64_t first, std::int64_t batches) {
   double sum = 0, trained = 0;
-  for (std::int64_t i = 0; i < train.eval_iters; ++i) {
+  for (std::int64_t i = 0; i < batches; ++i) {
     StepInput input;
-    const std::optional<RankFailure> problem = failure_of_any(
-        world_, [&] { input = samples_->validation(first + i * train.global_batch_size, state_.step + 1); });
+    const std::int64_t begin = first + i * options().train.global_batch_size;
+    const std::optional<RankFailure> problem =
+        failure_of_any(world_, [&] { input = samples_->evaluation(set, begin, state_.step + 1); });
     if (problem) {
       failure_.data = problem;
-      return;
+      return std::nullopt;
     }
     samples_->count(world_, input);
     Evaluation evaluation = step_->evaluate(input);
     for (; lacks_room(evaluation.room_needed); evaluation = step_->evaluate(input))
       make_room(evaluation.room_needed, fmt::format("the evaluation after step {}", state_.step));
-    // A mean over tokens; without marks all evaluations have equally many.
+    // Without marks all evaluations have equally many tokens.
     const double weight = input.marks.empty() ? 1 : static_cast<double>(evaluation.trained);
     sum += weight * static_cast<double>(evaluation.loss);
     trained += weight;
   }
-  progress_.validation_loss = sum / trained;
-  log_.evaluation(state_, *progress_.validation_loss, train.skip_train);
+  return sum / trained;
+}
+
+void Trainer::evaluate() {
+  const TrainingOptions& train = options().train;
+  const Dataset& data = samples_->data().valid;
+  const bool all = train.full_validation;
+  const std::int64_t batch = train.global_batch_size, first = all ? 0 : state_.consumed_validation_samples;
+  const std::int64_t batches = all ? (data.size() + batch - 1) / batch : train.eval_iters;
+  if (!all) state_.consumed_validation_samples += batches * batch;
+  progress_.validation_loss = loss_of({data, all}, first, batches);
+  if (progress_.validation_loss) log_.evaluation("validation", state_, *progress_.validation_loss, train.skip_train);
+}
+
+// Evaluates the test data, if there are any, at the end of the run.
+void Trainer::test() {
+  const TrainingOptions& train = options().train;
+  const Dataset& data = samples_->data().test;
+  if (train.eval_iters == 0 || data.size() == 0) return;
+  const std::optional<double> loss = loss_of({data}, 0, train.eval_iters);
+  if (loss) log_.evaluation("test", state_, *loss, true);
 }
 
 bool Trainer::should_stop() {
@@ -297,6 +315,7 @@ ExitCode Trainer::step_loop() {
   const bool trains = !train.skip_train && state_.step < train.train_iters;
   if (train.skip_train) {
     evaluate();
+    if (!failure_.data) test();
   } else if (is_main() && !trains) {
     log_info(nothing_to_do(train, state_));
   }
@@ -342,7 +361,11 @@ ExitCode Trainer::step_loop() {
     }
   }
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
-  if (trains && state_.step == train.train_iters) report_left_over();
+  if (trains && state_.step == train.train_iters) {
+    report_left_over();
+    if (code == ExitCode::kOk) test();
+    if (failure_.data) return end_for_data(true);
+  }
   // Removes also a file that came too late to end this run. An evaluation leaves it, as a concurrent training run may
   // be meant.
   if (is_main() && !train.skip_train) stop_file_.remove();

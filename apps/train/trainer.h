@@ -59,7 +59,9 @@ class Trainer {
   void log_memory();
   bool times_copies(std::int64_t iteration) const;                      // of offloaded activations
   std::vector<OffloadStats> measured_copies(const StepResult& result);  // of all ranks; collective
+  std::optional<double> loss_of(const StepSamples::Evaluated& set, std::int64_t first, std::int64_t batches);
   void evaluate();
+  void test();
   // Functions of trainer_room.cpp.
   bool lacks_room(const ExpertRoom& needed) const;
   StepResult with_room(const StepResult& lacked);  // reruns the last step

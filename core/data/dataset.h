@@ -1,6 +1,7 @@
 // Datasets that training reads samples from, built from plain settings.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/data/gpt_dataset.h"
+#include "core/data/pack_dataset.h"
 #include "core/data/sampler.h"
 
 namespace megalith {
@@ -26,22 +28,26 @@ BlendIndex build_blend_index(std::span<const double> weights, std::int64_t size)
 // Returns the samples of a part for `num_samples` of the blend: its share plus 0.5 %, as in Megatron-LM.
 std::int64_t samples_of_part(std::int64_t num_samples, double share);
 
+using DatasetPart = std::variant<GptDataset, PackDataset>;
+std::int64_t size_of(const DatasetPart& part);
+
 class BlendedDataset {
  public:
   BlendedDataset() = default;  // empty
   // Error kUsage if a part has too few samples. `shares` are those of samples_of_part, by which the parts were built;
   // empty if the parts have one epoch each.
-  BlendedDataset(std::vector<GptDataset> parts, std::span<const double> weights, std::int64_t size,
+  BlendedDataset(std::vector<DatasetPart> parts, std::span<const double> weights, std::int64_t size,
                  std::vector<double> shares = {});
 
   std::int64_t size() const { return static_cast<std::int64_t>(index_.dataset.size()); }
   void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const;
   void check_unchanged() const;
   std::int64_t max_documents() const;
+  std::int64_t squares(std::int64_t k) const;
   bool keeps_order_of(std::int64_t num_samples) const;  // see GptDataset::keeps_order_of
 
  private:
-  std::vector<GptDataset> parts_;
+  std::vector<DatasetPart> parts_;
   std::vector<double> shares_;
   BlendIndex index_;
 };
@@ -66,6 +72,7 @@ class MockDataset {
   void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks = nullptr) const;
   void check_unchanged() const {}
   std::int64_t max_documents() const { return 0; }
+  std::int64_t squares(std::int64_t) const { return 0; }
   bool keeps_order_of(std::int64_t) const { return true; }
 
  private:
@@ -98,6 +105,10 @@ class Dataset {
   std::int64_t max_documents() const {
     return std::visit([](const auto& kind) { return kind.max_documents(); }, kind_);
   }
+  // Sum of the squared lengths of a pack's documents, which attention costs; 0 for other samples.
+  std::int64_t squares(std::int64_t k) const {
+    return std::visit([&](const auto& kind) { return kind.squares(k); }, kind_);
+  }
   // Fails with kFormat if a file has changed since it was opened; sample() checks the files that it reads.
   void check_unchanged() const {
     std::visit([](const auto& kind) { kind.check_unchanged(); }, kind_);
@@ -108,11 +119,15 @@ class Dataset {
   }
 
  private:
-  std::variant<BlendedDataset, GptDataset, MockDataset> kind_;
+  std::variant<BlendedDataset, GptDataset, PackDataset, MockDataset> kind_;
 };
 
+inline constexpr std::int64_t kOneEpoch = -1;  // number of samples: all of one epoch
+
 struct DataConfig {
-  std::vector<std::string> data_path;  // PREFIX, PREFIX..., or WEIGHT PREFIX pairs
+  std::vector<std::string> data_path;                   // PREFIX, PREFIX..., or WEIGHT PREFIX pairs
+  std::array<std::vector<std::string>, 3> split_paths;  // of training, validation and test, instead of data_path
+  bool packs = false;                                   // --sft: the prefixes are packs of conversations
   std::string split = "969,30,1";
   std::int64_t seed = 1234;  // 0 to 2^32 - 1
   std::int64_t seq_length = 0;
@@ -120,7 +135,7 @@ struct DataConfig {
   std::string tokenizer;        // identity that the data must record, if the data records one; empty: any
   DocumentMasks masks;
   bool mock = false;         // --mock-data; data_path and split are ignored
-  SplitSamples num_samples;  // required samples per split; 0: the split is not built
+  SplitSamples num_samples;  // required samples per split; 0: the split is not built; kOneEpoch
   // Minimum number of samples that the training order is built for, from a resumed run.
   std::int64_t order_samples = 0;
 };
@@ -137,7 +152,7 @@ struct Datasets {
 
 // Builds datasets like Megatron: a single prefix directly, weighted prefixes as a blend with 0.5 % spare samples,
 // unweighted prefixes with one epoch each, blended by their samples. Validation also receives the tail of the tokens if
-// it has no document (parts_of in dataset.cpp). Error kUsage for an empty split, bad weights, too few samples or
+// it has no document (parts_of in build_datasets.cpp). Test stays empty without documents. Error kUsage for an empty split, bad weights, too few samples or
 // another tokenizer.
 Datasets build_datasets(const DataConfig& config);
 

@@ -54,6 +54,7 @@ class GptDataset {
   void check_unchanged() const { data_->check_unchanged(); }
   // Maximum number of a sample's documents as the index separates them; an empty one counts too.
   std::int64_t max_documents() const;
+  std::int64_t squares(std::int64_t) const { return 0; }  // see Dataset
 
   // Start of an unshuffled sample: index in the document index, and token in that document.
   struct SampleStart {

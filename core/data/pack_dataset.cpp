@@ -161,6 +161,11 @@ std::int64_t PackDataset::pack_of(std::int64_t k) const {
   return order_[static_cast<std::size_t>(k)];
 }
 
+void PackDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
+  require(marks != nullptr, "PackDataset::sample: packs need marks");
+  sample(k, tokens, *marks);
+}
+
 std::int64_t PackDataset::squares(std::int64_t k) const {
   const std::int64_t pack = pack_of(k);
   std::int64_t sum = 0;

@@ -40,8 +40,8 @@ void Attention::rotate(const Context& ctx, const Microbatch& mb, const Tensor& h
                            .scaling = spec_.rotary_scaling,
                            .backward = backward,
                            .part = mb.positions ? SequencePart{} : mb.part,
-                           .positions = mb.positions,
-                           .start = mb.cache != nullptr ? mb.cache->start : nullptr});
+                           .start = mb.cache != nullptr ? mb.cache->start : nullptr,
+                           .positions = mb.positions});
 }
 
 Tensor Attention::attend_cached(const Context& ctx, const Microbatch& mb, const Heads& heads) const {

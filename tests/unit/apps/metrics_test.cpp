@@ -241,7 +241,7 @@ TEST_F(MetricsFile, AnEvaluationAloneLeavesTheSteps) {
   const std::string steps = read_file("m.jsonl");
   write("m.jsonl", steps + "{\"iteration\": 6, \"cons");
   MetricsLog("m.jsonl", train_options({"--skip-train"}), 3)
-      .write(EvaluationMetrics{.iteration = 3, .consumed_samples = 96, .validation_loss = 2.25});
+      .write(EvaluationMetrics{.iteration = 3, .consumed_samples = 96, .loss = 2.25});
   const std::string text = read_file("m.jsonl");
   EXPECT_THAT(text,
               ::testing::StartsWith(steps + R"({"iteration": 3, "evaluation": "validation", )"

@@ -246,7 +246,7 @@ TEST_F(TensorBoardFiles, AResumedRunStartsASessionAtItsFirstStep) {
 TEST_F(TensorBoardFiles, AnEvaluationAloneStartsNone) {
   {
     TensorBoardLog log(folder_, std::nullopt);
-    log.write(EvaluationMetrics{.iteration = 6, .consumed_samples = 48, .validation_loss = 0});
+    log.write(EvaluationMetrics{.iteration = 6, .consumed_samples = 48, .loss = 0});
   }
   EXPECT_EQ(scalars(folder_, 1), (std::vector<Scalar>{{6, "lm loss validation", 0}, {6, "lm loss validation ppl", 1}}));
   EXPECT_EQ(scalars(by_samples(), 1), (std::vector<Scalar>{{48, "lm loss validation vs samples", 0},

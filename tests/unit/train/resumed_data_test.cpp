@@ -170,14 +170,14 @@ TEST(StepSamples, TrainingNeverBeginsAgainAndEvaluationDoes) {
                 HasSubstr("21 training samples"));
 
     testing::internal::CaptureStderr();
-    samples.validation(12, 1);
+    samples.evaluation({data.valid}, 12, 1);
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
     testing::internal::CaptureStderr();
-    const StepInput input = samples.validation(13, 1);
+    const StepInput input = samples.evaluation({data.valid}, 13, 1);
     const Tokens again(input.tokens.end() - (kLength + 1), input.tokens.end());
     data.valid.sample(0, expected);
     EXPECT_EQ(again, expected);
-    samples.validation(20, 1);
+    samples.evaluation({data.valid}, 20, 1);
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 testing::EndsWith("evaluations have read all 20 validation samples and restart with the first\n"));
   });
