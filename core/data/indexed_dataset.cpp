@@ -78,11 +78,13 @@ bool widen(const std::byte* from, std::span<std::int32_t> out) {
 template <class Stored>
 void narrow(std::span<const std::int32_t> tokens, std::vector<std::byte>& out) {
   out.resize(tokens.size() * sizeof(Stored));
+  bool fits = true;  // one check for all tokens, so that the loop has no branch
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    require(std::in_range<Stored>(tokens[i]), "IndexedDatasetWriter: a token does not fit its type");
+    fits &= std::in_range<Stored>(tokens[i]);
     const auto value = static_cast<Stored>(tokens[i]);
     std::memcpy(out.data() + i * sizeof(Stored), &value, sizeof(Stored));
   }
+  require(fits, "IndexedDatasetWriter: a token does not fit its type");
 }
 
 template <class Value>
