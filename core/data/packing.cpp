@@ -62,9 +62,9 @@ std::vector<std::uint64_t> order_documents(std::span<const std::int32_t> lengths
   }
   if (packing.num_long > 0 && options.long_documents == LongDocuments::kError) {
     refuse_usage(options.subject,
-                 {.expected = fmt::format("at least {}, the tokens of the longest document", packing.longest),
+                 {.expected = fmt::format("at least {}, the tokens of the longest conversation", packing.longest),
                   .got = fmt::format("{}, which {} of {} exceed{}", options.seq_length, packing.num_long,
-                                     counted(lengths.size(), "document"), packing.num_long == 1 ? "s" : ""),
+                                     counted(lengths.size(), "conversation"), packing.num_long == 1 ? "s" : ""),
                   .remedy = "raise it, or use --sft-long truncate or --sft-long drop"});
   }
   std::ranges::sort(keys);

@@ -123,9 +123,10 @@ TEST(Packing, LongDocuments) {
   EXPECT_EQ(cut.documents, (Lengths{1, 2, 3, 0, 4}));
   EXPECT_EQ(cut.num_long, 2);
   EXPECT_EQ(report_packing(cut, lengths, 8).tokens, 3 * 8 + 3 + 2);
-  EXPECT_THAT(error_of(ExitCode::kUsage, [&] { pack(LongDocuments::kError); }),
-              AllOf(HasSubstr("--seq-length: expected at least 30"), HasSubstr("got 8, which 2 of 5 documents exceed;"),
-                    HasSubstr("--sft-long truncate or --sft-long drop")));
+  EXPECT_THAT(
+      error_of(ExitCode::kUsage, [&] { pack(LongDocuments::kError); }),
+      AllOf(HasSubstr("--seq-length: expected at least 30"), HasSubstr("got 8, which 2 of 5 conversations exceed;"),
+            HasSubstr("--sft-long truncate or --sft-long drop")));
 }
 
 using Squares = std::vector<std::int64_t>;
