@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/data/packing.h"
+
 namespace megalith {
 
 struct GenerateOptions {
@@ -47,9 +49,12 @@ struct PrepareOptions {
   std::vector<std::string> document_start;
   std::string document_separator;  // only if given, possibly empty
   bool append_eod = false;
-  std::int64_t max_bad_lines = 0;  // skipped JSON lines in all inputs
-  std::int64_t documents = 3;      // documents that inspect shows per dataset
-  std::int64_t samples = 0;        // training samples whose ids inspect prints; 0: counts and documents instead
+  std::int64_t max_bad_lines = 0;    // skipped JSON lines in all inputs
+  std::int64_t pad_to_multiple = 1;  // this and the next two with DataOptions::sft
+  LongDocuments sft_long = LongDocuments::kError;
+  std::string chat_template;   // file or name of a template; empty: the tokenizer folder's
+  std::int64_t documents = 3;  // documents or packs that inspect shows per dataset
+  std::int64_t samples = 0;    // training samples whose ids inspect prints; 0: counts and documents instead
 };
 
 }  // namespace megalith

@@ -174,7 +174,8 @@ void check_convert(const Options& options) {
   require_flag(!options.checkpoint.save.empty(), "--save", "give the folder to write");
 }
 
-void check_prepare(const PrepareOptions& prepare) {
+void check_prepare(const Options& options) {
+  const PrepareOptions& prepare = options.prepare;
   const auto refuse = [](const char* flag, const char* expected, const char* got) {
     refuse_usage(flag, {.expected = expected, .got = got, .remedy = "see prepare --help"});
   };
@@ -182,6 +183,9 @@ void check_prepare(const PrepareOptions& prepare) {
   if (prepare.output_prefix.empty()) refuse("--output-prefix", "the prefix of PREFIX.bin and PREFIX.idx", "nothing");
   if (std::ranges::find(prepare.document_start, "") != prepare.document_start.end())
     refuse("--document-start", "the first characters of a line", "none");
+  if (!options.data.sft || options.model.seq_length % prepare.pad_to_multiple == 0) return;
+  refuse_numbers({"--seq-length", options.model.seq_length}, {"--pad-to-multiple", prepare.pad_to_multiple},
+                 "--pad-to-multiple that divides --seq-length", "change one of them");
 }
 
 void check_inspect(const Options& options) {
@@ -266,7 +270,7 @@ void check(App app, const Options& options) {
   if (app == App::kGenerate)
     require_flag(!options.checkpoint.load.empty(), "--load", "give the folder that train --save wrote");
   if (app == App::kConvert) check_convert(options);
-  if (app == App::kPrepare) check_prepare(options.prepare);
+  if (app == App::kPrepare) check_prepare(options);
   if (app == App::kInspect) check_inspect(options);
   if (app == App::kConvert || app == App::kPrepare || app == App::kInspect) check_companions(app, options);
   if (app == App::kReport) {

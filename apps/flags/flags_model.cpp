@@ -26,9 +26,11 @@ void add_model(FlagTable& t, ModelConfig& m) {
             {.shown = "num-attention-heads", .on_load = kTensors, .example = "2"});
   model.add("kv-channels", "N", integer(&m.kv_channels, {0, 65'536}), "size of an attention head; 0: derived",
             {.shown = "hidden-size / num-attention-heads", .on_load = kTensors, .example = "24"});
-  model.add(
-      "seq-length", "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "sequence length of a sample",
-      {.apps = kShaped | kInspectApp, .shown = "required", .needs = {{"samples", {}, kInspectApp}}, .example = "48"});
+  model.add("seq-length", "TOKENS", integer(&m.seq_length, {1, kMaxLength}), "sequence length of a sample",
+            {.apps = kShaped | kTexts,
+             .shown = "required",
+             .needs = {{"samples", {}, kInspectApp}, {"sft", {}, kPrepareApp}},
+             .example = "48"});
   model.add("max-position-embeddings", "TOKENS", integer(&m.max_position_embeddings, {0, kMaxLength}),
             "size of the learned position embedding; 0: derived",
             {.shown = "seq-length", .on_load = kPositions, .example = "64"});

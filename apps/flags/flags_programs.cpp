@@ -107,7 +107,7 @@ void add_other_programs(FlagTable& t, Options& o) {
 
 void add_prepare(FlagTable& t, Options& o) {
   PrepareOptions& p = o.prepare;
-  Section prepare(t, kPrepare, static_cast<unsigned>(App::kPrepare));
+  Section prepare(t, kPrepare, kPrepareApp);
   Section inspect(t, kInspect, kInspectApp);
   prepare.add("input", "FILE...", list(&p.inputs),
               "text files. A file is one document unless the flags below split it. NAME.jsonl and NAME.json hold JSON "
@@ -125,10 +125,19 @@ void add_prepare(FlagTable& t, Options& o) {
   prepare.add("document-separator", "TEXT", text(&p.document_separator),
               "in text files: line that separates documents; '' for empty lines", {.shown = "none"});
   prepare.add("append-eod", "", toggle(&p.append_eod), "EOD token at the end of each document");
+  const FlagTraits of_sft{.needs = {{"sft"}}};
+  Section sft(t, kPrepare, kPrepareApp, of_sft);
+  sft.add("pad-to-multiple", "ROWS", integer(&p.pad_to_multiple, {1, kMaxLength}),
+          "multiple that the rows of each conversation are padded to, a divisor of --seq-length. Training with context "
+          "parallelism requires a multiple of twice --context-parallel-size");
+  sft.add("sft-long", "NAME", choice(&p.sft_long, {"error", "truncate", "drop"}),
+          "treatment of conversations above --seq-length tokens");
+  sft.add("chat-template", "FILE|NAME", text(&p.chat_template),
+          "chat template: a Jinja file, or the name of a built-in one", {.shown = "the tokenizer folder's"});
   inspect.add("prefixes", "PREFIX...", list(&o.data.data_path),
               "PREFIX of each dataset, without .bin/.idx, or WEIGHT PREFIX pairs",
               {.shown = "required", .positional = true});
-  inspect.add("documents", "N", integer(&p.documents, {0, kMany}), "number of documents to show per dataset");
+  inspect.add("documents", "N", integer(&p.documents, {0, kMany}), "number of documents or packs to show per dataset");
   inspect.add("samples", "N", integer(&p.samples, {1, kMany}),
               "number of first training samples whose token ids are printed instead, each as a JSON array. The run's "
               "flags determine these samples",

@@ -47,7 +47,8 @@ inline constexpr auto kPlanApp = static_cast<unsigned>(App::kPlan);
 inline constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
 inline constexpr auto kConvertApp = static_cast<unsigned>(App::kConvert);
 inline constexpr auto kInspectApp = static_cast<unsigned>(App::kInspect);
-inline constexpr unsigned kTexts = static_cast<unsigned>(App::kPrepare) | kInspectApp;
+inline constexpr auto kPrepareApp = static_cast<unsigned>(App::kPrepare);
+inline constexpr unsigned kTexts = kPrepareApp | kInspectApp;
 inline constexpr unsigned kShaped = kTrainApp | kPlanApp;  // programs that need the shape of the run
 // Bounds of values.
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -203,16 +203,22 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
     data.add(
         flag, "PREFIX...", list(paths), what,
         {.shown = "none", .excludes = {{"data-path"}, {"data-args-path"}, {"mock-data"}}, .example = "0.3 A 0.7 B"});
-  data.add(
-      "sft", "", toggle(&o.data.sft),
-      "fine-tuning on packs of conversations from prepare --sft. Attention and positions separate by conversation, "
-      "masked tokens have no loss, and the loss is that of --calculate-per-token-loss",
-      {.apps = kShaped,
-       .excludes = {{"mock-data"},
-                    {"reset-position-ids"},
-                    {"reset-attention-mask"},
-                    {"eod-mask-loss"},
-                    {"dataloader-inter-document-masking"}}});
+  data.add("sft", "", toggle(&o.data.sft),
+           "fine-tuning on conversations. prepare writes packs of them, from JSON lines that each hold the messages of "
+           "one, which the chat template renders; it also writes PREFIX_mask.bin, PREFIX_mask.idx and PREFIX.packs. "
+           "train reads such packs: attention and positions separate by conversation, masked tokens have no loss, and "
+           "the loss is that of --calculate-per-token-loss",
+           {.apps = kShaped | kPrepareApp,
+            .needs = {{"seq-length", {}, kPrepareApp}},
+            .excludes = {{"mock-data"},
+                         {"reset-position-ids"},
+                         {"reset-attention-mask"},
+                         {"eod-mask-loss"},
+                         {"dataloader-inter-document-masking"},
+                         {"json-keys"},
+                         {"document-start"},
+                         {"document-separator"},
+                         {"append-eod"}}});
   data.add("sft-microbatch-loss", "", toggle(&o.data.sft_microbatch_loss),
            "each microbatch has equal weight in the loss, as in Megatron-LM without --calculate-per-token-loss",
            {.needs = {{"sft"}}, .excludes = {{"calculate-per-token-loss"}}});

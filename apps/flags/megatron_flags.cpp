@@ -85,7 +85,8 @@ constexpr MegatronNote kNotes[] = {
      "log-validation-ppl-to-tensorboard log-memory-interval log-device-memory-used"},
     {"remove it: no data is sent to any service", "no-one-logger enable-one-logger"},
     {"remove it: only --tp-comm-overlap overlaps communication with GEMMs", "no-async-tensor-model-parallel-allreduce"},
-    {"remove it: prepare runs in one thread", "workers partitions find-optimal-num-workers workers-to-check"},
+    {"remove it: prepare uses all processors with --sft, and one thread otherwise",
+     "workers partitions find-optimal-num-workers workers-to-check"},
     {"remove it: documents keep their text and order", "keep-newlines keep-sequential-samples"},
     {"",
      "app-tag- apply- async-ckpt- batch-invariant- bert- biencoder- block- check-for- ckpt-convert- ckpt-fully- "
@@ -100,10 +101,11 @@ constexpr MegatronNote kNotes[] = {
      "moe-upcycling- moe-use- "
      "mlp-chunks- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
      "no-use- non-persistent- null-tokenizer- one-logger- optimizer- otel- pytorch- qk-clip- relative-attention- "
-     "replication- retriever- retro- rl- sft- straggler- tokenizer-hf- use-grouped- use-torch- vision- wandb- yarn- "
+     "replication- retriever- retro- rl- sft-mock- sft-tokenizer- straggler- tokenizer-hf- use-grouped- use-torch- "
+     "vision- wandb- yarn- "
      "activation-func-clamp-value adlr-autoresume adlr-autoresume-interval "
      "allow-ambiguous-pad-tokens async-indexer async-strategy attention-output-gate cache-mla-latents "
-     "calc-ft-timeouts chat-template ckpt-drop-redundant-extra-state classes-fraction "
+     "calc-ft-timeouts ckpt-drop-redundant-extra-state classes-fraction "
      "config-logger-dir create-all-gather-group "
      "data-per-class-fraction ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
      "ddp-param-name-patterns-for-fp32-local-accumulation ddp-reduce-scatter-with-fp32-accumulation "

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/config/data_options.h"
 #include "apps/config/program_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
@@ -34,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 void check_paths(const PrepareOptions& options) {
   for (const std::string& input : options.inputs) {
     check_document_file(input);
-    for (const char* end : {".bin", ".idx", ".tokenizer"})
+    for (const char* end : {".bin", ".idx", ".tokenizer", "_mask.bin", "_mask.idx", ".packs"})
       require_other_file({"--output-prefix", options.output_prefix + end}, {"--input", input});
   }
   const std::string folder = std::filesystem::path(options.output_prefix).parent_path().string();
@@ -54,6 +55,7 @@ void prepare(const Options& all) {
   const PrepareOptions& options = all.prepare;
   const Tokenizer tokenizer = make_tokenizer(tokenizer_options(all));
   check_paths(options);
+  if (all.data.sft) return prepare_sft(all, tokenizer);
   constexpr double kSecondsBetweenReports = 5.0;
   const Clock::time_point start = Clock::now();
   double next_report = kSecondsBetweenReports;

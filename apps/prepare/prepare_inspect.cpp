@@ -16,6 +16,7 @@
 #include "core/base/text/utf8.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
+#include "core/data/pack_record.h"
 #include "core/model/config.h"
 
 namespace megalith {
@@ -98,8 +99,10 @@ void show_samples(const Options& options) {
 void inspect(const Options& options) {
   const Tokenizer tokenizer = make_tokenizer(tokenizer_options(options));
   if (options.prepare.samples > 0) return show_samples(options);
-  for (const std::string& prefix : prefixes_of(options.data.data_path))
-    show_counts(prefix, tokenizer, options.prepare.documents);
+  for (const std::string& prefix : prefixes_of(options.data.data_path)) {
+    const bool has_packs = read_pack_record(prefix).has_value();
+    (has_packs ? show_packs : show_counts)(prefix, tokenizer, options.prepare.documents);
+  }
 }
 
 }  // namespace megalith

@@ -25,9 +25,10 @@ constexpr std::string_view kOwnFlags =
     "expert-data-parallel-sharding-strategy fault fault-rank fsdp-embedding-and-head fsdp-gradient-slots "
     "fsdp-prefetch fsdp-reduce-grads fsdp-unit-slots help hf-model-type keep-last loss-chunk-size "
     "max-bad-lines max-failed-saves max-skipped-steps metrics-jsonl min-offload-bytes moe-combine-groups "
-    "offload-distance offload-mb-per-layer offload-slowdown peak-tflops pipeline-schedule print-actions "
+    "offload-distance offload-mb-per-layer offload-slowdown pad-to-multiple peak-tflops pipeline-schedule "
+    "print-actions "
     "print-config rates rope-scaling-high-freq-factor rope-scaling-low-freq-factor "
-    "rope-scaling-original-max-position-embeddings stop-file suppress-wait tiktoken-special-tokens trace "
+    "rope-scaling-original-max-position-embeddings sft-long stop-file suppress-wait tiktoken-special-tokens trace "
     "version";
 
 bool is_own(std::string_view name) { return std::ranges::count(split_words(kOwnFlags), std::string(name)) > 0; }
