@@ -17,7 +17,7 @@ struct BackwardArguments {
   std::int64_t tokens, keys, heads, kv_heads;
   int dim, lanes;
   float scale;
-  bool causal;
+  Documents documents;
 
   __device__ std::int64_t statistic(std::int64_t b, std::int64_t n, std::int64_t s) const {
     return (b * heads + n) * tokens + s;
@@ -48,6 +48,9 @@ __global__ void __launch_bounds__(kThreads) attention_backward_query_kernel(Back
                      b = blockIdx.x / p.tokens / p.heads, kv = n / (p.heads / p.kv_heads);
   using Part = Slice<T, kWidth>;
   using Load = Stored<T, kWidth>;
+  DocumentSpan document;
+  if (!p.documents.find(s, false, document)) return;
+  const Documents::Rows keys = p.documents.seen_keys(document, s);
   const GroupPlace at(p.lanes, p.dim);
   const Part q(Load(p.q.row(b, s, n), at.lanes), at.lanes), out(Load(p.out.row(b, s, n), at.lanes), at.lanes),
       d_out(Load(p.d_out.row(b, s, n), at.lanes), at.lanes);
@@ -55,14 +58,13 @@ __global__ void __launch_bounds__(kThreads) attention_backward_query_kernel(Back
   const float delta = warp_sum(d_out.dot(out), p.lanes);
   const float lse = p.lse[p.statistic(b, n, s)];
   if (threadIdx.x == 0) p.delta[p.statistic(b, n, s)] = delta;
-  const std::int64_t last = p.causal ? s : p.keys - 1;
-  for (std::int64_t first = 0; first <= last; first += at.groups) {
-    const std::int64_t t = first + at.group, row = t <= last ? t : last;
+  for (std::int64_t first = 0; first < keys.count; first += at.groups) {
+    const std::int64_t t = first + at.group, row = keys.first + min(t, keys.count - 1);
     const Load k_row(p.k.row(b, row, kv), at.lanes), v_row(p.v.row(b, row, kv), at.lanes);
     const Part k(k_row, at.lanes), v(v_row, at.lanes);
     const float weight = expf(p.scale * warp_sum(q.dot(k), p.lanes) - lse);
     const float change = warp_sum(d_out.dot(v), p.lanes) - delta;
-    if (t <= last) sum.add(weight * change, k);
+    if (t < keys.count) sum.add(weight * change, k);
   }
   write_sum(sum, sums, p.dq.row(b, s, n), at.lanes, p.scale);
 }
@@ -75,14 +77,17 @@ __global__ void __launch_bounds__(kThreads) attention_backward_key_kernel(Backwa
                      b = blockIdx.x / p.keys / p.kv_heads, group = p.heads / p.kv_heads;
   using Part = Slice<T, kWidth>;
   using Load = Stored<T, kWidth>;
+  DocumentSpan document;
+  if (!p.documents.find(t, true, document)) return;
+  const Documents::Rows queries = p.documents.seeing_queries(document, t);
   const GroupPlace at(p.lanes, p.dim);
   const Part k(Load(p.k.row(b, t, kv), at.lanes), at.lanes), v(Load(p.v.row(b, t, kv), at.lanes), at.lanes);
   Part dk, dv;
-  const std::int64_t first_row = p.causal ? t : 0, rows = p.tokens - first_row, count = rows * group;
+  const std::int64_t count = queries.count * group;
   for (std::int64_t first = 0; first < count; first += at.groups) {
     const bool live = first + at.group < count;
     const std::int64_t i = live ? first + at.group : count - 1;
-    const std::int64_t s = first_row + i % rows, n = kv * group + i / rows;
+    const std::int64_t s = queries.first + i % queries.count, n = kv * group + i / queries.count;
     const Load q_row(p.q.row(b, s, n), at.lanes), d_out_row(p.d_out.row(b, s, n), at.lanes);
     const Part q(q_row, at.lanes), d_out(d_out_row, at.lanes);
     const float weight = expf(p.scale * warp_sum(q.dot(k), p.lanes) - p.lse[p.statistic(b, n, s)]);
@@ -118,7 +123,7 @@ void run_fp32(CudaStream& stream, const AttentionBackward& op) {
                                      .dim = static_cast<int>(op.q.size(3)),
                                      .lanes = lanes_for(op.q.size(3), kWidth),
                                      .scale = op.scale,
-                                     .causal = op.causal};
+                                     .documents = Documents(op, stream.fault())};
     const std::int64_t samples = op.q.size(0);
     launch_kernel(stream, {blocks_for(samples * p.heads * p.tokens, 1), kThreads},
                   attention_backward_query_kernel<float, kWidth>, p);

@@ -21,7 +21,7 @@ struct ForwardArguments {
   std::int64_t tokens, cache_rows, heads, group;
   int dim, lanes;
   float scale;
-  bool causal;  // otherwise a row sees all rows of k and v, and start is 0
+  Documents documents;
 };
 
 void raise_bad_start(const std::int64_t* values) { refuse_start(values[0], values[1], values[2]); }
@@ -85,27 +85,35 @@ __device__ void attend_row(const ForwardArguments<T>& p, std::int64_t b, std::in
   for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kThreads) {
     float value = 0;
     for (int w = 0; w < kWarps; ++w) value += rescaling(largest_of[w], row_largest) * sums[w][d];
-    p.out.row(b, s, n)[d] = narrow<T>(value / row_total);
+    p.out.row(b, s, n)[d] = narrow<T>(visible == 0 ? 0.0f : value / row_total);
   }
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[(b * p.heads + n) * p.tokens + s] = row_largest + logf(row_total);
 }
 
-// A row sees rows 0 .. start + s of k and v, or all rows.
+// A row sees those of its document; with a cache, rows 0 .. start + s of k and v.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(ForwardArguments<T> p, CudaFault* fault, CudaFault::Raise raise) {
   const std::int64_t s = blockIdx.x % p.tokens, n = blockIdx.x / p.tokens % p.heads,
                      b = blockIdx.x / p.tokens / p.heads;
   start_early();
-  const std::int64_t start = p.start == nullptr ? 0 : *p.start;
-  if (p.causal && (start < 0 || start + p.tokens > p.cache_rows)) {
-    if (threadIdx.x == 0) report_fault(fault, raise, start, p.tokens, p.cache_rows);
-    return;
+  Documents::Rows seen{};
+  if (p.start != nullptr) {
+    const std::int64_t start = *p.start;
+    if (start < 0 || start + p.tokens > p.cache_rows) {
+      if (threadIdx.x == 0) report_fault(fault, raise, start, p.tokens, p.cache_rows);
+      return;
+    }
+    seen.count = start + s + 1;
+  } else {
+    DocumentSpan document;
+    if (!p.documents.find(s, false, document)) return;
+    seen = p.documents.seen_keys(document, s);
   }
-  const std::int64_t visible = p.causal ? start + s + 1 : p.cache_rows, kv = n / p.group;
+  const std::int64_t kv = n / p.group;
   attend_row<T, kWidth>(
-      p, b, s, n, p.q.row(b, s, n), visible, [&](std::int64_t t) { return p.k.row(b, t, kv); },
-      [&](std::int64_t t) { return p.v.row(b, t, kv); });
+      p, b, s, n, p.q.row(b, s, n), seen.count, [&](std::int64_t t) { return p.k.row(b, seen.first + t, kv); },
+      [&](std::int64_t t) { return p.v.row(b, seen.first + t, kv); });
 }
 
 template <class T>
@@ -175,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-ForwardArguments<T> arguments_of(const AttentionForward& op, const std::int32_t* start, int width) {
+ForwardArguments<T> arguments_of(CudaStream& stream, const AttentionForward& op, const std::int32_t* start, int width) {
   return {.q = op.q,
           .k = op.k,
           .v = op.v,
@@ -189,7 +197,7 @@ ForwardArguments<T> arguments_of(const AttentionForward& op, const std::int32_t*
           .dim = static_cast<int>(op.q.size(3)),
           .lanes = lanes_for(op.q.size(3), width),
           .scale = op.scale,
-          .causal = op.causal};
+          .documents = Documents(op, stream.fault())};
 }
 
 void attend(CudaStream& stream, const AttentionForward& op, const std::int32_t* start) {
@@ -197,7 +205,7 @@ void attend(CudaStream& stream, const AttentionForward& op, const std::int32_t* 
     using T = decltype(type);
     constexpr int kWidth = is_aligned() ? kPack<T> : 1;
     launch_early(stream, {blocks_for(op.q.numel() / op.q.size(3), 1), kThreads}, attention_forward_kernel<T, kWidth>,
-                 arguments_of<T>(op, start, kWidth), stream.fault(), raise_bad_start);
+                 arguments_of<T>(stream, op, start, kWidth), stream.fault(), raise_bad_start);
   });
 }
 
@@ -225,7 +233,7 @@ void run(CudaStream& stream, const DecodeAttention& op) {
                                .scaling = op.scaling,
                                .pairs = static_cast<int>(op.rotary_dim / 2)};
     launch_early(stream, {blocks_for(op.q.size(0) * op.q.size(2), 1), kThreads}, decode_attention_kernel<T, kWidth>,
-                 arguments_of<T>(forward, op.start, kWidth), d, stream.fault(), raise_bad_start);
+                 arguments_of<T>(stream, forward, op.start, kWidth), d, stream.fault(), raise_bad_start);
   });
 }
 

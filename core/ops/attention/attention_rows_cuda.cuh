@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/ops/attention/attention_cuda.h"
+#include "core/ops/attention/attention_documents_cuda.cuh"
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
