@@ -17,7 +17,6 @@ struct DataOptions {
   // Data of one split each, instead of data_path with `split`.
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool sft = false;  // the data are packs of conversations, whose losses count by their masks
-  bool sft_microbatch_loss = false;
   bool mock_data = false;
   DocumentMasks masks;                        // without EOD, which the tokenizer gives
   std::int64_t max_documents_per_sample = 0;  // 0: counted in the data

@@ -30,6 +30,7 @@ struct TrainingOptions : BatchSizes {
   std::int64_t check_weight_hash_interval = 0;  // steps; 0: never
 
   bool calculate_per_token_loss = false;  // tokens count equally, instead of microbatches
+  bool chooses_loss_mean = false;         // the flag or a file sets it; otherwise --sft does
 
   bool check_hazards = false;
   std::int64_t suppress_wait = -1;  // test aid: index of the event wait that the hazard checker ignores; -1: none

@@ -43,16 +43,6 @@ void check_parallel(const Options& options) {
                                          .communication = parallel.cp_comm_type});
 }
 
-// The ring cuts documents at ranks; gathering heads does not.
-void check_masks(const Options& options) {
-  const ParallelOptions& parallel = options.parallel;
-  if (!(options.data.masks.separates_documents() || options.data.sft) || parallel.context_parallel_size == 1 ||
-      parallel.cp_comm_type == ContextCommunication::kAllToAll)
-    return;
-  refuse_usage("--cp-comm-type with attention that separates documents",
-               {.expected = "a2a", .got = "p2p or all_gather", .remedy = "use --cp-comm-type a2a"});
-}
-
 void check_graph_impl(App app, const MemoryOptions& memory) {
   if (memory.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
   refuse_usage(
@@ -201,7 +191,6 @@ void check_inspect(const Options& options) {
 
 void check_shape(const Options& options) {
   check_parallel(options);
-  check_masks(options);
   pipeline_layout(options);
   check_memory(options);
   check_moe(options);
@@ -217,8 +206,7 @@ void check_shape(const Options& options) {
 
 void resolve(Options& options) {
   resolve(options.model);
-  if (options.data.sft && options.is_default("calculate-per-token-loss"))
-    options.train.calculate_per_token_loss = !options.data.sft_microbatch_loss;
+  if (options.data.sft && !options.train.chooses_loss_mean) options.train.calculate_per_token_loss = true;
   TrainingOptions& train = options.train;
   if (train.train_samples > 0) {
     if (train.schedule.lr_decay_samples == 0) train.schedule.lr_decay_samples = train.train_samples;

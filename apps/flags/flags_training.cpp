@@ -26,6 +26,14 @@ Binding bf16_gradients(OptimizerOptions& o) {
   return binding;
 }
 
+Binding loss_mean(TrainingOptions& o) {
+  Binding binding = toggle(&o.calculate_per_token_loss);
+  binding.set = [&o, set = std::move(binding.set)](const std::vector<std::string>& texts) {
+    return o.chooses_loss_mean = set(texts);
+  };
+  return binding;
+}
+
 }  // namespace
 
 void add_training(FlagTable& t, Options& options) {
@@ -67,7 +75,7 @@ void add_training(FlagTable& t, Options& options) {
                 .needs = {{"samples", {}, kInspectApp}},
                 .example = "4294967295"});
   training.add(
-      "calculate-per-token-loss", "", toggle(&o.calculate_per_token_loss),
+      "calculate-per-token-loss", "", loss_mean(o),
       "loss as a mean over the trained tokens of the global batch, as losses of routers are weighted. Otherwise "
       "each microbatch has equal weight, which differs if masks leave it fewer tokens",
       {.apps = kShaped});
@@ -207,7 +215,7 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
            "fine-tuning on conversations. prepare writes packs of them, from JSON lines that each hold the messages of "
            "one, which the chat template renders; it also writes PREFIX_mask.bin, PREFIX_mask.idx and PREFIX.packs. "
            "train reads such packs: attention and positions separate by conversation, masked tokens have no loss, and "
-           "the loss is that of --calculate-per-token-loss",
+           "the loss is that of --calculate-per-token-loss, unless that is false",
            {.apps = kShaped | kPrepareApp,
             .needs = {{"seq-length", {}, kPrepareApp}},
             .excludes = {{"mock-data"},
@@ -219,9 +227,6 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
                          {"document-start"},
                          {"document-separator"},
                          {"append-eod"}}});
-  data.add("sft-microbatch-loss", "", toggle(&o.data.sft_microbatch_loss),
-           "each microbatch has equal weight in the loss, as in Megatron-LM without --calculate-per-token-loss",
-           {.needs = {{"sft"}}, .excludes = {{"calculate-per-token-loss"}}});
   data.add("reset-position-ids", "", toggle(&o.data.masks.reset_position_ids),
            "positions restart after a token that ends a document", {.apps = kShaped});
   data.add("reset-attention-mask", "", toggle(&o.data.masks.reset_attention_mask),

@@ -48,6 +48,14 @@ void update_expert_biases(Rank& rank) {
 
 }  // namespace
 
+SharedSample document_sharing(const Rank& rank) {
+  const ContextGroup& group = rank.layers.context;
+  const bool splits_heads = rank.options.parallel.cp_comm_type == ContextCommunication::kAllToAll;
+  const std::int64_t length = rank.config.seq_length;
+  if (splits_heads || group.size() == 1) return {.length = length};
+  return {.length = length, .rank = group.rank(), .ranks = group.size()};
+}
+
 void begin_step(Rank& rank, const StagedStep& step) {
   launch(rank.streams.compute, Fill{.x = rank.step.sums, .value = 0});
   const StepMemory& memory = rank.step;
@@ -92,7 +100,14 @@ void load_microbatch(Rank& rank, const StagedStep& step, const Action& action, M
     microbatch.documents = {{.begin = copy(step.document_begins, documents, "first rows of documents"),
                              .length = copy(step.document_lengths, documents, "lengths of documents")},
                             config.seq_length,
-                            config.marks.pairs * static_cast<double>(config.sequences)};
+                            config.marks.pairs * static_cast<double>(config.sequences),
+                            {}};
+    if (const SharedSample sharing = document_sharing(rank); sharing.ranks > 1) {
+      const std::int64_t others = sharing.ranks - 1, sequences = config.sequences;
+      microbatch.documents.max_length = config.rank_length();
+      microbatch.documents.shared =
+          copy(step.shared_documents, others * 4 * sequences, "shared documents").view({others, 4, sequences});
+    }
   }
   launch(rank.streams.compute, WriteMicrobatchParameters{.value = {.iteration = step.iteration,
                                                                    .first_sample = step.first_samples[m],

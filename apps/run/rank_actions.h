@@ -10,6 +10,9 @@
 
 namespace megalith {
 
+// Sharing of a sample's documents among ranks that exchange keys; one rank if each attends to unsplit sequences.
+SharedSample document_sharing(const Rank& rank);
+
 void begin_step(Rank& rank, const StagedStep& step);
 void zero_gradients(Rank& rank);
 // Loads a microbatch; `parameters`: the column's, on the device.

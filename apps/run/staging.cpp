@@ -30,17 +30,21 @@ std::size_t documents_of(const RunConfig& config, std::int64_t microbatches) {
   return static_cast<std::size_t>(microbatches * config.documents());
 }
 
-std::size_t bytes_of(const RunConfig& config, const ReportSizes& report) {
-  constexpr std::size_t kPadding = 10 * 256;  // alignment of each of the ten buffers
+// Numbers of documents that this rank's queries share with keys of other ranks.
+std::size_t shared_documents_of(const RunConfig& config, const SharedSample& sample, std::int64_t microbatches) {
+  return config.marks.documents == 0
+             ? 0
+             : static_cast<std::size_t>(microbatches * (sample.ranks - 1) * 4 * config.sequences);
+}
+
+std::size_t bytes_of(const RunConfig& config, const SharedSample& sample, const ReportSizes& report) {
+  constexpr std::size_t kPadding = 11 * 256;  // alignment of each of the eleven buffers
   const std::size_t of_token = config.marks.has_positions() ? 3 : 2;
   const std::size_t numbers =  // of 4 bytes
       of_token * tokens_of(config, max_microbatches(config)) + 2 * documents_of(config, max_microbatches(config)) +
-      report.sums + report.counts + kRoom;
+      shared_documents_of(config, sample, max_microbatches(config)) + report.sums + report.counts + kRoom;
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
 }
-
-constexpr std::int32_t kNoLabel = -1;  // ignored by the loss
-constexpr std::int32_t kPadding = -1;  // position of a row that is not a token
 
 std::optional<float> mean_of(const std::vector<ExpertLoad>& loads, std::optional<float> ExpertLoad::*loss) {
   if (loads.empty() || !(loads.front().*loss)) return std::nullopt;
@@ -55,14 +59,6 @@ void copy_room(Rank& rank, StagedStep& step) {
 }
 
 }  // namespace
-
-void SampleTokens::add(const SampleMarks& marks) {
-  trained += std::accumulate(marks.trained.begin(), marks.trained.end(), std::int64_t{0});
-  for (const SampleDocument& document : marks.documents) {
-    tokens += document.tokens;
-    pairs += std::int64_t{document.rows} * document.rows;
-  }
-}
 
 BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::int64_t microbatches)
     : tokens(static_cast<std::size_t>(microbatches * config.sequences * (config.seq_length + 1))),
@@ -79,13 +75,11 @@ BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::in
   for (const SampleMarks& sample : marks) input.of_batch.add(sample);
 }
 
-Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report,
-                 bool per_token_loss)
+Staging::Staging(DeviceType device, const RunConfig& config, const Form& form, const ReportSizes& report)
     : config_(config),
       max_microbatches_(max_microbatches(config)),
-      part_(part),
-      per_token_loss_(per_token_loss),
-      arena_(device, bytes_of(config, report), "step staging") {
+      form_(form),
+      arena_(device, bytes_of(config, form.sample, report), "step staging") {
   for (std::size_t i = 0; i < kSteps; ++i) {
     const auto& step = steps_.emplace_back(std::make_unique<StagedStep>());
     step->tokens = arena_.allocate_as<std::int32_t>(tokens_of(config, max_microbatches_));
@@ -95,6 +89,9 @@ Staging::Staging(DeviceType device, const RunConfig& config, const SequencePart&
     if (const std::size_t documents = documents_of(config, max_microbatches_); documents > 0) {
       step->document_begins = arena_.allocate_as<std::int32_t>(documents);
       step->document_lengths = arena_.allocate_as<std::int32_t>(documents);
+    }
+    if (const std::size_t shared = shared_documents_of(config, form.sample, max_microbatches_); shared > 0) {
+      step->shared_documents = arena_.allocate_as<std::int32_t>(shared);
     }
     step->report = arena_.allocate_as<StepParameters>(1);
     step->sums = arena_.allocate_as<float>(report.sums);
@@ -136,7 +133,7 @@ void Staging::stage(Stream& compute, const StepInput& input) {
     std::copy_n(from + 1, length, labels.begin());
     if (!input.marks.empty()) write_marks(input.marks[static_cast<std::size_t>(s)], labels, positions);
     for (std::int64_t row = 0; row < mine; row += run) {
-      const std::int64_t position = part_.position(row, mine);
+      const std::int64_t position = form_.part.position(row, mine);
       std::copy_n(from + position, run, step.tokens + s * mine + row);
       std::copy_n(labels.data() + position, run, step.labels + s * mine + row);
       if (step.positions != nullptr) std::copy_n(positions.data() + position, run, step.positions + s * mine + row);
@@ -154,72 +151,8 @@ void Staging::announce(Stream& compute, const StagedStep& step, std::int64_t mic
     add(of_token, tokens_of(config_, microbatches));
   for (std::int32_t* of_document : {step.document_begins, step.document_lengths})
     add(of_document, documents_of(config_, microbatches));
+  add(step.shared_documents, shared_documents_of(config_, form_.sample, microbatches));
   compute.announce_host(access);
-}
-
-// A microbatch's gradient is a share of the step's: by its trained tokens, or 1 / microbatches of all replicas.
-void Staging::set_scales(const StepInput& input, StagedStep& step) const {
-  const std::size_t microbatches = input.first_samples.size();
-  const auto sequences = static_cast<std::size_t>(config_.sequences);
-  const std::int64_t all = std::ssize(input.first_samples) * config_.mesh.dp;
-  const std::int64_t rows = all * config_.sequences * config_.seq_length;
-  step.of_batch = input.marks.empty()
-                      ? SampleTokens{.trained = rows, .tokens = rows, .pairs = rows * config_.seq_length}
-                      : input.of_batch;
-  step.imbalance = input.imbalance;
-  const float scale = 1.0f / static_cast<float>(rows);
-  step.loss_scales.assign(microbatches, scale);
-  step.router_scales.assign(microbatches, scale);
-  for (std::size_t m = 0; m < microbatches && !input.marks.empty(); ++m) {
-    SampleTokens own;
-    for (const SampleMarks& marks : input.marks.subspan(m * sequences, sequences)) own.add(marks);
-    const auto trained = static_cast<double>(std::max<std::int64_t>(own.trained, 1));
-    const double weight = per_token_loss_ ? static_cast<double>(own.trained) /
-                                                static_cast<double>(std::max<std::int64_t>(input.of_batch.trained, 1))
-                                          : 1.0 / static_cast<double>(all);
-    step.loss_scales[m] = static_cast<float>(
-        per_token_loss_ ? 1.0 / static_cast<double>(std::max<std::int64_t>(input.of_batch.trained, 1))
-                        : weight / trained);
-    step.router_scales[m] = static_cast<float>(weight / static_cast<double>(std::max<std::int64_t>(own.tokens, 1)));
-  }
-}
-
-// Masks the labels of an unsplit sequence, and writes its positions.
-void Staging::write_marks(const SampleMarks& marks, std::vector<std::int32_t>& labels,
-                          std::vector<std::int32_t>& positions) const {
-  require(marks.trained.size() == labels.size(), "marks of another length than the sample");
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    if (marks.trained[i] == 0) labels[i] = kNoLabel;
-  }
-  std::size_t row = 0;
-  for (const SampleDocument& document : marks.documents) {
-    for (std::int32_t i = 0; i < document.rows; ++i, ++row) {
-      const bool is_padding = config_.marks.pads && i >= document.tokens;
-      positions[row] = is_padding ? kPadding : config_.marks.restarts_positions ? i : static_cast<std::int32_t>(row);
-    }
-  }
-}
-
-// Writes the documents of each microbatch, then empty entries at their end.
-void Staging::stage_documents(const StepInput& input, StagedStep& step) const {
-  const auto sequences = static_cast<std::size_t>(config_.sequences);
-  const auto capacity = static_cast<std::size_t>(config_.documents());
-  for (std::size_t m = 0; m < input.first_samples.size(); ++m) {
-    const std::span begins(step.document_begins + m * capacity, capacity);
-    const std::span lengths(step.document_lengths + m * capacity, capacity);
-    std::size_t at = 0;
-    std::int32_t row = 0;
-    for (const SampleMarks& marks : input.marks.subspan(m * sequences, sequences)) {
-      for (const SampleDocument& document : marks.documents) {
-        require(at < capacity, "more documents than planned");
-        begins[at] = row;
-        lengths[at++] = document.rows;
-        row += document.rows;
-      }
-    }
-    std::fill(begins.begin() + static_cast<std::ptrdiff_t>(at), begins.end(), row);
-    std::fill(lengths.begin() + static_cast<std::ptrdiff_t>(at), lengths.end(), 0);
-  }
 }
 
 ReportSizes report_sizes(const Rank& rank) {

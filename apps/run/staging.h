@@ -19,6 +19,7 @@
 #include "moe/expert_room.h"
 #include "offload/stats.h"
 #include "offload/transfer.h"
+#include "parallel/context_parallel/document_parts.h"
 
 namespace megalith {
 
@@ -67,6 +68,7 @@ struct StagedStep {
   std::int32_t* positions = nullptr;         // [M, T]; this and the next two only with marks that need them
   std::int32_t* document_begins = nullptr;   // [M, C]: see DocumentRows
   std::int32_t* document_lengths = nullptr;  // [M, C]
+  std::int32_t* shared_documents = nullptr;  // [M, C - 1, 4, B]: see Documents; with ranks that exchange keys
   StepParameters* report = nullptr;          // device to host
   float* sums = nullptr;                     // device to host, as are the next two
   std::int32_t* counts = nullptr;
@@ -94,9 +96,13 @@ struct ReportSizes {
 
 class Staging {
  public:
-  // Staging for steps of at most the microbatches of `config`. `part`: this rank's part of a sequence.
-  Staging(DeviceType device, const RunConfig& config, const SequencePart& part, const ReportSizes& report,
-          bool per_token_loss);
+  // Staging for steps of at most the microbatches of `config`.
+  struct Form {
+    SequencePart part;            // of a sequence on this rank
+    SharedSample sample;          // one rank unless ranks exchange keys of documents
+    bool per_token_loss = false;  // --calculate-per-token-loss
+  };
+  Staging(DeviceType device, const RunConfig& config, const Form& form, const ReportSizes& report);
 
   // Copies the input into the next place of the ring, whose step is no longer pending.
   void stage(Stream& compute, const StepInput& input);
@@ -109,12 +115,13 @@ class Staging {
   void write_marks(const SampleMarks& marks, std::vector<std::int32_t>& labels,
                    std::vector<std::int32_t>& positions) const;
   void stage_documents(const StepInput& input, StagedStep& step) const;
+  void stage_shared_documents(std::span<const DocumentExtent> documents, std::int64_t microbatch, std::int64_t sequence,
+                              StagedStep& step) const;
   void set_scales(const StepInput& input, StagedStep& step) const;
 
   RunConfig config_;
   std::int64_t max_microbatches_;
-  SequencePart part_;
-  bool per_token_loss_;
+  Form form_;
   HostArena arena_;
   std::vector<std::unique_ptr<StagedStep>> steps_;
   std::int64_t staged_ = 0;

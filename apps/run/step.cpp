@@ -19,8 +19,11 @@ namespace megalith {
 Step::Step(Rank& rank)
     : rank_(rank),
       actions_(step_actions(rank)),
-      staging_(rank.memory.pool.device(), rank.config, rank.layers.context.part(rank.config.seq_length),
-               report_sizes(rank), rank.options.train.calculate_per_token_loss),
+      staging_(rank.memory.pool.device(), rank.config,
+               {.part = rank.layers.context.part(rank.config.seq_length),
+                .sample = document_sharing(rank),
+                .per_token_loss = rank.options.train.calculate_per_token_loss},
+               report_sizes(rank)),
       warm_up_(rank) {
   const auto columns = static_cast<std::size_t>(std::max(num_columns(actions_.train), num_columns(actions_.evaluate)));
   void* const memory = rank_.memory.pool.allocate(columns * sizeof(MicrobatchParameters), MemoryCategory::kOther,

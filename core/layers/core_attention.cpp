@@ -16,18 +16,13 @@ Heads CoreAttention::by_sequence(const Microbatch& mb, const Heads& heads) {
   return {.q = by_sequence(mb, heads.q), .k = by_sequence(mb, heads.k), .v = by_sequence(mb, heads.v)};
 }
 
-namespace {
-
-// [B, S, heads, D] -> [1, B S, heads, D]: documents count rows from the microbatch's first.
-Tensor one_sequence(const Tensor& x) {
+Tensor CoreAttention::one_sequence(const Tensor& x) {
   require(x.size(0) == 1 || x.stride(0) == x.size(1) * x.stride(1), "sequences of documents must be adjacent");
   Tensor joined = x;
   joined.shape = {1, x.size(0) * x.size(1), x.size(2), x.size(3)};
   joined.strides[0] = joined.size(1) * x.stride(1);
   return joined;
 }
-
-}  // namespace
 
 Tensor CoreAttention::attend(const Context& ctx, const Microbatch& mb, const Heads& heads, const Tensor& out) const {
   const auto rows = [&mb](const Tensor& x) { return mb.documents ? one_sequence(x) : x; };

@@ -52,6 +52,8 @@ class CoreAttention {
   struct Done {
     Tensor out, d_out, lse;
   };
+  // [B, S, heads, D] -> [1, B S, heads, D]: documents count rows from the microbatch's first.
+  static Tensor one_sequence(const Tensor& x);
   // Writes `gradients`; deterministic if ctx.deterministic.
   void differentiate(const Context& ctx, const Microbatch& mb, const Heads& heads, const Done& done,
                      const Heads& gradients) const;

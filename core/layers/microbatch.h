@@ -28,10 +28,23 @@ constexpr std::int64_t index_of(StepSum which, std::int64_t expert_layer = 0) {
   return which == StepSum::kLoss ? 0 : 2 * expert_layer + static_cast<std::int64_t>(which);
 }
 
-// Documents of a microbatch. Rows count from its first one; those of all ranks that share a sequence are one range.
+// Documents of a microbatch. Rows count from its first one: of this rank or, if ranks split heads for attention, of
+// unsplit sequences.
 struct Documents : DocumentRows {
   std::int64_t max_length = 0;  // of one document
   double pairs = 0;             // expected sum of their squared lengths, for costs; 0: unknown
+  // [C - 1, 4, B] int32, device, if C ranks exchange keys: with the keys of another rank each sequence shares one
+  // document at most. Entry s - 1 is for the keys of rank r - s: first queries, their number, first keys, their number.
+  Tensor shared;
+
+  DocumentRows shared_rows(int step, int first) const {
+    const auto row = [&](int which) {
+      return shared.slice(0, step - 1, 1).view({4, shared.size(2)}).slice(0, which, 1).view({shared.size(2)});
+    };
+    return {.begin = row(first), .length = row(first + 1)};
+  }
+  DocumentRows shared_queries(int step) const { return shared_rows(step, 0); }
+  DocumentRows shared_keys(int step) const { return shared_rows(step, 2); }
 };
 
 // The caller's buffers for generation: per layer, the keys and values of all positions so far.

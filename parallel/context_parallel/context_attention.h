@@ -43,7 +43,8 @@ class AllToAllAttention : public CoreAttention {
 // are merged in fp32, in ring order: own keys, then those of rank r - 1, r - 2, ... The ring passes keys and values
 // between ranks while the previous block is computed, and again in backward. Their gradients travel with them, each
 // rank adds its part in fp32, and they end at their owner. The gathered form first gathers all keys and values, and
-// reduce-scatters their gradients. It computes the same blocks.
+// reduce-scatters their gradients. It computes the same blocks. With documents, a block is the part of them that both
+// ranks have (document_parts.h), and other rows are neutral in the merge.
 class RingAttention : public CoreAttention {
  public:
   // `group` outlives it; `gathers` selects the gathered form.
@@ -64,6 +65,10 @@ class RingAttention : public CoreAttention {
                  const Tensor& lse) const;
   std::array<Tensor, 2> block_gradients(const Context& ctx, const Block& block, const Tensor& q, const Done& done,
                                         const Tensor& keys, const Tensor& dq_sum) const;
+  void add_documents(const Context& ctx, const Documents& documents, int step, const Tensor& q, const Tensor& keys,
+                     const Tensor& sum, const Tensor& lse) const;
+  std::array<Tensor, 2> document_gradients(const Context& ctx, const Documents& documents, int step, const Tensor& q,
+                                           const Done& done, const Tensor& keys, const Tensor& dq_sum) const;
   static Heads heads_of(const Tensor& queries, const Tensor& keys, const Block& block);
 
   ContextGroup& group_;

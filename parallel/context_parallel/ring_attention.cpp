@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "core/ops/attention/attention.h"
 #include "core/ops/elementwise/elementwise.h"
@@ -183,7 +184,6 @@ RingAttention::Block RingAttention::block(int step, std::int64_t tokens) const {
 }
 
 Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, Stash& stash) const {
-  require(!mb.documents, "RingAttention: documents");
   const Heads own = by_sequence(mb, saved(stash));
   const Tensor& q = own.q;
   const std::int64_t tokens = q.size(1);
@@ -198,7 +198,11 @@ Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, St
   }
   for (int step = 1; step < group_.size(); ++step) {
     const Block of_step = block(step, tokens);
-    add_block(ctx, of_step, q, keys.at(step, of_step.owner), by_head(mb, sum), lse);
+    const Tensor of_owner = keys.at(step, of_step.owner);
+    if (mb.documents)
+      add_documents(ctx, mb.documents, step, q, of_owner, by_head(mb, sum), lse);
+    else
+      add_block(ctx, of_step, q, of_owner, by_head(mb, sum), lse);
   }
   if (q.dtype != DType::kFp32) launch(ctx.compute, CastRows{.x = sum, .y = out});
   stash.refill(kOut, out);
@@ -225,6 +229,62 @@ void RingAttention::add_block(const Context& ctx, const Block& block, const Tens
                                      .lse = lse.slice(2, block.first_query, block.queries),
                                      .part = op.out,
                                      .part_lse = op.lse});
+}
+
+void RingAttention::add_documents(const Context& ctx, const Documents& documents, int step, const Tensor& q,
+                                  const Tensor& keys, const Tensor& sum, const Tensor& lse) const {
+  const Tensor queries = one_sequence(q);
+  const Tensor part = ctx.empty(queries.shape, q.dtype, "attention of shared documents");
+  const Tensor part_lse = ctx.empty(lse.shape, DType::kFp32, "attention statistics");
+  launch(ctx.compute, Fill{.x = part, .value = 0});
+  launch(ctx.compute, Fill{.x = part_lse, .value = -std::numeric_limits<float>::infinity()});
+  launch(ctx, AttentionForward{.q = queries,
+                               .k = one_sequence(half_of(keys, 0)),
+                               .v = one_sequence(half_of(keys, 1)),
+                               .out = part,
+                               .lse = part_lse,
+                               .scale = spec().scale(),
+                               .causal = false,
+                               .query_documents = documents.shared_queries(step),
+                               .key_documents = documents.shared_keys(step),
+                               .max_length = documents.max_length,
+                               .pairs = documents.pairs});
+  launch(ctx.compute, AttentionMerge{.out = one_sequence(sum), .lse = lse, .part = part, .part_lse = part_lse});
+}
+
+// As block_gradients(), of the documents that both ranks have. Step 0: of this rank's own keys.
+std::array<Tensor, 2> RingAttention::document_gradients(const Context& ctx, const Documents& documents, int step,
+                                                        const Tensor& q, const Done& done, const Tensor& keys,
+                                                        const Tensor& dq_sum) const {
+  const Tensor queries = one_sequence(q), k = one_sequence(half_of(keys, 0)), v = one_sequence(half_of(keys, 1));
+  const Tensor dq = ctx.empty(queries.shape, q.dtype, "query gradient of documents");
+  const Tensor dk = ctx.empty(keys.shape, q.dtype, "key gradients of documents");
+  const bool is_own = step == 0;
+  for (const Tensor& x : {dq, dk}) {
+    if (!is_own) launch(ctx.compute, Fill{.x = x, .value = 0});
+  }
+  launch(ctx,
+         AttentionBackward{
+             .q = queries,
+             .k = k,
+             .v = v,
+             .out = one_sequence(done.out),
+             .d_out = one_sequence(done.d_out),
+             .lse = done.lse,
+             .delta = ctx.empty(done.lse.shape, DType::kFp32, "attention delta"),
+             .dq = dq,
+             .dk = one_sequence(half_of(dk, 0)),
+             .dv = one_sequence(half_of(dk, 1)),
+             .workspace = {},
+             .scale = spec().scale(),
+             .deterministic = ctx.deterministic,
+             .causal = is_own,
+             .query_documents = is_own ? static_cast<const DocumentRows&>(documents) : documents.shared_queries(step),
+             .key_documents = is_own ? static_cast<const DocumentRows&>(documents) : documents.shared_keys(step),
+             .max_length = documents.max_length,
+             .pairs = documents.pairs});
+  launch(ctx.compute, CastRows{.x = dq, .y = one_sequence(dq_sum), .accumulate = !is_own});
+  return {half_of(dk, 0), half_of(dk, 1)};
 }
 
 // Returns the gradients of the block's keys and values, and adds those of its queries to dq_sum.
@@ -272,7 +332,9 @@ void RingAttention::backward_data(const Context& ctx, const Microbatch& mb, cons
   for (int step = 0; step < group_.size(); ++step) {
     const Block of_step = block(step, tokens);
     const Tensor of_owner = step == 0 ? keys.own() : keys.at(step, of_step.owner);
-    sums.add(step, of_step.owner, block_gradients(ctx, of_step, own.q, done, of_owner, dq_sum));
+    sums.add(step, of_step.owner,
+             mb.documents ? document_gradients(ctx, mb.documents, step, own.q, done, of_owner, dq_sum)
+                          : block_gradients(ctx, of_step, own.q, done, of_owner, dq_sum));
   }
   if (narrow) launch(ctx.compute, CastRows{.x = dq_sum, .y = dq});
   const Tensor sum = sums.own();
