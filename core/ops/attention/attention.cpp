@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "core/ops/attention/packed_workspace.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/dispatch.h"
 #include "core/ops/fields.h"
@@ -79,6 +80,7 @@ void inputs(const Op& op, Fields& f) {
   table(op.key_documents.length, "op.key_documents.length").shape(capacity);
   if (!is_packed) return;
   f.expect(op.q.size(0) == 1, "op.q", "1 sample (dim 0) of packed documents", op.q.shape);
+  f.expect(capacity[0] >= 1, "op.query_documents.begin", "at least 1 entry", capacity);
   f.expect(op.max_length >= 1, "op.max_length", "at least 1", op.max_length);
 }
 
@@ -103,8 +105,9 @@ void fields(const AttentionForward& op, Fields& f) {
 }
 
 std::size_t workspace_bytes(const AttentionForward& op, DeviceType device) {
-  const bool is_library = device == DeviceType::kCuda && op.q.dtype == DType::kBf16 && op.q.numel() > 0;
-  return is_library ? kForwardWorkspaceBytes : 0;
+  if (device != DeviceType::kCuda || op.q.dtype != DType::kBf16 || op.q.numel() == 0) return 0;
+  const std::int64_t tables = op.query_documents ? PackedTables::of(op.query_documents).bytes : 0;
+  return kForwardWorkspaceBytes + static_cast<std::size_t>(tables);
 }
 
 void fields(const AttentionBackward& op, Fields& f) {
@@ -136,6 +139,7 @@ std::size_t workspace_bytes(const AttentionBackward& op, DeviceType device) {
     return static_cast<std::size_t>((3 * rows + 2 * keys) * padded) * sizeof(float);
   }
   if (op.q.dtype == DType::kFp32 || op.q.numel() == 0) return 0;
+  if (op.query_documents) return static_cast<std::size_t>(PackedBackwardWorkspace(op).bytes);
   const std::int64_t samples = op.deterministic ? samples_at_a_time(op) : op.q.size(0);
   const std::int64_t elements = samples * op.k.size(1) * op.q.size(2) * op.q.size(3);
   std::int64_t bytes = kPlanSlackBytes;

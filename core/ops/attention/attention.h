@@ -22,7 +22,8 @@ inline constexpr std::int64_t kMaxHeadDim = 256;
 // Packed documents, optional: B is 1, and the queries of document c attend to the keys of document c only, as if each
 // document were an op. If causal, both have equally many rows, aligned at the start. Lengths are read on the device, so
 // that a captured graph replays with other documents. Documents do not overlap. Rows outside of all are not written.
-// A document without keys has out 0 and lse -inf. On the CPU a document's bits do not depend on the pack.
+// A document without keys has out 0 and lse -inf. On the CPU, and in fp32, a document's bits do not depend on the pack.
+// In bf16 on CUDA D is a multiple of 16.
 
 // out[s] = sum over t of softmax_t(scale q[s] . k[t]) v[t];  lse[s] = log of the sum over t of exp(scale q[s] . k[t]);
 //   t <= s if causal, otherwise t < U. 2 B N S^2 D FLOPs, the lower triangle of two products; otherwise 4 B N S U D.
@@ -46,7 +47,7 @@ struct AttentionForward {
 // S^2 D FLOPs if causal, otherwise 10 B N S U D. Workspace on the CPU, or if a plan's backend is unknown: (12 S + 8 U)
 // D bytes (D rounded up to 16). It holds q, d_out and the sums of dq, dk and dv of one head in fp32. CUDA, bf16: fp32
 // dq of all heads or, if deterministic, dS of as many samples as fit 2 GiB, at least one. With fewer kv heads than
-// query heads also dk and dv of every query head.
+// query heads also dk and dv of every query head. Packed documents: packed_workspace.h.
 struct AttentionBackward {
   MEGALITH_OP_WITH_WORKSPACE(AttentionBackward, "attention_backward");
   Tensor q, k, v;    // as in forward

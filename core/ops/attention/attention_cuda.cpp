@@ -1,5 +1,6 @@
 // bf16 attention on cuDNN's fused engines. Compute-bound: no S x S matrix leaves the multiprocessors, except dS in the
-// deterministic backward. Out, lse, dk and dv repeat bit for bit in both forms, dq only in the deterministic one.
+// deterministic backward. Out, lse, dk and dv repeat bit for bit in both forms, dq only in the deterministic one. For
+// packed documents cuDNN's dS would be of S x S for each entry; a kernel of this project then computes dq instead.
 #include "core/ops/attention/attention_cuda.h"
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "core/device/cuda/check.h"
 #include "core/device/cuda_stream_state.h"
 #include "core/ops/attention/attention_graph_cuda.cuh"
+#include "core/ops/attention/attention_packed_cuda.h"
 #include "core/ops/elementwise/elementwise.h"
 
 namespace megalith {
@@ -34,6 +36,7 @@ constexpr std::int64_t kAlignment = 16;   // bytes; every address and stride is 
 constexpr std::int64_t kDimMultiple = 8;  // the same in bf16 elements
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kOne = 1;
+static_assert(kOffsetTables == PackedTables::kTensors);
 
 using Plan = AttentionPlans::Plan;
 
@@ -83,11 +86,13 @@ const Plan& plan_for(CudaStream& stream, const AttentionProblem& problem) {
   return plans.emplace(problem, make_plan(problem, properties)).first->second;
 }
 
-void check_dim(const Tensor& q) {
-  if (q.size(3) % kDimMultiple == 0) return;
+void check_dim(const Tensor& q, bool is_packed) {
+  // cuDNN's backward of ragged tensors has a known error with other multiples of 8 (cudnn-frontend 1.23).
+  const std::int64_t multiple = is_packed ? 2 * kDimMultiple : kDimMultiple;
+  if (q.size(3) % multiple == 0) return;
   fail({.code = ExitCode::kUsage,
-        .subject = "op.q: head dim of bf16 attention on CUDA",
-        .expected = fmt::format("a multiple of {} up to {}", kDimMultiple, kMaxHeadDim),
+        .subject = fmt::format("op.q: head dim of bf16 attention{} on CUDA", is_packed ? " of packed documents" : ""),
+        .expected = fmt::format("a multiple of {} up to {}", multiple, kMaxHeadDim),
         .got = fmt::format("{}", q.size(3)),
         .remedy = "change --kv-channels, or --hidden-size and --num-attention-heads"});
 }
@@ -111,6 +116,7 @@ HeadStrides strides_of(const Tensor& x, const char* name) {
 // A problem and its addresses.
 struct Call {
   AttentionProblem problem;
+  float window;
   std::array<const void*, static_cast<std::size_t>(AttentionUid::kCount)> pointers{};  // by AttentionUid
 
   template <class Op>
@@ -122,7 +128,10 @@ struct Call {
                 .heads = op.q.size(2),
                 .kv_heads = op.k.size(2),
                 .dim = op.q.size(3),
-                .causal = op.causal} {
+                .causal = op.causal,
+                .window = op.window},
+        window(static_cast<float>(op.window)) {
+    if (op.query_documents) pack(op);
     bind(AttentionUid::kQ, &AttentionProblem::q, op.q, "op.q");
     bind(AttentionUid::kK, &AttentionProblem::k, op.k, "op.k");
     bind(AttentionUid::kV, &AttentionProblem::v, op.v, "op.v");
@@ -130,13 +139,38 @@ struct Call {
     at(AttentionUid::kLse) = op.lse.data;
     at(AttentionUid::kScale) = &op.scale;
     at(AttentionUid::kLowest) = &kLowest;
+    at(AttentionUid::kWindow) = &window;
     at(AttentionUid::kOne) = &kOne;
   }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   const void*& at(AttentionUid uid) { return pointers[static_cast<std::size_t>(uid)]; }
   void bind(AttentionUid uid, HeadStrides AttentionProblem::*strides, const Tensor& x, const char* name) {
     problem.*strides = strides_of(x, name);
     at(uid) = x.data;
+  }
+
+  // The samples are documents; the op's workspace begins with their tables.
+  template <class Op>
+  void pack(const Op& op) {
+    problem.rows = op.q.size(1), problem.key_rows = op.k.size(1);
+    problem.samples = op.query_documents.begin.numel();
+    problem.tokens = problem.keys = op.max_length;
+    const PackedTables tables = PackedTables::of(op.query_documents);
+    auto* const begin = op.workspace.template as<std::byte>();
+    at(AttentionUid::kQueryLengths) = begin + tables.query_lengths;
+    at(AttentionUid::kKeyLengths) = begin + tables.key_lengths;
+    for (int i = 0; i < kOffsetTables; ++i)
+      at(offsets_of(static_cast<AttentionUid>(i))) =
+          begin + tables.first_elements + i * tables.entries * static_cast<std::int64_t>(sizeof(std::int64_t));
+  }
+  // By AttentionUid: those of tensors with tables.
+  TokenStrides token_strides() const {
+    const AttentionProblem& p = problem;
+    constexpr std::int64_t kOfStatistics = 1;
+    return {p.q.token,     p.k.token,  p.v.token,  p.out.token, kOfStatistics,
+            p.d_out.token, p.dq.token, p.dk.token, p.dv.token};
   }
 
   bool needs_no_run(CudaStream& stream) const { return stream.only_sets_up() && plans_of(stream).contains(problem); }
@@ -163,6 +197,50 @@ struct Call {
 
 void clear(CudaStream& stream, std::initializer_list<Tensor> outputs) {
   for (const Tensor& x : outputs) run(stream, Fill{.x = x, .value = 0});
+}
+
+void run_packed(CudaStream& stream, const AttentionForward& op) {
+  const Call call(op, AttentionPass::kForward);
+  if (call.needs_no_run(stream)) return clear(stream, {op.out, op.lse});
+  write_tables(stream, op, call.token_strides());
+  const std::int64_t tables = PackedTables::of(op.query_documents).bytes;
+  call.run(stream, op.workspace.as<std::byte>() + tables, op.workspace.bytes() - static_cast<std::size_t>(tables));
+  if (!op.causal) write_rows_without_partner(stream, op);
+}
+
+// q and all gradients of cuDNN are dense: its scratch has their strides, and it writes dq with the offsets of q.
+void run_packed(CudaStream& stream, const AttentionBackward& op) {
+  const PackedBackwardWorkspace layout(op);
+  auto* const workspace = op.workspace.as<std::byte>();
+  const auto dense = [workspace](std::int64_t at, const Tensor& like) {
+    return Tensor(workspace + at, like.dtype, like.shape);
+  };
+  const Tensor q = op.q.is_contiguous() ? op.q : dense(layout.q, op.q), dq = dense(layout.dq, op.q);
+  const Tensor dk = dense(layout.dk, op.k), dv = dense(layout.dv, op.k);
+  for (const auto& [x, name] : {std::pair{&op.q, "op.q"}, {&op.dq, "op.dq"}, {&op.dk, "op.dk"}, {&op.dv, "op.dv"}})
+    strides_of(*x, name);
+  Call call(op, AttentionPass::kBackwardAccumulating);
+  call.bind(AttentionUid::kDOut, &AttentionProblem::d_out, op.d_out, "op.d_out");
+  call.bind(AttentionUid::kQ, &AttentionProblem::q, q, "op.q");
+  call.bind(AttentionUid::kDq, &AttentionProblem::dq, dq, "op.dq");
+  call.bind(AttentionUid::kDk, &AttentionProblem::dk, dk, "op.dk");
+  call.bind(AttentionUid::kDv, &AttentionProblem::dv, dv, "op.dv");
+  if (call.needs_no_run(stream)) return clear(stream, {op.dq, op.dk, op.dv});
+  call.at(AttentionUid::kDelta) = op.delta.data;
+  call.at(AttentionUid::kDqSum) = workspace + layout.dq_sum;
+  call.at(AttentionUid::kDkHeads) = workspace + layout.dk_heads;
+  call.at(AttentionUid::kDvHeads) = workspace + layout.dv_heads;
+  write_tables(stream, op, call.token_strides());
+  if (q.data != op.q.data) run(stream, Copy{.src = op.q, .dst = q});
+  call.run(stream, workspace + layout.plan, static_cast<std::size_t>(layout.bytes - layout.plan));
+  run(stream, Copy{.src = dk, .dst = op.dk});
+  run(stream, Copy{.src = dv, .dst = op.dv});
+  if (op.deterministic) {
+    run_repeatable_dq(stream, op);
+  } else {
+    run(stream, Copy{.src = dq, .dst = op.dq});
+  }
+  if (!op.causal) write_rows_without_partner(stream, op);
 }
 
 void run_samples(CudaStream& stream, const AttentionBackward& op, void* dq_sum, void* workspace, std::size_t bytes) {
@@ -194,7 +272,8 @@ void check_attention_library() { check_attention_library(cudnnGetVersion()); }
 void run(CudaStream& stream, const AttentionForward& op) {
   if (op.q.numel() == 0) return;
   if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
-  check_dim(op.q);
+  check_dim(op.q, op.query_documents.present());
+  if (op.query_documents) return run_packed(stream, op);
   const Call call(op, AttentionPass::kForward);
   if (call.needs_no_run(stream)) return clear(stream, {op.out, op.lse});
   call.run(stream, op.workspace.data, op.workspace.bytes());
@@ -203,7 +282,8 @@ void run(CudaStream& stream, const AttentionForward& op) {
 void run(CudaStream& stream, const AttentionBackward& op) {
   if (op.q.numel() == 0) return;
   if (op.q.dtype == DType::kFp32) return run_fp32(stream, op);
-  check_dim(op.q);
+  check_dim(op.q, op.query_documents.present());
+  if (op.query_documents) return run_packed(stream, op);
   auto* workspace = op.workspace.as<std::byte>();
   const std::size_t bytes = op.workspace.bytes();
   if (!op.deterministic) {

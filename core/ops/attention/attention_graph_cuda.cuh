@@ -3,6 +3,11 @@
 // therefore part of the interface. (The native SDPA operations are no alternative: before cuDNN 9.21 their forward has
 // no causal mask, and their backward is never accepted.) B samples, N query heads, K key/value heads, S tokens, U keys,
 // D head dim; bf16 with fp32 sums.
+// Packed documents are the samples of a graph with ragged tensors. A ragged tensor has the document's first element
+// from a table of offsets on the device, and its rows from a table of lengths. With cuDNN 9.19, offsets of backward's
+// scratch are not its own: those of kDkHeads and kDvHeads are those of dk and dv times N / K, so that their strides are
+// too, and the accumulating form is right only if q, dq and kDqSum have equal strides (otherwise it writes out of
+// bounds).
 #pragma once
 
 #include <compare>
@@ -48,8 +53,8 @@ class DnnDescriptor {
   Handle<cudnnBackendDescriptor_t, &destroy> owned_;
 };
 
-// Values bound at each execution: device addresses, 16-byte aligned, and three fp32 numbers on the host, read when the
-// plan is executed or captured.
+// Values bound at each execution: device addresses, 16-byte aligned, and fp32 numbers on the host, read when the plan
+// is executed or captured.
 enum class AttentionUid : std::uint8_t {
   kQ,
   kK,
@@ -61,12 +66,26 @@ enum class AttentionUid : std::uint8_t {
   kDk,
   kDv,
   kDelta,  // scratch, fp32 [B, N, S]
-  kDqSum,  // scratch of the accumulating form, fp32 [B, N, S, D]
+  kDqSum,  // scratch of the accumulating form, fp32 [B, N, S, D]; of packed documents with the strides of dq
+  // Packed documents only:
+  kDkHeads,  // scratch if K < N, bf16, dk of each query head
+  kDvHeads,
+  kQueryLengths,  // int32 [C]
+  kKeyLengths,
+  kQOffsets,  // int64 [C + 1]: first elements of the documents in q, and of those up to kDv in this order
+  kDvOffsets = kQOffsets + kDv,
+  // Numbers on the host:
   kScale,
   kLowest,
   kOne,
+  kWindow,
   kCount
 };
+constexpr AttentionUid offsets_of(AttentionUid uid) {
+  if (uid == AttentionUid::kDelta) uid = AttentionUid::kLse;
+  return static_cast<AttentionUid>(static_cast<int>(AttentionUid::kQOffsets) + static_cast<int>(uid));
+}
+inline constexpr int kOffsetTables = static_cast<int>(AttentionUid::kDv) + 1;
 
 enum class AttentionPass : std::uint8_t {
   kForward,
@@ -86,6 +105,11 @@ struct AttentionProblem {
   HeadStrides q, k, v, out;
   HeadStrides d_out, dq, dk, dv;  // backward
   bool causal = true;             // keys = tokens
+  std::int64_t window = 0;
+  // Packed documents: samples is their capacity, tokens and keys are the longest length.
+  std::int64_t rows = 0, key_rows = 0;  // of the tensors; 0: not packed
+
+  bool is_packed() const { return rows > 0; }
   auto operator<=>(const AttentionProblem&) const = default;
 };
 std::string to_string(const AttentionProblem& problem);

@@ -85,15 +85,48 @@ class CudaAttentionPlans : public testing::TestWithParam<Config> {
 INSTANTIATE_TEST_SUITE_P(Configs, CudaAttentionPlans, testing::ValuesIn(configs()),
                          [](const auto& config) { return config.param.name; });
 
-TEST_P(CudaAttentionPlans, AnEngineForEveryPass) {
+DnnDescriptor h200() {
   DnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   device
       .set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
            std::span<const char>(kDevice.data(), kDevice.size()))
       .finalize();
+  return device;
+}
+
+TEST_P(CudaAttentionPlans, AnEngineForEveryPass) {
+  const DnnDescriptor device = h200();
   for (const AttentionPass pass :
        {AttentionPass::kForward, AttentionPass::kBackwardAccumulating, AttentionPass::kBackwardDirect}) {
     const AttentionProblem problem = problem_of(GetParam(), pass);
+    const AttentionGraph graph(problem);
+    EXPECT_FALSE(engine_configs(graph, device).empty()) << to_string(problem);
+  }
+}
+
+// One sample of as many documents as rows of 128, with and without a window or a causal mask.
+TEST_P(CudaAttentionPlans, AnEngineForPackedDocuments) {
+  const DnnDescriptor device = h200();
+  if (GetParam().dim % 16 != 0) GTEST_SKIP() << "refused";
+  for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackwardAccumulating}) {
+    for (const auto& [window, causal] : {std::pair{0, true}, {1024, true}, {0, false}}) {
+      AttentionProblem problem = problem_of(GetParam(), pass);
+      problem.rows = problem.key_rows = problem.tokens;
+      problem.samples = problem.rows / 128;
+      problem.window = window;
+      problem.causal = causal;
+      const AttentionGraph graph(problem);
+      EXPECT_FALSE(engine_configs(graph, device).empty()) << to_string(problem);
+    }
+  }
+}
+
+TEST_P(CudaAttentionPlans, AnEngineForAWindow) {
+  const DnnDescriptor device = h200();
+  for (const AttentionPass pass :
+       {AttentionPass::kForward, AttentionPass::kBackwardAccumulating, AttentionPass::kBackwardDirect}) {
+    AttentionProblem problem = problem_of(GetParam(), pass);
+    problem.window = 100;
     const AttentionGraph graph(problem);
     EXPECT_FALSE(engine_configs(graph, device).empty()) << to_string(problem);
   }
