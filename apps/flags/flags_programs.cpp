@@ -132,7 +132,7 @@ void add_prepare(FlagTable& t, Options& o) {
           "parallelism requires a multiple of twice --context-parallel-size");
   sft.add("sft-long", "NAME", choice(&p.sft_long, {"error", "truncate", "drop"}),
           "treatment of conversations above --seq-length tokens");
-  sft.add("chat-template", "FILE|NAME", text(&p.chat_template),
+  sft.add("chat-template", "TEMPLATE", text(&p.chat_template),
           "chat template: a Jinja file, or the name of a built-in one", {.shown = "the tokenizer folder's"});
   inspect.add("prefixes", "PREFIX...", list(&o.data.data_path),
               "PREFIX of each dataset, without .bin/.idx, or WEIGHT PREFIX pairs",

@@ -2,6 +2,7 @@
 #include "core/data/pack_dataset.h"
 
 #include <map>
+#include <random>
 #include <set>
 
 #include "core/data/numpy_shuffle.h"
@@ -238,6 +239,34 @@ TEST_F(PackFiles, EmptyPackOrConversation) {
   index[34 + 3 * 12 + 8] = '\0';
   write_bytes(folder_ / "d_mask.idx", index);
   EXPECT_THAT(error(ExitCode::kFormat), HasSubstr("d.idx: pack 0: expected 1 to 12 rows"));
+}
+
+// One changed byte of any file: other samples or an Error, never a read beyond a file or a row.
+TEST_F(PackFiles, AChangedByteIsAnErrorOrOtherSamples) {
+  std::mt19937 random(9);
+  int errors = 0;
+  for (const char* name : {"d.packs", "d.idx", "d.bin", "d_mask.idx", "d_mask.bin"}) {
+    const std::string good = read_bytes(folder_ / name);
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      std::string bytes = good;
+      bytes[i] = static_cast<char>(random());
+      write_bytes(folder_ / name, bytes);
+      try {
+        const PackDataset data = open();
+        for (std::int64_t k = 0; k < data.size(); ++k) {
+          const PackSample sample = read_sample(data, k, 12);
+          std::int64_t rows = 0;
+          for (const SampleDocument& document : sample.marks.documents) rows += document.rows;
+          EXPECT_EQ(rows, 12);
+        }
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.code() == ExitCode::kFormat || error.code() == ExitCode::kUsage) << name << ", byte " << i;
+        ++errors;
+      }
+    }
+    write_bytes(folder_ / name, good);
+  }
+  EXPECT_GT(errors, 200);
 }
 
 TEST_F(PackFiles, ChangedFilesEndTheRun) {
