@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <sstream>
 
@@ -42,11 +43,31 @@ std::vector<std::string> data_path_of(const DataOptions& data) {
 
 }  // namespace
 
-void count_documents(const Options& options, const Datasets& sets, MarkedSamples& marks) {
+namespace {
+
+// Mean sum of the documents' squared lengths, over some training samples.
+double mean_pairs(const Dataset& data, std::int64_t seq_length) {
+  constexpr std::int64_t kSamples = 64;
+  const std::int64_t count = std::min(kSamples, data.size());
+  double sum = 0;
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length + 1));
+  for (std::int64_t i = 0; i < count; ++i) {
+    SampleMarks marks;
+    data.sample(i * (data.size() / count), tokens, &marks);
+    for (const SampleDocument& document : marks.documents) sum += std::pow(static_cast<double>(document.rows), 2);
+  }
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
+
+}  // namespace
+
+void measure_documents(const Options& options, const Datasets& sets, MarkedSamples& marks) {
   constexpr std::int64_t kMultiple = 8;  // a capacity also serves orders with slightly more
-  if (marks.documents == 0 || options.data.max_documents_per_sample > 0) return;
+  if (marks.documents == 0) return;
+  marks.pairs = mean_pairs(sets.train, options.model.seq_length);
   const std::int64_t most = std::max(sets.train.max_documents(), sets.valid.max_documents());
-  if (most > 0) marks.documents = (most + kMultiple - 1) / kMultiple * kMultiple;
+  if (most > 0 && options.data.max_documents_per_sample == 0)
+    marks.documents = (most + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 void build_data(RunData& data, const DataRequest& request) {

@@ -44,7 +44,8 @@ struct DataRequest {
 };
 void build_data(RunData& data, const DataRequest& request);
 
-// Sets the number of documents per sample from the index of the data, unless a flag gives it.
-void count_documents(const Options& options, const Datasets& sets, MarkedSamples& marks);
+// Sets the documents per sample from the index of the data, unless a flag gives their number, and the cost of their
+// attention.
+void measure_documents(const Options& options, const Datasets& sets, MarkedSamples& marks);
 
 }  // namespace megalith

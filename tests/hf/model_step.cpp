@@ -54,8 +54,9 @@ class Run {
     mb.sums = Tensor(pool_.allocate(4 * static_cast<std::size_t>(sums), MemoryCategory::kOther, "loss"), DType::kFp32,
                      {sums});
     launch(stream_, Fill{.x = mb.sums, .value = 0});
-    launch(stream_,
-           WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows())}, .out = parameters});
+    launch(stream_, WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(rows()),
+                                                        .router_scale = 1.0f / static_cast<float>(rows())},
+                                              .out = parameters});
     gpt_.parameters->zero_gradients(stream_);
     std::vector<Stash> stashes(gpt_.segments.size());
     std::map<int, Stash> of_layers;

@@ -182,7 +182,7 @@ class Harness {
 
   void fill_tokens(const InFlight& flight, int m, std::mt19937& random) {
     const MicrobatchParameters parameters{
-        .iteration = 3, .first_sample = 5 + m * test_.sequences, .loss_scale = 0.125f};
+        .iteration = 3, .first_sample = 5 + m * test_.sequences, .loss_scale = 0.125f, .router_scale = 0.125f};
     copy_from_host(stream_, flight.parameters, &parameters, sizeof(parameters));
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(flight.microbatch.tokens.numel()), 0);
     if (test_.vocab > 0) {

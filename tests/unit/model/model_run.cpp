@@ -171,7 +171,8 @@ class ModelRun {
     launch(stream_,
            WriteMicrobatchParameters{.value = {.iteration = kIteration,
                                                .first_sample = kFirstSample + action.microbatch * test_.sequences,
-                                               .loss_scale = 1.0f / static_cast<float>(test_.microbatches * rows())},
+                                               .loss_scale = 1.0f / static_cast<float>(test_.microbatches * rows()),
+                                               .router_scale = 1.0f / static_cast<float>(test_.microbatches * rows())},
                                      .out = parameters});
     mb.parameters = parameters;
     runner_->begin(action.column, mb);

@@ -92,8 +92,9 @@ Step step_of(Communicator& group, const ModelConfig& config, const Layout& layou
   const Context ctx{.compute = compute, .arena = arena};
   auto* const parameters =
       static_cast<MicrobatchParameters*>(pool.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
-  launch(compute,
-         WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(tokens)}, .out = parameters});
+  launch(compute, WriteMicrobatchParameters{.value = {.loss_scale = 1.0f / static_cast<float>(tokens),
+                                                      .router_scale = 1.0f / static_cast<float>(tokens)},
+                                            .out = parameters});
   const Microbatch mb{.sequences = kBatch,
                       .seq_length = config.seq_length,
                       .tokens = integers(compute, pool, tokens, config.vocab_size, 3),

@@ -116,8 +116,10 @@ class RankLayer {
     const std::int64_t tokens = test_.tokens / group_.size();
     auto* const parameters = static_cast<MicrobatchParameters*>(
         pool_.allocate(sizeof(MicrobatchParameters), MemoryCategory::kOther, "test"));
-    const MicrobatchParameters values{
-        .iteration = 3, .first_sample = 5 + group_.rank() * (tokens / kLength), .loss_scale = 0.125f};
+    const MicrobatchParameters values{.iteration = 3,
+                                      .first_sample = 5 + group_.rank() * (tokens / kLength),
+                                      .loss_scale = 0.125f,
+                                      .router_scale = 0.125f};
     copy_from_host(compute_, parameters, &values, sizeof(values));
     compute_.synchronize();
     mb_ = {.sequences = tokens / kLength,
