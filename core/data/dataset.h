@@ -68,10 +68,10 @@ class MockDataset {
   explicit MockDataset(const MockDatasetConfig& config);
 
   std::int64_t size() const { return config_.num_samples; }
-  // Like GptDataset::sample; documents end after EOD tokens only.
+  // Like GptDataset::sample. With inter_document_masking, documents have a mean of 700 tokens.
   void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks = nullptr) const;
   void check_unchanged() const {}
-  std::int64_t max_documents() const { return 0; }
+  std::int64_t max_documents() const;
   std::int64_t squares(std::int64_t) const { return 0; }
   bool keeps_order_of(std::int64_t) const { return true; }
 
@@ -82,6 +82,10 @@ class MockDataset {
     std::uint32_t keep;
     std::int32_t alias;
   };
+  static constexpr std::int64_t kMockRowsPerDocument = 256;  // minimum mean in a sample
+
+  void draw_documents(std::uint64_t key, SampleMarks& marks) const;
+
   MockDatasetConfig config_;
   std::vector<Column> columns_;
 };
@@ -152,8 +156,8 @@ struct Datasets {
 
 // Builds datasets like Megatron: a single prefix directly, weighted prefixes as a blend with 0.5 % spare samples,
 // unweighted prefixes with one epoch each, blended by their samples. Validation also receives the tail of the tokens if
-// it has no document (parts_of in build_datasets.cpp). Test stays empty without documents. Error kUsage for an empty split, bad weights, too few samples or
-// another tokenizer.
+// it has no document (parts_of in build_datasets.cpp). Test stays empty without documents. Error kUsage for an empty
+// split, bad weights, too few samples or another tokenizer.
 Datasets build_datasets(const DataConfig& config);
 
 }  // namespace megalith
