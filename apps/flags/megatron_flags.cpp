@@ -90,7 +90,7 @@ constexpr MegatronNote kNotes[] = {
     {"remove it: documents keep their text and order", "keep-newlines keep-sequential-samples"},
     {"",
      "app-tag- apply- async-ckpt- batch-invariant- bert- biencoder- block- check-for- ckpt-convert- ckpt-fully- "
-     "ckpt-pg- dataloader- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
+     "ckpt-pg- dataloader-defer- dataloader-fast- decoupled- dino- disable-dsa- disable-flight- disable-tp- "
      "dist-ckpt- dsa- enable- encoder- error-injection- exit-signal- fault-injector- fim- "
      "flight-recorder- fp4- fp8- fsdp-all- fsdp-db- fsdp-manual- gdp- grpo- gtp- heterogeneous- "
      "high-priority- hybrid- ict- img- "

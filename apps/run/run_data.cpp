@@ -35,13 +35,13 @@ namespace {
 
 constexpr std::uint64_t kMaxArgsBytes = std::uint64_t{64} << 20;
 
+}  // namespace
+
 std::vector<std::string> data_path_of(const DataOptions& data) {
   if (data.data_args_path.empty()) return data.data_path;
   std::istringstream words(read_whole_file(data.data_args_path, kMaxArgsBytes));
   return {std::istream_iterator<std::string>(words), {}};
 }
-
-}  // namespace
 
 namespace {
 

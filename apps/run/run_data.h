@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/config/data_options.h"
 #include "apps/config/options.h"
 #include "apps/config/run_config.h"
 #include "apps/config/run_length.h"
@@ -43,6 +44,9 @@ struct DataRequest {
   DataStart start;
 };
 void build_data(RunData& data, const DataRequest& request);
+
+// Returns the words of --data-path, or those in the file of --data-args-path.
+std::vector<std::string> data_path_of(const DataOptions& data);
 
 // Sets the documents per sample from the index of the data, unless a flag gives their number, and the cost of their
 // attention.

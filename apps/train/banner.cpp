@@ -1,8 +1,10 @@
 #include "apps/train/banner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <string_view>
@@ -16,6 +18,7 @@
 #include "apps/metrics/metrics.h"
 #include "apps/program/version.h"
 #include "apps/run/own_model.h"
+#include "apps/run/run_data.h"
 #include "apps/run/step_plan.h"
 #include "apps/summary/offload_report.h"
 #include "apps/summary/planned_graphs.h"
@@ -105,7 +108,9 @@ std::string describe_tokens(const Options& options) {
   const std::int64_t step = train.global_batch_size * options.model.seq_length;
   std::vector<std::string> prefixes;
   if (!options.data.mock_data) {
-    for (const std::string& prefix : prefixes_of(options.data.data_path)) prefixes.push_back(escaped_short(prefix));
+    const bool by_split = !options.data.train_data_path.empty();
+    for (const std::string& prefix : prefixes_of(by_split ? options.data.train_data_path : data_path_of(options.data)))
+      prefixes.push_back(escaped_short(prefix));
   }
   const RunEnd end = end_of_run(train, {});
   const double all = static_cast<double>(end.at.samples) * static_cast<double>(options.model.seq_length);
@@ -113,6 +118,24 @@ std::string describe_tokens(const Options& options) {
       "{} per step{} in sequences of {}, {}, from {}", step, describe_ramp(options), options.model.seq_length,
       train.skip_train ? "evaluation only" : fmt::format("{} in {}", with_unit(all), counted(end.at.steps, "step")),
       prefixes.empty() ? "--mock-data" : listed(prefixes));
+}
+
+// Text about documents and masks of samples.
+std::string describe_marks(const Options& options, const RunConfig& config) {
+  const MarkedSamples& marks = config.marks;
+  if (!marks.any()) return "";
+  std::vector<std::string> parts;
+  if (marks.documents > 0) {
+    const double full = std::pow(static_cast<double>(config.seq_length), 2);
+    parts.push_back(
+        fmt::format("at most {} each, between which there is no attention", counted(marks.documents, "document")));
+    if (marks.pairs > 0)
+      parts.push_back(fmt::format("attention costs {:.2f} of that without documents", marks.pairs / full));
+  }
+  if (marks.restarts_positions) parts.emplace_back("positions restart");
+  parts.emplace_back(options.train.calculate_per_token_loss ? "loss as a mean over trained tokens"
+                                                            : "loss as a mean over microbatches of their means");
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 std::string describe_experts(const Options& options, const RunConfig& config) {
@@ -184,6 +207,7 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
                                     {"model", describe_model(options)},
                                     {"experts", describe_experts(options, config)},
                                     {"tokens", describe_tokens(options)},
+                                    {"samples", describe_marks(options, config)},
                                     {"graphs", describe_graphs(options, graphs)},
                                     {"memory", describe_memory(ranks)}}) {
     if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);

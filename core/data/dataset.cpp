@@ -143,21 +143,23 @@ MockDataset::MockDataset(const MockDatasetConfig& config) : config_(config) {
 
 std::int64_t MockDataset::max_documents() const {
   if (!config_.masks.inter_document_masking) return 0;
-  return std::max<std::int64_t>(config_.seq_length / kMockRowsPerDocument, 2);
+  return std::max(config_.seq_length / kMockRowsPerDocument, std::min<std::int64_t>(config_.seq_length, 8));
 }
 
 // Lengths of a log-normal distribution, as those of chats; the last document takes the rest of the sample.
 void MockDataset::draw_documents(std::uint64_t key, SampleMarks& marks) const {
   constexpr double kMedian = 467, kDeviation = 0.9, kTwoPi = 6.283185307179586;  // mean 700
   constexpr std::int64_t kShortest = 16;
+  const double median = std::min(kMedian, static_cast<double>(config_.seq_length) / 8);
   const std::int64_t most = max_documents();
   const auto uniform = [&](std::uint64_t i) { return static_cast<double>(mixed(key + kGolden * i) >> 11) * 0x1p-53; };
   marks.documents.clear();
   for (std::int64_t left = config_.seq_length, i = 0; left > 0; ++i) {
     const auto at = static_cast<std::uint64_t>(2 * i);
     const double normal = std::sqrt(-2 * std::log(1 - uniform(~at))) * std::cos(kTwoPi * uniform(~at - 1));
-    const auto drawn = static_cast<std::int64_t>(kMedian * std::exp(kDeviation * normal));
-    const std::int64_t rows = i + 1 == most ? left : std::min(left, std::max(drawn, kShortest));
+    const auto drawn = static_cast<std::int64_t>(median * std::exp(kDeviation * normal));
+    const std::int64_t rows =
+        i + 1 == most ? left : std::min(left, std::max(drawn, std::min(kShortest, config_.seq_length / 16 + 1)));
     marks.documents.push_back({.rows = static_cast<std::int32_t>(rows), .tokens = static_cast<std::int32_t>(rows)});
     left -= rows;
   }

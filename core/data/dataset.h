@@ -68,7 +68,7 @@ class MockDataset {
   explicit MockDataset(const MockDatasetConfig& config);
 
   std::int64_t size() const { return config_.num_samples; }
-  // Like GptDataset::sample. With inter_document_masking, documents have a mean of 700 tokens.
+  // Like GptDataset::sample. With inter_document_masking, documents of long samples have a mean of 700 tokens.
   void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks = nullptr) const;
   void check_unchanged() const {}
   std::int64_t max_documents() const;

@@ -95,6 +95,9 @@ StepMetrics step_with_all() {
   metrics.load_balancing_loss = 1.5f;
   metrics.z_loss = 0.25f;
   metrics.validation_loss = 2.25;
+  metrics.trained_tokens = 100;
+  metrics.fill = 0.5;
+  metrics.imbalance = 1.25;
   metrics.checkpoint_stall_ms = 7.5;
   metrics.experts = {{.layer = 1,
                       .min = 2,

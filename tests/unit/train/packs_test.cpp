@@ -157,6 +157,28 @@ TEST_F(PackRuns, ResumeWithTheirBits) {
   EXPECT_EQ(rest.validation_losses.back(), want.validation_losses.back());
 }
 
+// Evaluations of all validation packs, and of test packs at the end: means over trained tokens, which every batch size
+// and number of ranks gives.
+TEST_F(PackRuns, EvaluateEachValidationPackOnceAndTestPacksAtTheEnd) {
+  const Words flags =
+      words("--split 6,2,2 --full-validation --eval-interval 2 --eval-iters 1 --train-iters 2 --lr 1e-30");
+  const auto log_of = [&](const Words& more, int ranks) {
+    testing::internal::CaptureStdout();
+    const RunResult result = run(flags + more, ranks);
+    EXPECT_EQ(result.validation_losses.size(), 1U);
+    const std::string log = testing::internal::GetCapturedStdout();
+    EXPECT_NE(log.find("test loss at iteration 2"), std::string::npos) << log;
+    return std::pair(number_of_hex(result.validation_losses[0]), log);
+  };
+  const double want = log_of({}, 1).first;
+  EXPECT_NEAR(log_of(words("--micro-batch-size 1 --global-batch-size 4"), 1).first, want, 1e-5);
+  EXPECT_NEAR(log_of(words("--micro-batch-size 1 --global-batch-size 2"), 2).first, want, 1e-5);
+  // The packs of both splits are others, so their losses differ.
+  const RunResult first =
+      run(words("--split 8,2 --full-validation --eval-interval 2 --eval-iters 1 --train-iters 2 --lr 1e-30"));
+  EXPECT_GT(std::abs(number_of_hex(first.validation_losses[0]) - want), 1e-6);
+}
+
 // Masks of Megatron-LM on mock tokens: 0 is the most frequent one.
 TEST(MaskedRuns, HaveTheBitsOfEagerStepsAndTheLossesOfOneRank) {
   const Words data = llama_flags() + words("--tokenizer-type null --vocab-size 1 --seq-length 32 --train-iters 3");
