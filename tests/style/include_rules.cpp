@@ -47,6 +47,7 @@ constexpr std::array kRooms = {
     Room{"core/tokenizer/", 13},
     Room{"core/checkpoint/", 13},
     Room{"core/hf/", 14},
+    Room{"core/chat/", 14},
     Room{"parallel/", 14},
     Room{"moe/ops/", 14},
     Room{"moe/", 15},
