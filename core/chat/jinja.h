@@ -49,7 +49,8 @@ class Template {
   Template(std::string name, std::string_view text);
 
   const std::string& name() const;
-  bool has_generation() const;  // whether the template has {% generation %}
+  const std::string& text() const;  // with \n as line ends
+  bool has_generation() const;      // whether the template has {% generation %}
 
   Rendered render(const Dict& variables, const Date& date = {}, const Limits& limits = {}) const;
 

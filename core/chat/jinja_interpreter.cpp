@@ -226,6 +226,7 @@ Template::Template(std::string name, std::string_view text)
     : tree_(std::make_shared<const Tree>(parse_template(std::move(name), text))) {}
 
 const std::string& Template::name() const { return tree_->source.name; }
+const std::string& Template::text() const { return tree_->source.text; }
 bool Template::has_generation() const { return tree_->has_generation; }
 
 Rendered Template::render(const Dict& variables, const Date& date, const Limits& limits) const {

@@ -6,21 +6,10 @@
 
 #include "core/chat/jinja_lexer.h"
 #include "core/chat/jinja_text.h"
-#include "tests/support/error_of.h"
-#include "tests/support/matchers.h"
-#include "tests/support/test_folder.h"
+#include "tests/unit/chat/chat_files.h"
 
 namespace megalith::jinja {
 namespace {
-
-const std::string kTests = MEGALITH_SOURCE_DIR "/tests/";
-
-const Dict& golden() {
-  static const Value file = parse_json(read_bytes(kTests + "golden/chat/golden.json"), "golden.json");
-  return file.as_dict();
-}
-
-const std::vector<Value>& list_of(const Dict& dict, std::string_view key) { return dict.find(key)->as_list().items; }
 
 std::string render(const std::string& text, const Dict& variables = {}) {
   return Template("t", text).render(variables).text;
@@ -50,7 +39,7 @@ void expect_golden(const std::string& text, const Dict& variables, const Value& 
 }
 
 TEST(Jinja, SmallTemplatesAreTheLibrarys) {
-  for (const Value& small : list_of(golden(), "small")) {
+  for (const Value& small : golden_list("small")) {
     const std::vector<Value>& pair = small.as_list().items;
     expect_golden(pair[0].as_text(), golden().find("variables")->as_dict(), pair[1], pair[0].as_text());
   }
@@ -59,10 +48,10 @@ TEST(Jinja, SmallTemplatesAreTheLibrarys) {
 TEST(Jinja, ChatTemplatesAreTheLibrarys) {
   const Dict& conversations = golden().find("conversations")->as_dict();
   std::size_t cases = 0;
-  for (const Value& entry : list_of(golden(), "templates")) {
+  for (const Value& entry : golden_list("templates")) {
     const std::vector<Value>& fields = entry.as_list().items;
     Dict variables = golden().find("special")->as_dict();
-    const Value& options = list_of(golden(), "options")[static_cast<std::size_t>(fields[4].as_integer())];
+    const Value& options = golden_list("options")[static_cast<std::size_t>(fields[4].as_integer())];
     for (const auto& [name, value] : options.as_dict().members) variables.set(name, value);
     variables.set("messages", *conversations.find(fields[1].as_text()));
     variables.set("tools", fields[2].as_bool() ? *golden().find("tools") : Value::none());
