@@ -56,3 +56,13 @@ CONVERSATIONS = {
     "unknown role": [{"role": "critic", "content": "x"}, user("y")],
     "empty": [],
 }
+
+# Contents with special tokens, white space at the borders of answers, and text that NFC changes.
+TOKENIZED = {
+    "simple": [user("Hi"), assistant("Hello!")],
+    "system": [{"role": "system", "content": "Be brief."}, user("It is a truth"), assistant(" universally\n"),
+               user("acknowledged?"), assistant("\n\nthat a single man")],
+    "special": [user("a<|endoftext|>b <|im_start|> c"), assistant("<|endoftext|>d<|im_start|>")],
+    "normalized": [user("cafe\u0301 A\u030angstro\u0308m"), assistant("e\u0301te\u0301"), user("x"), assistant("\u2126")],
+    "unicode": [user("\u4e2d\u6587 \U0001f600"), assistant("\u65e5\u672c\u8a9e 123 1234567")],
+}

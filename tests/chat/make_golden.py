@@ -8,12 +8,14 @@ import json
 import os
 
 import jinja2
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils as library
 
-from conversations import CONVERSATIONS, TOOLS
+from conversations import CONVERSATIONS, TOKENIZED, TOOLS
 from expressions import EXPRESSIONS, STATEMENTS, VARIABLES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+TOKENIZERS = os.path.join(HERE, "../golden/tokenizer")
 GOLDEN = os.path.join(HERE, "../golden/chat")
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 OPTIONS = [{}, {"enable_thinking": False, "reasoning_effort": "high"}]
@@ -57,18 +59,34 @@ def template_cases():
     return cases
 
 
+def token_cases():
+    """Ids and masks of templates with {% generation %}, with the vocabularies of tests/golden/tokenizer."""
+    cases = []
+    for vocabulary in ("gpt2", "llama3", "qwen2"):
+        for file in ("smollm.jinja", "nemotron.jinja"):
+            with open(os.path.join(HERE, "templates", file), encoding="utf-8", newline="") as source:
+                text = source.read()
+            tokenizer = PreTrainedTokenizerFast(tokenizer_file=os.path.join(TOKENIZERS, vocabulary + ".json"),
+                                                chat_template=text)
+            for name, messages in TOKENIZED.items():
+                encoded = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+                cases.append([vocabulary, file, name, encoded["input_ids"], encoded["assistant_masks"]])
+    return cases
+
+
 def main():
     library.datetime = Date
     texts = ["{{ " + text + " }}" for text in EXPRESSIONS] + STATEMENTS
     golden = {"special": SPECIAL, "options": OPTIONS, "tools": TOOLS, "conversations": CONVERSATIONS,
               "variables": VARIABLES, "small": [[text, render(text, VARIABLES)] for text in texts],
-              "templates": template_cases()}
+              "templates": template_cases(),
+              "tokenized": TOKENIZED, "tokens": token_cases()}
     os.makedirs(GOLDEN, exist_ok=True)
     with open(os.path.join(GOLDEN, "golden.json"), "w", encoding="utf-8") as file:
         # One case a line.
         file.write("{\n" + ",\n".join(
             json.dumps(key) + ": " + ("[\n" + ",\n".join(json.dumps(case) for case in value) + "\n]"
-                                      if key in ("small", "templates") else json.dumps(value))
+                                      if key in ("small", "templates", "tokens") else json.dumps(value))
             for key, value in golden.items()) + "\n}\n")
 
 
