@@ -21,7 +21,8 @@ inline constexpr std::int64_t kMaxHeadDim = 256;
 
 // Packed documents, optional: B is 1, and the queries of document c attend to the keys of document c only, as if each
 // document were an op. If causal, both have equally many rows, aligned at the start. Lengths are read on the device, so
-// that a captured graph replays with other documents. Documents do not overlap. Rows outside of all are not written.
+// that a captured graph replays with other documents. Documents do not overlap. If causal, they cover all rows. If not,
+// rows outside of all are not written, but for gradients, which may become 0 there: the caller sets them to 0 before.
 // A document without keys has out 0 and lse -inf. On the CPU, and in fp32, a document's bits do not depend on the pack.
 // In bf16 on CUDA D is a multiple of 16.
 

@@ -232,6 +232,7 @@ void run_packed(CudaStream& stream, const AttentionBackward& op) {
   call.at(AttentionUid::kDvHeads) = workspace + layout.dv_heads;
   write_tables(stream, op, call.token_strides());
   if (q.data != op.q.data) run(stream, Copy{.src = op.q, .dst = q});
+  if (!op.causal) clear(stream, {layout.gradients(workspace)});  // cuDNN skips rows outside of all documents
   call.run(stream, workspace + layout.plan, static_cast<std::size_t>(layout.bytes - layout.plan));
   run(stream, Copy{.src = dk, .dst = op.dk});
   run(stream, Copy{.src = dv, .dst = op.dv});

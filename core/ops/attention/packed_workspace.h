@@ -1,6 +1,7 @@
 // Workspace of bf16 attention of packed documents on CUDA. Byte offsets from its start, which is 256-byte aligned.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/ops/attention/attention.h"
@@ -54,6 +55,10 @@ struct PackedBackwardWorkspace {
     plan = at;
     // Measured with cuDNN 9.19: 512 bytes of descriptors a document.
     bytes = at + (std::int64_t{64} << 10) + 2048 * op.query_documents.begin.numel();
+  }
+  // All bf16 gradients as one tensor.
+  Tensor gradients(std::byte* workspace) const {
+    return Tensor(workspace + dq, DType::kBf16, {(plan - dq) / static_cast<std::int64_t>(size_of(DType::kBf16))});
   }
 };
 
