@@ -1,62 +1,47 @@
 #include "apps/prepare/conversation_encoder.h"
 
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
 
+#include <filesystem>
+#include <memory>
+
+#include "apps/config/data_options.h"
 #include "apps/config/program_options.h"
 #include "core/base/error.h"
-#include "core/base/text/text.h"
-#include "core/checkpoint/strict_json.h"
+#include "core/chat/chat_template.h"
+#include "core/chat/conversation.h"
 
 namespace megalith {
 
 namespace {
 
-struct Message {
-  std::string role;
-  std::string content;
-};
-
-std::vector<Message> messages_of(std::string_view line) {
-  const std::string subject = "conversation";
-  const nlohmann::json value = parse_strict_json(line, subject);
-  JsonObject object(value, subject);
-  std::vector<Message> messages;
-  for (const nlohmann::json& one : object.array("messages")) {
-    JsonObject message(one, subject + ".messages");
-    messages.push_back(
-        {.role = message.text("role", kMaxJsonBytes), .content = message.text("content", kMaxJsonBytes)});
-    message.finish();
-  }
-  object.finish();
-  return messages;
-}
-
-// Text of a message ahead of its content.
-std::string head_of(const Message& message, bool is_chatml) {
-  return is_chatml ? "<|im_start|>" + message.role + "\n" : "";
+// Folder of tokenizer.json, which has the special tokens and the chat template; empty for other tokenizers.
+std::string tokenizer_folder(const DataOptions& data) {
+  if (data.tokenizer_type != TokenizerType::kHuggingFace) return "";
+  const std::string file = tokenizer_file_path(tokenizer_files("HuggingFaceTokenizer")[0], data.tokenizer_model);
+  const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+  return folder.empty() ? "." : folder.string();
 }
 
 }  // namespace
 
 ConversationEncoder make_conversation_encoder(const Options& options) {
-  const std::string& name = options.prepare.chat_template;
-  if (name != "chatml" && name != "identity") {
-    refuse_usage("--chat-template", {.expected = "chatml or identity",
-                                     .got = name.empty() ? "none" : escaped_short(name),
-                                     .remedy = "name one of them"});
+  const std::string folder = tokenizer_folder(options.data);
+  const std::string& named = options.prepare.chat_template;
+  if (named.empty() && folder.empty()) {
+    refuse_usage("--chat-template",
+                 {.expected = "a template, since the tokenizer has no folder with one",
+                  .got = "none",
+                  .remedy = "name chatml, llama3, identity, a file that ends in .jinja, or a folder of transformers"});
   }
-  return [is_chatml = name == "chatml"](const Tokenizer& tokenizer, std::string_view line) {
-    EncodedConversation encoded;
-    const auto add = [&](const std::string& text, bool is_trained) {
-      tokenizer.encode(text, encoded.ids);
-      encoded.trained.resize(encoded.ids.size(), is_trained ? 1 : 0);
-    };
-    for (const Message& message : messages_of(line)) {
-      add(head_of(message, is_chatml), false);
-      add(message.content + (is_chatml ? "<|im_end|>" : ""), message.role == "assistant");
-      add(is_chatml ? "\n" : "", false);
+  const auto chat = std::make_shared<const ChatTemplate>(ChatTemplate::load(named.empty() ? folder : named, folder));
+  return [chat](const Tokenizer& tokenizer, std::string_view line, const std::string& place) {
+    const Conversation conversation = parse_conversation(line, place);
+    try {
+      return encode_conversation(tokenizer, *chat, conversation);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
     }
-    return encoded;
   };
 }
 

@@ -115,7 +115,7 @@ class TokenizerPool {
   std::vector<std::unique_ptr<Tokenizer>> free_;
 };
 
-void add_conversation(const EncodedConversation& conversation, std::int64_t max_tokens, Chunk& chunk) {
+void add_conversation(const ChatTokens& conversation, std::int64_t max_tokens, Chunk& chunk) {
   const std::size_t size = conversation.ids.size();
   require(conversation.trained.size() == size && std::in_range<std::int32_t>(size), "prepare: a mark per token");
   const std::size_t kept = max_tokens > 0 ? std::min(size, static_cast<std::size_t>(max_tokens)) : size;
@@ -134,15 +134,14 @@ void add_conversation(const EncodedConversation& conversation, std::int64_t max_
 
 void encode_chunk(Chunk& chunk, const EncodeRequest& request, const Tokenizer& tokenizer) {
   for (const Chunk::Line& line : chunk.lines) {
+    const std::string place = fmt::format("{}:{}", chunk.path, line.number);
     try {
-      if (line.is_too_long) {
-        refuse_format("conversation", "a line of at most 64 MiB", "a longer one", "remove it or divide it");
-      }
+      if (line.is_too_long) refuse_format(place, "a line of at most 64 MiB", "a longer one", "remove it or divide it");
       const std::string_view text = std::string_view(chunk.text).substr(line.begin, line.bytes);
-      add_conversation(request.encoder(tokenizer, text), request.max_tokens, chunk);
+      add_conversation(request.encoder(tokenizer, text, place), request.max_tokens, chunk);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kFormat) throw;
-      chunk.errors.emplace_back(error.code(), fmt::format("{}:{}: {}", chunk.path, line.number, error.what()));
+      chunk.errors.push_back(error);
     }
   }
 }

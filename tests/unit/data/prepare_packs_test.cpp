@@ -164,6 +164,40 @@ TEST_F(PreparePacks, BadLines) {
   EXPECT_THAT(outcome.out, HasSubstr("2 packs of 70 rows, 2 conversations"));
 }
 
+TEST_F(PreparePacks, TemplateOfTheTokenizersFolderOrAFile) {
+  write_bytes(folder_ / "a.jsonl", kTalk);
+  std::filesystem::create_directory(folder_ / "model");
+  write_bytes(folder_ / "model/tokenizer.json", read_bytes(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/llama3.json"));
+  const std::vector<std::string> arguments = {
+      "--sft", "--input",          folder_ / "a.jsonl",    "--output-prefix",   folder_ / "d",    "--seq-length",
+      "64",    "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder_ / "model"};
+  const Run without = run(arguments);
+  EXPECT_EQ(without.exit_code, static_cast<int>(ExitCode::kUsage));
+  EXPECT_THAT(without.err, HasSubstr("which has no chat template"));
+
+  const std::string body =
+      "{% for m in messages %}{{ m.role[0] }}:\n{% if m.role == 'assistant' %}{% generation %}"
+      "{{ m.content }};{% endgeneration %}{% else %}{{ m.content }}, {% endif %}{% endfor %}";
+  write_bytes(folder_ / "model/chat_template.jinja", "F " + body);
+  write_bytes(folder_ / "other.jinja", "O " + body);
+  const auto inspected = [&] {
+    return run({"inspect", folder_ / "d", "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model",
+                folder_ / "model"})
+        .out;
+  };
+  EXPECT_EQ(run(arguments).exit_code, 0);
+  EXPECT_THAT(inspected(), AllOf(HasSubstr("untrained \"F u:\\nHi, a:\\n\"\n"), HasSubstr("trained   \"Ho;\"\n")));
+  std::vector<std::string> with_file = arguments;
+  with_file.insert(with_file.end(), {"--chat-template", folder_ / "other.jinja"});
+  EXPECT_EQ(run(with_file).exit_code, 0);
+  EXPECT_THAT(inspected(), HasSubstr("untrained \"O u:\\nHi, a:\\n\"\n"));
+
+  const Run unnamed =
+      run({"--sft", "--input", folder_ / "a.jsonl", "--output-prefix", folder_ / "d", "--seq-length", "9"});
+  EXPECT_EQ(unnamed.exit_code, static_cast<int>(ExitCode::kUsage));
+  EXPECT_THAT(unnamed.err, HasSubstr("--chat-template: expected a template, since the tokenizer has no folder"));
+}
+
 TEST_F(PreparePacks, BadCommandLines) {
   write_bytes(folder_ / "a.jsonl", kTalk);
   const auto usage = [&](const std::vector<std::string>& more) { return error_of_pack(ExitCode::kUsage, more); };
