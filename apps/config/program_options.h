@@ -32,6 +32,8 @@ struct ForecastOptions {
   std::string html;              // file to write; empty: none
   std::string json;              // file to write; empty: none
   std::string timeline;          // file to write; empty: none
+  // Tokens of each document, if attention separates documents; 0: a sample is one document.
+  std::int64_t document_length = 0;
 };
 
 struct ConvertOptions {

@@ -8,6 +8,7 @@
 #include "apps/config/data_options.h"
 #include "apps/config/options.h"
 #include "apps/config/parallel_options.h"
+#include "apps/config/program_options.h"
 #include "apps/config/training_options.h"
 #include "core/base/error.h"
 #include "core/model/config.h"
@@ -89,15 +90,28 @@ void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
 
 }  // namespace
 
+namespace {
+
+// 0: unknown, as in a run until its data are read.
+double pairs_of_forecast(const Options& options) {
+  const std::int64_t length = std::min(options.forecast.document_length, options.model.seq_length);
+  return static_cast<double>(options.model.seq_length) * static_cast<double>(length);
+}
+
+}  // namespace
+
 MarkedSamples marked_samples(const Options& options) {
   constexpr std::int64_t kUncounted = 64;
   const DocumentMasks& masks = options.data.masks;
   const std::int64_t given = options.data.max_documents_per_sample;
   const bool packs = options.data.sft, separates = packs || masks.separates_documents();
-  return {.documents = !separates ? 0 : given > 0 ? given : kUncounted,
+  return {.documents = !separates  ? 0
+                       : given > 0 ? given
+                                   : kUncounted,
           .restarts_positions = packs || masks.restarts_positions(),
           .masks_loss = packs || masks.eod_mask_loss,
-          .pads = packs && options.model.moe.num_experts > 0};
+          .pads = packs && options.model.moe.num_experts > 0,
+          .pairs = separates ? pairs_of_forecast(options) : 0};
 }
 
 RunConfig run_config(const Options& options, int world) {

@@ -94,6 +94,12 @@ void add_other_programs(FlagTable& t, Options& o) {
                              {.flag = "timeline", .remedy = "run plan --timeline with the flags of a suggestion"}}});
   forecast.add("device-memory-gib", "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}),
                "with --suggest: memory of a device; 0: the value in --rates", {.needs = {{"suggest"}}});
+  forecast.add(
+      "document-length", "TOKENS", integer(&o.forecast.document_length, {0, kMaxLength}),
+      "with packs or masks of documents: length of documents whose attention is forecast, at most --seq-length. "
+      "train prints the share of attention that remains: this length is that share of --seq-length. 0: a sample "
+      "is one document",
+      {.example = "700"});
   forecast.add("html", "FILE", text(&o.forecast.html), "HTML page to write, with a chart of the schedule",
                {.shown = "none", .needs = {{"rates"}}});
   forecast.add(

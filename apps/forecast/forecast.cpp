@@ -151,8 +151,8 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   forecast.simulation = simulate(forecast.config.schedule(), forecast.durations);
   forecast.step = step_of(options, *spec.rates, forecast, looked);
   constexpr double kTera = 1e12;
-  forecast.step->tflops_per_rank =
-      flops_per_token(options) * forecast.step->tokens_per_second / (kTera * static_cast<double>(mesh.world()));
+  forecast.step->tflops_per_rank = flops_per_token(options, forecast.config.marks.pairs) *
+                                   forecast.step->tokens_per_second / (kTera * static_cast<double>(mesh.world()));
   return forecast;
 }
 

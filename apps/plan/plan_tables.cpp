@@ -186,9 +186,10 @@ Table flops_table(const Options& options, const Forecast& forecast) {
   const StageForecast& most =
       *std::ranges::max_element(forecast.stages, {}, [](const StageForecast& stage) { return stage.work.flops; });
   const double tokens = static_cast<double>(options.train.global_batch_size * options.model.seq_length);
+  const double per_token = flops_per_token(options, forecast.config.marks.pairs);
   Table table{.title = "FLOPs", .columns = kNumbers};
-  table.add({"per token (causal, 6 N)", fmt::format("{:.4e}", flops_per_token(options))});
-  table.add({"per step, all ranks", fmt::format("{:.4e}", flops_per_token(options) * tokens)});
+  table.add({"per token (causal, 6 N)", fmt::format("{:.4e}", per_token)});
+  table.add({"per step, all ranks", fmt::format("{:.4e}", per_token * tokens)});
   table.add({"per step and rank, launched", fmt::format("{:.4e}", most.work.flops)},
             fmt::format(" (with recompute) in {:.0f} ops", most.work.ops));
   return table;

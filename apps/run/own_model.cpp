@@ -71,4 +71,10 @@ ModelFlops flops_of(const Options& options) {
   return {.per_token = flops_per_token(options) - attention, .per_pair = attention / length};
 }
 
+double flops_per_token(const Options& options, double pairs) {
+  const ModelFlops flops = flops_of(options);
+  return pairs > 0 ? flops.per_token + flops.per_pair * pairs / static_cast<double>(options.model.seq_length)
+                   : flops_per_token(options);
+}
+
 }  // namespace megalith

@@ -19,5 +19,7 @@ struct ModelFlops {
   double per_token = 0, per_pair = 0;
 };
 ModelFlops flops_of(const Options& options);
+// Per token of samples whose documents have `pairs`, as in MarkedSamples; 0: one document.
+double flops_per_token(const Options& options, double pairs);
 
 }  // namespace megalith
