@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <optional>
 #include <string_view>
 
 #include "core/base/error.h"
 #include "core/model/config.h"
+#include "core/model/layer_pattern.h"
 
 namespace megalith {
 
@@ -18,79 +17,6 @@ namespace {
 // Limits of the router's ops (moe/ops/router.h, route_rows.h).
 constexpr std::int64_t kMostExperts = 1024, kMostChoices = 16, kMaxGroups = 32;
 constexpr std::int64_t kMostFfn = std::int64_t{1} << 22, kMostRows = std::int64_t{1} << 26;
-constexpr std::size_t kMostLayers = 10'000;
-
-std::optional<std::size_t> number_at(std::string_view text, std::size_t& at) {
-  std::size_t value = 0;
-  const char* const begin = text.data() + at;
-  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
-  if (error != std::errc()) return std::nullopt;
-  at += static_cast<std::size_t>(end - begin);
-  return value;
-}
-
-// Grammar: sum = term {+ term}, term = list [* N], list = [0,1,...] or (sum), as in "[0]*3+([1]*2+[0])*4".
-class LayerPattern {
- public:
-  explicit LayerPattern(std::string_view text) {
-    for (const char c : text) {
-      if (c != ' ') text_ += c;
-    }
-  }
-
-  std::vector<bool> read() {
-    const List list = sum(0);
-    return list && at_ == text_.size() ? *list : std::vector<bool>{};
-  }
-
- private:
-  using List = std::optional<std::vector<bool>>;
-
-  bool take(char c) {
-    if (at_ == text_.size() || text_[at_] != c) return false;
-    ++at_;
-    return true;
-  }
-
-  List sum(int depth) {
-    std::vector<bool> all;
-    do {
-      const List one = term(depth);
-      if (!one || all.size() + one->size() > kMostLayers) return std::nullopt;
-      all.insert(all.end(), one->begin(), one->end());
-    } while (take('+'));
-    return all;
-  }
-
-  List term(int depth) {
-    List one = list(depth);
-    if (!one || !take('*')) return one;
-    const auto times = number_at(text_, at_);
-    if (!times || *times > kMostLayers || *times * one->size() > kMostLayers) return std::nullopt;
-    std::vector<bool> all;
-    for (std::size_t i = 0; i < *times; ++i) all.insert(all.end(), one->begin(), one->end());
-    return all;
-  }
-
-  List list(int depth) {
-    if (take('(')) {
-      const List inner = depth < kMaxParentheses ? sum(depth + 1) : std::nullopt;
-      return take(')') ? inner : std::nullopt;
-    }
-    if (!take('[')) return std::nullopt;
-    std::vector<bool> layers;
-    do {
-      const auto layer = number_at(text_, at_);
-      if (!layer || *layer > 1) return std::nullopt;
-      layers.push_back(*layer == 1);
-    } while (take(','));
-    return take(']') ? List(layers) : std::nullopt;
-  }
-
-  static constexpr int kMaxParentheses = 8;
-  std::string text_;
-  std::size_t at_ = 0;
-};
 
 void refuse(const std::string& flags, const std::string& expected, const std::string& got, const std::string& remedy) {
   refuse_usage(flags, {.expected = expected, .got = got, .remedy = remedy});
@@ -200,10 +126,9 @@ double MoeConfig::balancing_coeff() const {
 
 std::vector<bool> moe_layers(const MoeConfig& moe, std::int64_t num_layers) {
   if (moe.num_experts == 0) return std::vector<bool>(static_cast<std::size_t>(num_layers));
-  if (moe.layer_freq.find('[') != std::string::npos) return LayerPattern(moe.layer_freq).read();
-  std::size_t at = 0;
-  const auto every = number_at(moe.layer_freq, at);
-  if (!every || *every == 0 || at != moe.layer_freq.size()) return {};
+  if (is_layer_pattern(moe.layer_freq)) return parse_layer_pattern(moe.layer_freq);
+  const auto every = parse_layer_frequency(moe.layer_freq);
+  if (!every) return {};
   std::vector<bool> layers(static_cast<std::size_t>(num_layers));
   for (std::size_t layer = 0; layer < layers.size(); layer += *every) layers[layer] = true;
   return layers;
