@@ -39,6 +39,14 @@ void start_and_rows(const std::int32_t* const& start, std::int64_t rows, std::in
         .got = fmt::format("{}", cache_rows)});
 }
 
+// Declares the window of an op with a cache; returns the op's FLOPs.
+template <class Op>
+double cached_flops(const Op& op, Fields& f) {
+  f.expect(op.window >= 0, "op.window", "at least 0", op.window);
+  const std::int64_t rows = op.k_cache.size(1), seen = op.window > 0 ? std::min(op.window, rows) : rows;
+  return 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(seen);
+}
+
 // Most bytes of dS in the deterministic backward on CUDA, unless one sample has more.
 constexpr std::int64_t kDirectScoresBytes = std::int64_t{2} << 30;
 constexpr std::int64_t kScoreTile = 128;                               // cuDNN pads keys to this, queries to half of it
@@ -184,7 +192,7 @@ void fields(const CachedAttention& op, Fields& f) {
   f.in(op.v_cache, "op.v_cache").like(op.k_cache).strided_rows();
   f.out(op.out, "op.out").like(op.q).strided_rows();
   start_and_rows(op.start, op.q.size(1), op.k_cache.size(1), f);
-  f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
+  f.cost({.flops = cached_flops(op, f)});
 }
 
 void fields(const DecodeAttention& op, Fields& f) {
@@ -198,7 +206,7 @@ void fields(const DecodeAttention& op, Fields& f) {
   start_and_rows(op.start, 1, op.k_cache.size(1), f);
   f.workspace(op.workspace);
   if (op.rotary_dim != 0) check_rotation(op.rotary_dim, op.theta, op.scaling, op.q.size(3), f);
-  f.cost({.flops = 4.0 * static_cast<double>(op.q.numel()) * static_cast<double>(op.k_cache.size(1))});
+  f.cost({.flops = cached_flops(op, f)});
 }
 
 std::size_t workspace_bytes(const DecodeAttention& op, DeviceType device) {

@@ -73,8 +73,8 @@ struct AttentionBackward {
 std::int64_t samples_at_a_time(const AttentionBackward& op);
 std::int64_t dq_sum_bytes(const AttentionBackward& op);
 
-// Row s of q has position *start + s and sees cache rows 0 .. *start + s, which KvCacheAppend has written. FLOPs for a
-// full cache: 4 B N S M D.
+// Row s of q has position *start + s and sees cache rows 0 .. *start + s, which KvCacheAppend has written; with a
+// window the last `window` of them. FLOPs for a full cache: 4 B N S M D, or with a shorter window W 4 B N S W D.
 struct CachedAttention {
   MEGALITH_OP(CachedAttention, "cached_attention");
   Tensor q;                             // [B, S, N, D] bf16 | fp32
@@ -82,6 +82,7 @@ struct CachedAttention {
   Tensor out;                           // [B, S, N, D] out, dtype of q
   const std::int32_t* start = nullptr;  // device; *start + S <= M, else the kernel throws
   float scale = 1;
+  std::int64_t window = 0;  // as in AttentionForward
 };
 
 // k_cache[b, *start + s] = k[b, s], the same for v.
@@ -105,7 +106,8 @@ struct DecodeAttention {
   float theta = 10000.0f;       // theta, rotary_dim and scaling as in Rope
   std::int64_t rotary_dim = 0;  // 0: no rotation
   RopeScaling scaling;
-  Tensor workspace;  // [workspace_bytes(op, device)] uint8: on the CPU the rotated q
+  std::int64_t window = 0;  // as in AttentionForward
+  Tensor workspace;         // [workspace_bytes(op, device)] uint8: on the CPU the rotated q
 };
 
 // Fails for a position read on the device: `rows` rows from `start` on do not fit the cache.

@@ -189,7 +189,8 @@ void compute(const AttentionForward& op) {
 
 void compute(const CachedAttention& op) {
   const std::int64_t start = read_start(op.start, op.q.size(1), op.k_cache.size(1));
-  attend_all({.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale}, start);
+  attend_all({.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale, .window = op.window},
+             start);
 }
 
 void compute(const DecodeAttention& op) {
@@ -205,8 +206,13 @@ void compute(const DecodeAttention& op) {
     rope.x = k, rope.y = k;
     compute(rope);
   }
-  compute(CachedAttention{
-      .q = q, .k_cache = op.k_cache, .v_cache = op.v_cache, .out = op.out, .start = op.start, .scale = op.scale});
+  compute(CachedAttention{.q = q,
+                          .k_cache = op.k_cache,
+                          .v_cache = op.v_cache,
+                          .out = op.out,
+                          .start = op.start,
+                          .scale = op.scale,
+                          .window = op.window});
 }
 
 void compute(const KvCacheAppend& op) {

@@ -90,7 +90,8 @@ __device__ void attend_row(const ForwardArguments<T>& p, std::int64_t b, std::in
   if (p.lse != nullptr && threadIdx.x == 0) p.lse[(b * p.heads + n) * p.tokens + s] = row_largest + logf(row_total);
 }
 
-// A row sees those of its document; with a cache, rows 0 .. start + s of k and v.
+// A row sees those of its document; with a cache, rows 0 .. start + s of k and v. A window leaves the last ones of
+// them.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     attention_forward_kernel(ForwardArguments<T> p, CudaFault* fault, CudaFault::Raise raise) {
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
       if (threadIdx.x == 0) report_fault(fault, raise, start, p.tokens, p.cache_rows);
       return;
     }
-    seen.count = start + s + 1;
+    seen = p.documents.seen_keys({}, start + s);
   } else {
     DocumentSpan document;
     if (!p.documents.find(s, false, document)) return;
@@ -158,9 +159,13 @@ __global__ void __launch_bounds__(kThreads)
     d.k_cache.row(b, start, kv)[i] = turned[1][i];
     d.v_cache.row(b, start, kv)[i] = v[i];
   }
+  const Documents::Rows seen = p.documents.seen_keys({}, start);
+  const auto row_of = [&](const Heads<const T>& cache, const T* own, std::int64_t t) {
+    return seen.first + t == start ? own : cache.row(b, seen.first + t, kv);
+  };
   attend_row<T, kWidth>(
-      p, b, 0, n, turned[0], start + 1, [&](std::int64_t t) { return t == start ? turned[1] : p.k.row(b, t, kv); },
-      [&](std::int64_t t) { return t == start ? v : p.v.row(b, t, kv); });
+      p, b, 0, n, turned[0], seen.count, [&](std::int64_t t) { return row_of(p.k, turned[1], t); },
+      [&](std::int64_t t) { return row_of(p.v, v, t); });
 }
 
 // Memory-bound: a block owns one token of k and v, all heads.
@@ -215,13 +220,15 @@ void run_fp32(CudaStream& stream, const AttentionForward& op) { attend(stream, o
 
 void run(CudaStream& stream, const CachedAttention& op) {
   if (op.q.numel() == 0) return;
-  attend(stream, {.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale}, op.start);
+  attend(stream, {.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale, .window = op.window},
+         op.start);
 }
 
 void run(CudaStream& stream, const DecodeAttention& op) {
   if (op.q.numel() == 0) return;
   static_assert(kMaxHeadDim <= kThreads);
-  const AttentionForward forward{.q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale};
+  const AttentionForward forward{
+      .q = op.q, .k = op.k_cache, .v = op.v_cache, .out = op.out, .scale = op.scale, .window = op.window};
   Variants(op.q.dtype, rows_aligned(op.v, op.k_cache, op.v_cache)).visit([&](auto type, auto is_aligned) {
     using T = decltype(type);
     constexpr int kWidth = is_aligned() ? kPack<T> : 1;

@@ -54,6 +54,7 @@ class AttentionTest : public OpTest {
     const Values allowed = rounds_terms ? magnitude : sum_magnitude(want, magnitude, got.dtype, length);
     expect_close(got, want, {.length = length, .magnitude = allowed, .what = what});
   }
+  void expect_cached_equals_whole(std::int64_t window);
   // Runs the op. If cuDNN does not support the head dim, expects an error.
   template <class Op>
   bool runs(const Op& op) {
@@ -148,12 +149,19 @@ TEST_P(AttentionTest, NoSamplesOrTokens) {
 // Prefill, then one token at a time, gives the bits of one pass over the full sequence. cuDNN has another kernel for
 // the full sequence, so there only the values are close.
 TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
+  for (const std::int64_t window : {0, 2, 40, 90, 149}) expect_cached_equals_whole(window);
+}
+
+void AttentionTest::expect_cached_equals_whole(std::int64_t window) {
+  SCOPED_TRACE(testing::Message() << "window " << window);
   const SelfAttentionSizes z{.samples = 2, .tokens = 150, .heads = 4, .kv_heads = 2, .dim = 24};
   const Fused x = fused_input(z);
   const Tensor out = output(out_shape(z)), lse = output(lse_shape(z), DType::kFp32);
-  run(AttentionForward{.q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse, .scale = scale_of(z)});
+  run(AttentionForward{.q = x.q, .k = x.k, .v = x.v, .out = out, .lse = lse, .scale = scale_of(z), .window = window});
   const Values whole = values(out);
-  const auto exact = reference::attention(values(x.q), values(x.k), values(x.v), reference_sizes(z));
+  reference::AttentionSizes sizes = reference_sizes(z);
+  sizes.window = static_cast<std::size_t>(window);
+  const auto exact = reference::attention(values(x.q), values(x.k), values(x.v), sizes);
 
   const std::int64_t capacity = 160;
   const Shape cache_shape{z.samples, capacity, z.kv_heads, z.dim};
@@ -177,7 +185,8 @@ TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
                         .v_cache = full_v,
                         .out = part,
                         .start = start,
-                        .scale = scale_of(z)});
+                        .scale = scale_of(z),
+                        .window = window});
     const Values got = values(part);
     const std::int64_t row = z.heads * z.dim;
     Values want, magnitude;
@@ -199,9 +208,9 @@ TEST_P(AttentionTest, CachedEqualsTheWholeSequence) {
 
 TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
   const SelfAttentionSizes z{.samples = 2, .tokens = 1, .heads = 4, .kv_heads = 2, .dim = 24};
-  for (const std::int64_t rotary_dim : {0, 16, 24}) {
+  for (const auto& [rotary_dim, window] : {std::pair{0, 0}, {16, 0}, {24, 0}, {16, 2}, {24, 65}}) {
     for (const auto& [position, rows] : {std::pair{0, 1}, {70, 90}}) {
-      SCOPED_TRACE(testing::Message() << rotary_dim << " of " << z.dim << " at " << position);
+      SCOPED_TRACE(testing::Message() << rotary_dim << " of " << z.dim << " at " << position << " window " << window);
       const Shape cache_shape{z.samples, rows, z.kv_heads, z.dim};
       const Values keys = normal(cache_shape.numel()), some = normal(cache_shape.numel());
       const Fused x = fused_input(z);
@@ -223,7 +232,8 @@ TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
                           .v_cache = input(cache_shape, dtype(), values_after),
                           .out = out,
                           .start = start,
-                          .scale = scale_of(z)});
+                          .scale = scale_of(z),
+                          .window = window});
       const Values want = values(out);
       const Tensor k_filled = inout(cache_shape, dtype(), keys), v_filled = inout(cache_shape, dtype(), some);
       const Tensor decoded = output(out_shape(z));
@@ -235,7 +245,8 @@ TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
                           .out = decoded,
                           .start = start,
                           .scale = scale_of(z),
-                          .rotary_dim = rotary_dim},
+                          .rotary_dim = rotary_dim,
+                          .window = window},
           position == 0 ? Idles{{k_filled, "no row is seen"}, {v_filled, "no row is seen"}} : Idles{});
       EXPECT_EQ(values(decoded), want);
       EXPECT_EQ(values(k_filled), keys_after);
@@ -270,6 +281,9 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   const Tensor four = input({1, 4, 4, 8});
   expect_refused(AttentionForward{.q = q, .k = four, .v = four, .out = out, .lse = lse},
                  "op.k: expected a number of heads (dim 2) that divides the number of query heads");
+  expect_refused(
+      CachedAttention{.q = q, .k_cache = k, .v_cache = v, .out = out, .start = device_struct(0), .window = -1},
+      "op.window: expected at least 0, got -1");
   const Tensor wide = input({1, 1, 1, 300});
   expect_refused(AttentionForward{.q = wide, .k = wide, .v = wide, .out = wide, .lse = lse},
                  "op.q: head dim: expected 1 to 256, got 300");
