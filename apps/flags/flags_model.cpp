@@ -1,4 +1,6 @@
 // Rows of the model flags; flags_moe.cpp has the rows of the expert flags.
+#include <algorithm>
+
 #include "apps/flags/flags_table.h"
 #include "core/model/config.h"
 
@@ -6,6 +8,23 @@ namespace megalith {
 
 using enum FlagGroup;
 using enum OnLoad;
+
+namespace {
+
+// Pair of numbers, in Megatron-LM's form LEFT,RIGHT or (LEFT,RIGHT) too.
+Binding window_size(std::vector<std::int64_t>* field) {
+  Binding pair = integers(field, {-1, kMaxLength}, 2);
+  pair.set = [set = pair.set](const std::vector<std::string>& texts) {
+    if (texts.size() != 1) return set(texts);
+    std::string_view text = texts[0];
+    if (text.starts_with('(') && text.ends_with(')')) text = text.substr(1, text.size() - 2);
+    const std::size_t comma = std::min(text.find(','), text.size());
+    return set({std::string(text.substr(0, comma)), std::string(text.substr(std::min(comma + 1, text.size())))});
+  };
+  return pair;
+}
+
+}  // namespace
 
 void add_model(FlagTable& t, ModelConfig& m) {
   Section model(t, kModel, kShaped);
@@ -59,6 +78,16 @@ void add_model(FlagTable& t, ModelConfig& m) {
   scaling.add("rope-scaling-original-max-position-embeddings", "TOKENS",
               integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}),
               "with --use-rope-scaling: context length of the original pretraining", {.example = "8191"});
+  model.add(
+      "window-size", "LEFT RIGHT", window_size(&m.window_size),
+      "sliding window of attention: keys that a query sees to the left and to the right of its own. LEFT -1: all. "
+      "RIGHT: 0, for causal attention",
+      {.example = "7 0"});
+  model.add(
+      "window-attn-skip-freq", "TEXT", text(&m.window_attn_skip_freq),
+      "layers without --window-size: N for layers N - 1, 2N - 1, ..., or a 0 for each such layer and a 1 for each "
+      "other one, such as '([1]*5+[0])*4'",
+      {.shown = "none", .needs = {{"window-size"}}, .example = "2"});
   model.add("normalization", "NAME", choice(&m.normalization, {"LayerNorm", "RMSNorm"}), "type of normalization layer",
             {.on_load = kTensors, .example = "RMSNorm"});
   model.add("norm-epsilon", "X", real(&m.norm_epsilon, {0, 1, true, true}), "epsilon of the normalization layers",

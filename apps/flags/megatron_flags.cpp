@@ -157,7 +157,7 @@ constexpr MegatronNote kNotes[] = {
      "use-mp-args-from-checkpoint-args use-mup use-nccl-ub use-one-sent-docs "
      "use-persistent-ckpt-worker use-ring-exchange-p2p use-same-sampling-seed-across-dp-ranks use-sharp "
      "use-tp-pp-dp-mapping v-head-dim validation-set-names vocab-extra-ids "
-     "weight-decay-incr-style wgrad-deferral-limit window-attn-skip-freq window-size"},
+     "weight-decay-incr-style wgrad-deferral-limit"},
 };
 
 bool stands_for(std::string_view entry, std::string_view name) {

@@ -60,7 +60,8 @@ Tensor Attention::attend_cached(const Context& ctx, const Microbatch& mb, const 
                                       .v_cache = values,
                                       .out = by_sequence(mb, out.split_dim(1, core().heads)),
                                       .start = mb.cache->start,
-                                      .scale = core().scale()});
+                                      .scale = core().scale(),
+                                      .window = core().window});
   return out;
 }
 
@@ -77,7 +78,8 @@ Tensor Attention::decode(const Context& ctx, const Microbatch& mb, const Heads& 
                               .scale = core().scale(),
                               .theta = spec_.rotary_base,
                               .rotary_dim = spec_.rotary_dim,
-                              .scaling = spec_.rotary_scaling});
+                              .scaling = spec_.rotary_scaling,
+                              .window = core().window});
   return out;
 }
 

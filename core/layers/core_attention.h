@@ -14,11 +14,14 @@ struct Heads {
 
 class CoreAttention {
  public:
-  struct Spec {  // numbers of this rank's heads
+  // Numbers of this rank's heads. Another option of the scores, such as a sink of each head or a soft cap, would be a
+  // field here and in the attention ops.
+  struct Spec {
     std::int64_t heads = 0;
     std::int64_t query_groups = 0;
     std::int64_t head_dim = 0;
-    float scale() const;  // scale of the scores
+    std::int64_t window = 0;  // keys that a query sees up to its own; 0: all
+    float scale() const;      // scale of the scores
   };
   enum Slot { kQ, kK, kV, kOut, kLse };  // a policy may drop kOut and kLse
 
@@ -59,6 +62,9 @@ class CoreAttention {
                      const Heads& gradients) const;
 
  private:
+  // Returns the op's window: 0 if no query of the sequences reaches the spec's.
+  std::int64_t window(const Heads& heads) const { return spec_.window < heads.q.size(1) ? spec_.window : 0; }
+
   Spec spec_;
 };
 

@@ -1,12 +1,14 @@
 #include "core/model/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "core/base/error.h"
+#include "core/model/layer_pattern.h"
 #include "core/ops/attention/attention.h"
 
 namespace megalith {
@@ -74,6 +76,24 @@ void check_sizes(const ModelConfig& config) {
   }
   check_range("--vocab-size", config.vocab_size, {0, kMaxVocab});
   check_range("--make-vocab-size-divisible-by", config.make_vocab_size_divisible_by, {1, kMaxVocab});
+}
+
+void check_windows(const ModelConfig& config) {
+  if (config.window_size.empty()) return;
+  const std::int64_t left = config.window_size.front(), right = config.window_size.back();
+  check_range("LEFT of --window-size", left, {-1, kMaxLength});
+  if (config.window_size.size() != 2 || right != 0) {
+    refuse_usage("--window-size", {.expected = "LEFT 0: a causal query sees no keys to its right",
+                                   .got = fmt::format("{}", fmt::join(config.window_size, " ")),
+                                   .remedy = fmt::format("use --window-size {} 0", left)});
+  }
+  if (std::ssize(attention_windows(config)) == config.num_layers) return;
+  const std::size_t listed = parse_layer_pattern(config.window_attn_skip_freq).size();
+  refuse_usage("--window-attn-skip-freq and --num-layers",
+               {.expected = fmt::format("a number above 0, or a list of 0 and 1, {} in all", config.num_layers),
+                .got = fmt::format("--window-attn-skip-freq {}{}", config.window_attn_skip_freq,
+                                   listed == 0 ? "" : fmt::format(", a list of {}", listed)),
+                .remedy = "such as --window-attn-skip-freq 6, or '([1]*5+[0])*4' for 24 layers"});
 }
 
 constexpr const char* kUsual = "leave it out for the usual value";
@@ -183,8 +203,31 @@ void resolve(ModelConfig& config) {
   if (multiple > 0) config.padded_vocab_size = (config.vocab_size + multiple - 1) / multiple * multiple;
 }
 
+std::vector<std::int64_t> attention_windows(const ModelConfig& config) {
+  const auto layers = static_cast<std::size_t>(config.num_layers);
+  if (config.window_size.empty()) return std::vector<std::int64_t>(layers);
+  const std::int64_t window = config.window_size.front() + 1;
+  const std::string& skips = config.window_attn_skip_freq;
+  std::vector<std::int64_t> windows(layers, window);
+  if (is_layer_pattern(skips)) {
+    windows.clear();
+    for (const bool has_window : parse_layer_pattern(skips)) windows.push_back(has_window ? window : 0);
+  } else if (!skips.empty()) {
+    const auto every = parse_layer_frequency(skips);
+    if (!every) return {};
+    for (std::size_t layer = *every; layer <= layers; layer += *every) windows[layer - 1] = 0;
+  }
+  return windows;
+}
+
+bool has_reached_window(const ModelConfig& config) {
+  return std::ranges::any_of(attention_windows(config),
+                             [&config](std::int64_t window) { return window > 0 && window < config.seq_length; });
+}
+
 void validate(const ModelConfig& config) {
   check_sizes(config);
+  check_windows(config);
   check_numbers(config);
   validate_moe(config);
 }
@@ -233,7 +276,12 @@ double flops_per_token(const ModelConfig& config) {
   const double weights = layers * static_cast<double>(attention_weights(config)) + static_cast<double>(feed_forward) +
                          static_cast<double>(config.padded_vocab_size * config.hidden_size);
   const auto attention_width = static_cast<double>(config.num_attention_heads * config.kv_channels);
-  return 6.0 * weights + 6.0 * layers * static_cast<double>(config.seq_length) * attention_width;
+  double keys = 0;  // of an average query, over all layers
+  for (const std::int64_t window : attention_windows(config)) {
+    const double half = static_cast<double>(config.seq_length) / 2;
+    keys += window > 0 ? std::min(half, static_cast<double>(window)) : half;
+  }
+  return 6.0 * weights + 12.0 * keys * attention_width;
 }
 
 }  // namespace megalith

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/model/moe_config.h"
 #include "core/ops/attention/rope_frequency.h"
@@ -36,6 +38,11 @@ struct ModelConfig {
   std::int64_t make_vocab_size_divisible_by = 128;
   std::int64_t padded_vocab_size =
       0;  // always derived: vocab_size rounded up; rows of the embedding, columns of logits
+
+  // LEFT and RIGHT: keys that a query sees next to its own; LEFT -1: all, RIGHT is 0. Empty: no windows.
+  std::vector<std::int64_t> window_size;
+  // Layers with a window. Empty: all; N: all but each N-th; or a list such as "([1]*5+[0])*2": layers with 1.
+  std::string window_attn_skip_freq;
 
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   double rotary_base = 10000.0;
@@ -78,6 +85,12 @@ struct ModelConfig {
 // Derives the fields that are 0. Call resolve again once vocab_size is known.
 void resolve(ModelConfig& config);
 
+// Returns the window of each layer's attention: keys that a query sees up to its own, 0: all, as in AttentionForward.
+// Empty if `window_attn_skip_freq` is invalid.
+std::vector<std::int64_t> attention_windows(const ModelConfig& config);
+// Returns whether a sample of seq_length tokens reaches a window.
+bool has_reached_window(const ModelConfig& config);
+
 // Throws Error (exit code 2) with the flags and the valid values. `config` is resolved; a vocab_size of 0 is valid.
 void validate(const ModelConfig& config);
 
@@ -101,7 +114,8 @@ ParameterCount count_parameters(const ModelConfig& config);
 
 // Returns the floating-point operations per token of a training step, forward and backward, without recompute.
 // Each parameter in a matrix product of a token adds 6. The output layer counts; embedding lookups and unchosen experts
-// do not. Causal attention adds 6 L S N D, since it computes half of the S x S scores.
+// do not. Causal attention adds 6 S N D a layer, since it computes half of the S x S scores; a window of fewer than S /
+// 2 keys adds 12 N D a key.
 double flops_per_token(const ModelConfig& config);
 
 }  // namespace megalith

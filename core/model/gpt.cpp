@@ -24,6 +24,7 @@ class GptBuilder {
     rows_ = factories.rows != nullptr ? factories.rows : model_.one_rank.get();
     split_ = rows_->split();
     moe_layers_ = moe_layers(config.moe, config.num_layers);
+    windows_ = attention_windows(config);
   }
 
   GptModel build(const std::vector<GptPart>& parts) {
@@ -146,7 +147,8 @@ class GptBuilder {
     const CoreAttention::Spec core{.heads = config_.num_attention_heads / split_.ranks,
                                    // If there are more ranks than groups, several ranks use one group.
                                    .query_groups = std::max<std::int64_t>(1, config_.num_query_groups / split_.ranks),
-                                   .head_dim = d};
+                                   .head_dim = d,
+                                   .window = windows_[static_cast<std::size_t>(layer)]};
     parts.core = factories_.core_attention ? factories_.core_attention(core) : std::make_unique<CausalAttention>(core);
     return std::make_unique<Attention>(Attention::Spec{.rotary_base = static_cast<float>(config_.rotary_base),
                                                        .rotary_scaling = config_.rotary_scaling(),
@@ -301,6 +303,7 @@ class GptBuilder {
   RowExchange* rows_;
   TensorSplit split_;
   std::vector<bool> moe_layers_;
+  std::vector<std::int64_t> windows_;  // of each layer
   GptModel model_;
 };
 

@@ -256,6 +256,7 @@ class Gpt {
 
   // ---- a layer: the residual stream in, the next layer's residual stream out
 
+  std::size_t window(std::size_t l) const { return c_.windows.empty() ? 0 : c_.windows.at(l); }
   static std::string prefix(std::size_t l) { return "decoder.layers." + std::to_string(l) + "."; }
 
   Vector add(const Vector& a, const Vector& b) const {
@@ -276,7 +277,7 @@ class Gpt {
     }
     math_.rotate(layer.heads.q, 1);
     math_.rotate(layer.heads.k, 1);
-    layer.attended = math_.attend(layer.heads);
+    layer.attended = math_.attend(layer.heads, window(l));
     const Vector middle = add(x, dropped(1 + 2 * l, linear(self + "linear_proj", layer.attended.out, c_.hidden)));
 
     layer.normed2 = norm(prefix(l) + "pre_mlp_layernorm", middle, c_.hidden, layer.norm2);
@@ -317,7 +318,7 @@ class Gpt {
   Vector attention_back(std::size_t l, const Layer& layer, const Vector& d_out) {
     const std::string self = prefix(l) + "self_attention.";
     const Vector d_attended = linears_back({{self + "linear_proj", d_out}}, layer.attended.out);
-    Heads<Number> d = math_.attend_back(layer.heads, layer.attended, d_attended);
+    Heads<Number> d = math_.attend_back(layer.heads, layer.attended, d_attended, window(l));
     math_.rotate(d.q, -1);
     math_.rotate(d.k, -1);
     if (has(self + "q_layernorm.weight")) {

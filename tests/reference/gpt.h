@@ -30,7 +30,8 @@ struct GptConfig {
   std::size_t rotary_dim = 0;    // 0: no RoPE
   double rotary_base = 10000;
   RopeScaling rope_scaling = {};
-  bool rms_norm = false;  // otherwise LayerNorm
+  std::vector<std::size_t> windows = {};  // keys of each layer that a query sees up to its own; 0, or empty: all
+  bool rms_norm = false;                  // otherwise LayerNorm
   double epsilon = 1e-5;
   GptActivation activation = GptActivation::kGeluTanh;
 };

@@ -105,9 +105,10 @@ class AttentionMath {
   }
 
   // Causal: a query sees the rows of its sequence up to its own.
-  Attended<Number> attend(const Heads<Number>& h) const {
+  // A query sees the last `window` rows of its sequence up to its own; 0: all of them.
+  Attended<Number> attend(const Heads<Number>& h, std::size_t window) const {
     Attended<Number> a{Vector(h.q.size()), Vector(rows_ * z_.heads)};
-    for_each_query([&](std::size_t n, std::size_t t, std::size_t first) {
+    for_each_query(window, [&](std::size_t n, std::size_t t, std::size_t first) {
       Vector scores;
       for (std::size_t s = first; s <= t; ++s) scores.push_back(scale() * dot(h.q, query(t, n), h.k, key(s, n)));
       const Number largest = *std::max_element(scores.begin(), scores.end());
@@ -124,9 +125,10 @@ class AttentionMath {
     return a;
   }
 
-  Heads<Number> attend_back(const Heads<Number>& h, const Attended<Number>& a, const Vector& d_out) const {
+  Heads<Number> attend_back(const Heads<Number>& h, const Attended<Number>& a, const Vector& d_out,
+                            std::size_t window) const {
     Heads<Number> d{Vector(h.q.size()), Vector(h.k.size()), Vector(h.v.size())};
-    for_each_query([&](std::size_t n, std::size_t t, std::size_t first) {
+    for_each_query(window, [&](std::size_t n, std::size_t t, std::size_t first) {
       const std::size_t q = query(t, n);
       const Number delta = dot(d_out, q, a.out, q);
       for (std::size_t s = first; s <= t; ++s) {
@@ -150,10 +152,12 @@ class AttentionMath {
   static Number stored(Number x) { return Arithmetic::stored(x); }
   Number scale() const { return 1 / std::sqrt(static_cast<Number>(z_.dim)); }
 
-  template <class Visit>  // visit(head, row of the query, first row of its sequence)
-  void for_each_query(Visit&& visit) const {
+  template <class Visit>  // visit(head, row of the query, first row that it sees)
+  void for_each_query(std::size_t window, Visit&& visit) const {
     for (std::size_t t = 0; t < rows_; ++t) {
-      for (std::size_t n = 0; n < z_.heads; ++n) visit(n, t, t / z_.length * z_.length);
+      const std::size_t begin = t / z_.length * z_.length, seen = t - begin + 1;
+      const std::size_t first = window == 0 || seen < window ? begin : t + 1 - window;
+      for (std::size_t n = 0; n < z_.heads; ++n) visit(n, t, first);
     }
   }
   // The first element of query head n, and of the key/value head that it uses.

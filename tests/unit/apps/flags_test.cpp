@@ -54,6 +54,9 @@ TEST(Flags, DerivesWhatWasLeftOut) {
   EXPECT_THAT(
       train_options(words("--cuda-graph-impl local --cuda-graph-modules mlp attn mlp")).memory.cuda_graph_modules,
       ElementsAre("mlp", "attn"));
+  for (const char* form : {"--window-size 127 0", "--window-size 127,0", "--window-size (127,0)"})
+    EXPECT_THAT(train_options(words(form)).model.window_size, ElementsAre(127, 0)) << form;
+  EXPECT_THAT(train_options(words("--window-size -1 0")).model.window_size, ElementsAre(-1, 0));
   EXPECT_THAT(train_options({"--recompute-granularity", "selective"}).memory.recompute_modules,
               ElementsAre("core_attn"));
 }

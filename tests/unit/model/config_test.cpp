@@ -172,6 +172,42 @@ TEST(ModelConfig, FlopsPerTokenByHand) {
   EXPECT_DOUBLE_EQ(flops_per_token(config), 6 * matrices + 6 * 2 * 16 * 8);
 }
 
+TEST(ModelConfig, ReadsWhichLayersHaveWindows) {
+  using Windows = std::vector<std::int64_t>;
+  const auto read = [](const std::string& skips, std::int64_t layers, std::int64_t left = 6) {
+    ModelConfig config{.num_layers = layers};
+    config.window_size = {left, 0};
+    config.window_attn_skip_freq = skips;
+    return attention_windows(config);
+  };
+  EXPECT_EQ(read("", 3), (Windows{7, 7, 7}));
+  EXPECT_EQ(read("", 2, 0), (Windows{1, 1}));  // its own key
+  EXPECT_EQ(read("", 2, -1), (Windows{0, 0}));
+  EXPECT_EQ(read("2", 5), (Windows{7, 0, 7, 0, 7}));  // layer_number % N != 0, counted from 1
+  EXPECT_EQ(read("3", 6), (Windows{7, 7, 0, 7, 7, 0}));
+  EXPECT_EQ(read("1", 2), (Windows{0, 0}));
+  EXPECT_EQ(read("9", 2), (Windows{7, 7}));
+  EXPECT_EQ(read("([1]*2+[0])*2", 6), (Windows{7, 7, 0, 7, 7, 0}));
+  EXPECT_EQ(read("[0,1]", 3), (Windows{0, 7}));
+  for (const char* wrong : {"0", "-1", "2x", "[2]", "[1]*", "1,1"}) EXPECT_EQ(read(wrong, 3), Windows{}) << wrong;
+  ModelConfig none{.num_layers = 2};
+  none.window_attn_skip_freq = "x";
+  EXPECT_EQ(attention_windows(none), (Windows{0, 0}));
+}
+
+TEST(ModelConfig, FlopsOfWindowsByHand) {
+  ModelConfig config = small_config();  // 2 layers, 16 tokens, width 8
+  const double full = flops_per_token(config);
+  config.window_size = {4, 0};
+  EXPECT_DOUBLE_EQ(full - flops_per_token(config), 12 * 8 * 2 * (8 - 5));
+  config.window_attn_skip_freq = "2";
+  EXPECT_DOUBLE_EQ(full - flops_per_token(config), 12 * 8 * (8 - 5));
+  EXPECT_TRUE(has_reached_window(config));
+  config.window_size = {15, 0};
+  EXPECT_DOUBLE_EQ(flops_per_token(config), full);
+  EXPECT_FALSE(has_reached_window(config));
+}
+
 std::string message_of(const std::function<void(ModelConfig&)>& change) {
   ModelConfig config = small_config();
   change(config);
@@ -226,6 +262,17 @@ TEST(ModelConfig, RefusesNamingFlagsAndValidValues) {
   EXPECT_EQ(
       message_of([](ModelConfig& c) { c.rope_scaling.original_max_position_embeddings = 0; }),
       "--rope-scaling-original-max-position-embeddings: expected an integer from 1 to 268435456, got 0; raise it");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.window_size = {3, 1};
+            }),
+            "--window-size: expected LEFT 0: a causal query sees no keys to its right, got 3 1; use --window-size 3 0");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.window_size = {3, 0};
+              c.window_attn_skip_freq = "[1]*3";
+            }),
+            "--window-attn-skip-freq and --num-layers: expected a number above 0, or a list of 0 and 1, 2 in all, got "
+            "--window-attn-skip-freq [1]*3, a list of 3; such as --window-attn-skip-freq 6, or '([1]*5+[0])*4' for 24 "
+            "layers");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.swiglu = true;
               c.activation_func = ActivationFunction::kGelu;

@@ -74,6 +74,13 @@ ModelConfig nope() {
   return c;
 }
 
+// Windows of `keys` keys in every other layer, the first included.
+ModelConfig with_windows(ModelConfig c, std::int64_t keys) {
+  c.window_size = {keys - 1, 0};
+  c.window_attn_skip_freq = "2";
+  return c;
+}
+
 // Past the tiles of attention and matrix products.
 ModelConfig longer(ModelConfig c) {
   c.num_layers = 1;
@@ -93,6 +100,8 @@ std::vector<ModelFamily> model_families() {
       {"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
       {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
       {"nope", nope()},   {"llama_long", longer(llama())},          {"llama31", llama31()}};
+  families.push_back({"windows", with_windows(qwen2(), 4)});
+  families.push_back({"windows_long", with_windows(longer(llama()), 70)});
   for (ModelFamily& family : families) {
     resolve(family.config);
     validate(family.config);

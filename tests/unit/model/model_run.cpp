@@ -286,6 +286,7 @@ reference::GptConfig reference_config(const ModelConfig& c) {
   using reference::GptActivation;
   const GptActivation gelu = c.activation_func == ActivationFunction::kGelu ? GptActivation::kGeluExact  // exact form
                                                                             : GptActivation::kGeluTanh;
+  const std::vector<std::int64_t> windows = attention_windows(c);
   return {.layers = size(c.num_layers),
           .hidden = size(c.hidden_size),
           .heads = size(c.num_attention_heads),
@@ -300,6 +301,7 @@ reference::GptConfig reference_config(const ModelConfig& c) {
                            .low_freq_factor = c.rope_scaling.low_freq_factor,
                            .high_freq_factor = c.rope_scaling.high_freq_factor,
                            .original_positions = static_cast<double>(c.rope_scaling.original_max_position_embeddings)},
+          .windows = {windows.begin(), windows.end()},
           .rms_norm = c.normalization == Normalization::kRmsNorm,
           .epsilon = static_cast<double>(static_cast<float>(c.norm_epsilon)),
           .activation = c.swiglu ? GptActivation::kSwiglu : gelu};

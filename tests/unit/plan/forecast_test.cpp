@@ -51,6 +51,17 @@ TEST(ForecastFlops, AreThoseOfTheFormula) {
   }
 }
 
+// A window of 6 keys instead of half of 32 tokens, in two of four layers; backward recomputes the scores.
+TEST(ForecastFlops, CountTheKeysOfWindows) {
+  const Options full = complete(plan_flags(), 4);
+  const Options windows = complete(plan_flags() + Words{"--window-size", "5", "0", "--window-attn-skip-freq", "2"}, 4);
+  const double tokens = 16 * 32, less = 2 * 64 * (16 - 6) * tokens;
+  EXPECT_DOUBLE_EQ((flops_per_token(full.model) - flops_per_token(windows.model)) * tokens, 12 * less);
+  EXPECT_DOUBLE_EQ(
+      launched_flops(make_forecast(full, 4, {}), full) - launched_flops(make_forecast(windows, 4, {}), windows),
+      14 * less);
+}
+
 TEST(ForecastFlops, CountTheForwardAgainWhereAllIsRecomputed) {
   const Options plain = complete(plan_flags(), 1);
   const Options again = complete(plan_flags() + Words{"--recompute-granularity", "full"}, 1);

@@ -122,6 +122,8 @@ std::vector<Row> rows_of_layouts() {
               "--fsdp-gradient-slots 1"}),
        gathers_units},
       {"buckets", kSame, lines({"--ddp-bucket-size 1000", "--ddp-bucket-size 300"}), with("sharing")},
+      {"windows", kModel, lines({"--window-size 5 0", "--window-size 12 0 --window-attn-skip-freq 2"}),
+       [](const Draw& draw) { return draw.at("cp") == 0 || draw.at("cp") == 2; }},
   };
 }
 
