@@ -43,7 +43,8 @@ class AllToAllAttention : public CoreAttention {
 // are merged in fp32, in ring order: own keys, then those of rank r - 1, r - 2, ... The ring passes keys and values
 // between ranks while the previous block is computed, and again in backward. Their gradients travel with them, each
 // rank adds its part in fp32, and they end at their owner. The gathered form first gathers all keys and values, and
-// reduce-scatters their gradients. It computes the same blocks. With documents, a block is the part of them that both
+// reduce-scatters their gradients. It computes the same blocks. No query may reach a window, which would mask a part of
+// a block. With documents, a block is the part of them that both
 // ranks have (document_parts.h), and other rows are neutral in the merge.
 class RingAttention : public CoreAttention {
  public:

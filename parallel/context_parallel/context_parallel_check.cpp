@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <numeric>
 
@@ -61,11 +62,23 @@ void check_heads(const ModelConfig& config, const ContextParallelSizes& sizes) {
   }
 }
 
+// The other forms compute blocks of a rank's queries and another rank's keys, which a window would mask in part.
+void check_windows(const ModelConfig& config, ContextCommunication communication) {
+  if (communication == ContextCommunication::kAllToAll || !has_reached_window(config)) return;
+  refuse_usage("--cp-comm-type and --window-size",
+               {.expected = "--cp-comm-type a2a with a window that --seq-length exceeds",
+                .got = fmt::format("--cp-comm-type {} and --window-size {}",
+                                   communication == ContextCommunication::kP2p ? "p2p" : "all_gather",
+                                   fmt::join(config.window_size, " ")),
+                .remedy = "use --cp-comm-type a2a, whose ranks attend to unsplit sequences"});
+}
+
 }  // namespace
 
 void check_context_parallel(const ModelConfig& config, const ContextParallelSizes& sizes) {
   if (sizes.context == 1) return;
   check_length(config, sizes);
+  check_windows(config, sizes.communication);
   check_heads(config, sizes);
 }
 

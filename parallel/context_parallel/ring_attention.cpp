@@ -187,6 +187,7 @@ Tensor RingAttention::forward_again(const Context& ctx, const Microbatch& mb, St
   const Heads own = by_sequence(mb, saved(stash));
   const Tensor& q = own.q;
   const std::int64_t tokens = q.size(1);
+  require(spec().window == 0 || spec().window >= tokens * group_.size(), "RingAttention: a window that queries reach");
   const Shape rows{q.size(0) * tokens, spec().heads * spec().head_dim};
   const Tensor out = ctx.empty(rows, q.dtype, "attention output");
   Keys keys(ctx, group_.keys, gathers_, own);

@@ -31,6 +31,7 @@ struct Case {
   DType dtype = DType::kFp32;
   bool recompute = false;
   std::int64_t suppressed = -1;
+  std::int64_t window = 0;
 };
 
 struct Outcome {
@@ -94,7 +95,7 @@ void run_rank(const Case& test, const Inputs& whole_inputs, Communicator& group,
     upload(compute, values, x);
     return x;
   };
-  const CoreAttention::Spec spec{.heads = z.heads, .query_groups = z.groups, .head_dim = z.dim};
+  const CoreAttention::Spec spec{.heads = z.heads, .query_groups = z.groups, .head_dim = z.dim, .window = test.window};
   const CoreAttentionFactory factory = context_parallel_attention(test.communication, context);
   const auto attention = factory ? factory(spec) : std::make_unique<CausalAttention>(spec);
   Stash stash(policies);
@@ -184,6 +185,24 @@ TEST_P(ContextAttention, OutputsAndGradientsAreThoseOfOneRank) {
     }
   }
   EXPECT_GE(compared, 3);
+}
+
+TEST_P(ContextAttention, AWindowNeedsUnsplitSequences) {
+  const Sizes z{.samples = 2, .length = 48, .heads = 4, .groups = 2, .dim = 8};
+  const Outcome all = run({.sizes = z});
+  for (const std::int64_t window : {1, 7, 30, 47, 48, 100}) {
+    SCOPED_TRACE(testing::Message() << "window " << window);
+    const Case split{.sizes = z, .ranks = 2, .communication = GetParam(), .window = window};
+    if (GetParam() != Communication::kAllToAll && window < z.length) {
+      EXPECT_THROW(run(split), Error);
+      continue;
+    }
+    const Outcome want = run({.sizes = z, .window = window}), got = run(split);
+    EXPECT_EQ(relative(want.out, all.out) == 0, window >= z.length);
+    EXPECT_LE(relative(got.out, want.out), 1e-6);
+    EXPECT_LE(relative(got.d_qkv, want.d_qkv), 2e-6);
+    EXPECT_EQ(got.hazards, 0);
+  }
 }
 
 TEST_P(ContextAttention, InBf16ErrsNoMoreThanOneRank) {
