@@ -82,7 +82,7 @@ void add_model(FlagTable& t, ModelConfig& m) {
       "window-size", "LEFT RIGHT", window_size(&m.window_size),
       "sliding window of attention: keys that a query sees to the left and to the right of its own. LEFT -1: all. "
       "RIGHT: 0, for causal attention",
-      {.example = "7 0"});
+      {.shown = "off", .example = "7 0"});
   model.add(
       "window-attn-skip-freq", "TEXT", text(&m.window_attn_skip_freq),
       "layers without --window-size: N for layers N - 1, 2N - 1, ..., or a 0 for each such layer and a 1 for each "
@@ -111,7 +111,8 @@ void add_model(FlagTable& t, ModelConfig& m) {
             "standard deviation of the initial weights", {.on_load = kFree, .example = "0.006"});
   model.add(
       "hf-model-type", "NAME", choice(&m.hf_model_type, {"auto", "mistral"}),
-      "model type that convert --to hf writes if several describe the same arithmetic; auto: Llama; no other effect",
+      "model type that convert --to hf writes if several describe the same arithmetic; auto: Llama, or Mistral with "
+      "--window-size; no other effect",
       {.on_load = kNoted,
        .example = "mistral --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear"});
   model.add("bf16", "", toggle_of(&m.params_dtype, DType::kBf16, DType::kFp32),

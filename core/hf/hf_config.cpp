@@ -12,6 +12,7 @@
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/strict_json.h"
 #include "core/model/config.h"
+#include "core/model/layer_pattern.h"
 
 namespace megalith {
 
@@ -233,33 +234,48 @@ void read_rope(Members& file, ModelConfig& model, double usual_theta) {
 
 bool is_mistral_like(HfFamily family) { return family == HfFamily::kMistral || family == HfFamily::kMixtral; }
 
-// Rejects a sliding window that a sequence can reach. A token of Mistral and Mixtral sees `sliding_window` tokens,
-// itself included; null means all. If the key is absent, transformers uses 4096 for Mistral.
-void read_mistral_window(Members& file, std::int64_t positions, HfFamily family) {
-  const bool is_there = file.find("sliding_window") != nullptr;
-  if (!is_there && (family == HfFamily::kMixtral || file.is_null("sliding_window"))) return;
-  const std::int64_t window = file.integer_or("sliding_window", 4096);
-  if (window >= positions) return;
-  refuse_format(file.subject("sliding_window"),
-                fmt::format("null, or at least the {} of max_position_embeddings: windows are not built", positions),
-                is_there ? std::to_string(window) : "none, which means 4096",
-                fmt::format("with max_position_embeddings {} no sequence reaches the window", window));
-}
-
-void read_windows(Members& file, const ModelConfig& model, HfFamily family) {
-  if (is_mistral_like(family)) {
-    read_mistral_window(file, model.max_position_embeddings, family);
-  } else {
-    file.only("use_sliding_window", false, "every layer attends to all positions before");
-    file.find("sliding_window");  // used only with use_sliding_window
-  }
+// Reads `layer_types`; `layers` are those with a window, as the other keys say.
+void read_layer_types(Members& file, std::int64_t window, HfFamily family, std::vector<bool>& layers) {
   const json* types = file.find("layer_types");
   if (types == nullptr) return;
-  require_array(*types, file.subject("layer_types"));
-  for (const json& type : *types) {
-    if (type != "full_attention")
-      refuse_format(file.subject("layer_types"), "full_attention in all layers", shown(type), kNotBuilt);
+  const std::string subject = file.subject("layer_types");
+  require_array(*types, subject);
+  if (types->size() != layers.size())
+    refuse_content(subject, fmt::format("the {} layers of num_hidden_layers", layers.size()),
+                   fmt::format("{}", types->size()));
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const json& type = (*types)[i];
+    const bool is_full = type == "full_attention", slides = type == "sliding_attention";
+    if (window == 0 && !is_full) refuse_format(subject, "full_attention in all layers", shown(type), kNotBuilt);
+    if (window > 0 && is_mistral_like(family) && !slides)
+      refuse_format(subject, "sliding_attention in all layers with sliding_window", shown(type), kNotBuilt);
+    if (!is_full && !slides) refuse_format(subject, "full_attention or sliding_attention", shown(type), kNotBuilt);
+    layers[i] = slides;
   }
+}
+
+// Reads the sliding window: tokens that a token sees, itself included; null: all. Mistral and Mixtral have it in all
+// layers. Qwen2 and Qwen3 have it in the layers of `layer_types`, otherwise from layer `max_window_layers` on.
+void read_windows(Members& file, ModelConfig& model, HfFamily family) {
+  constexpr std::int64_t kUsualWindow = 4096, kUsualFirst = 28;  // of absent keys in transformers
+  const bool has_switch = !is_mistral_like(family);
+  if (family == HfFamily::kQwen3Moe)
+    file.only("use_sliding_window", false, "versions of transformers differ in its layers");
+  const bool is_off = file.is_null("sliding_window") || (has_switch && !file.boolean_or("use_sliding_window", false));
+  const std::int64_t absent = family == HfFamily::kMixtral ? 0 : kUsualWindow;
+  const std::int64_t window = is_off ? 0 : file.integer_or("sliding_window", absent);
+  std::vector<bool> layers(static_cast<std::size_t>(std::min(model.num_layers, kMaxLayers)), window > 0);
+  if (window > 0 && has_switch) {
+    const json* value = file.find("max_window_layers");
+    const std::int64_t first =
+        value == nullptr ? kUsualFirst : json_integer(*value, 0, kMaxInteger, file.subject("max_window_layers"));
+    std::fill_n(layers.begin(), std::min(first, std::ssize(layers)), false);
+  }
+  read_layer_types(file, window, family, layers);
+  if (std::ranges::find(layers, true) == layers.end()) return;
+  model.window_size = {window - 1, 0};
+  const bool all = std::ranges::find(layers, false) == layers.end();
+  if (!all) model.window_attn_skip_freq = layer_pattern(layers);
 }
 
 void read_biases(Members& file, ModelConfig& model, HfFamily family) {
@@ -273,19 +289,7 @@ void read_biases(Members& file, ModelConfig& model, HfFamily family) {
   }
 }
 
-// Formats Qwen3-MoE's layers with experts as "[0]*3+[1]*45": every `step`-th layer without the file's exceptions.
-std::string layer_pattern(const std::vector<bool>& has_experts) {
-  std::string text;
-  for (std::size_t i = 0; i < has_experts.size();) {
-    std::size_t run = 1;
-    while (i + run < has_experts.size() && has_experts[i + run] == has_experts[i]) ++run;
-    text += fmt::format("{}[{:d}]{}", i == 0 ? "" : "+", static_cast<bool>(has_experts[i]),
-                        run == 1 ? "" : fmt::format("*{}", run));
-    i += run;
-  }
-  return text;
-}
-
+// Reads Qwen3-MoE's layers with experts: every `step`-th layer without the file's exceptions.
 std::string read_layers(Members& file, std::int64_t num_layers) {
   const std::int64_t step = file.integer_or("decoder_sparse_step", 1);
   std::vector<bool> has_experts(static_cast<std::size_t>(std::min(num_layers, kMaxLayers)));

@@ -17,8 +17,8 @@ inline constexpr std::string_view kHfFamilyNames[] = {"gpt2",  "llama",   "mistr
                                                       "qwen3", "mixtral", "qwen3_moe"};
 std::string_view name_of(HfFamily family);  // model_type of config.json: "gpt2", ...
 
-// Returns the family with the arithmetic of a resolved model. Mistral's arithmetic is Llama's; model.hf_model_type
-// selects one. Error (kUsage) with the flags that no family supports.
+// Returns the family with the arithmetic of a resolved model. Mistral's arithmetic is Llama's, except for windows;
+// model.hf_model_type selects one. Error (kUsage) with the flags that no family supports.
 HfFamily hf_family(const ModelConfig& model);
 
 // Unknown keys at the top of a config.json.
@@ -29,9 +29,9 @@ struct HfKeys {
 
 // Parses a config.json to a resolved, valid model. seq_length and max_position_embeddings are its number of positions;
 // parameters are fp32, since tensors carry their dtypes. Error (kFormat) for other architectures and for features that
-// a ModelConfig cannot represent: RoPE scaling other than Llama 3.1's, reachable sliding windows, router noise,
-// quantization. Unknown keys are errors too, unless `keys` ignores them. Keys of transformers without effect on weights
-// or arithmetic are skipped. Error (kUsage) for an ignored key that is read or absent. `subject` is the file.
+// a ModelConfig cannot represent: RoPE scaling other than Llama 3.1's, router noise, quantization. Unknown keys are
+// errors too, unless `keys` ignores them. Keys of transformers without effect on weights or arithmetic are skipped.
+// Error (kUsage) for an ignored key that is read or absent. `subject` is the file.
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject, HfKeys* keys = nullptr);
 
 // Token ids that begin and end documents, if known.

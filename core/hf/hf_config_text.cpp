@@ -67,6 +67,39 @@ void add_expert_keys(json& text, const ModelConfig& model, HfFamily family) {
   }
 }
 
+// Windows of a model.
+struct Windows {
+  explicit Windows(const ModelConfig& model) {
+    for (const std::int64_t window : attention_windows(model)) {
+      layers.push_back(window > 0);
+      keys = std::max(keys, window);
+    }
+    first = std::ranges::find(layers, true) - layers.begin();
+    in_all = std::ranges::find(layers, false) == layers.end();
+  }
+
+  std::int64_t keys = 0;     // that a query sees, its own included; 0: no layer has a window
+  std::vector<bool> layers;  // with a window
+  std::int64_t first = 0;    // first layer with a window
+  bool in_all = false;
+};
+
+// Transformers before 4.53 does not know layer_types: layers from max_window_layers on have a window.
+void add_window_keys(json& text, const ModelConfig& model, HfFamily family) {
+  const Windows windows(model);
+  if (family == HfFamily::kMistral || family == HfFamily::kMixtral) {
+    text["sliding_window"] = windows.keys > 0 ? json(windows.keys) : json(nullptr);
+    return;
+  }
+  text["use_sliding_window"] = windows.keys > 0;
+  if (windows.keys == 0) return;
+  text["sliding_window"] = windows.keys;
+  text["max_window_layers"] = windows.first;
+  text["layer_types"] = json::array();
+  for (const bool has_window : windows.layers)
+    text["layer_types"].push_back(has_window ? "sliding_attention" : "full_attention");
+}
+
 void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
   text["num_hidden_layers"] = model.num_layers;
   text["hidden_size"] = model.hidden_size;
@@ -94,8 +127,7 @@ void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
   const bool is_mistral_like = family == HfFamily::kMistral || family == HfFamily::kMixtral;
   if (!is_mistral_like && family != HfFamily::kQwen2) text["attention_bias"] = model.has_qkv_bias();
   if (family == HfFamily::kLlama) text["mlp_bias"] = model.add_bias_linear;
-  if (is_mistral_like) text["sliding_window"] = nullptr;
-  if (!is_mistral_like && family != HfFamily::kLlama) text["use_sliding_window"] = false;
+  if (family != HfFamily::kLlama) add_window_keys(text, model, family);
   if (model.moe.num_experts > 0) add_expert_keys(text, model, family);
 }
 
@@ -137,6 +169,8 @@ class Others {
   std::string list_;
 };
 
+constexpr const char* kSomeWindows = "--window-attn-skip-freq";
+
 HfFamily gpt2(const ModelConfig& model) {
   Others others;
   others.add(model.normalization != Normalization::kLayerNorm, "--normalization RMSNorm");
@@ -145,6 +179,7 @@ HfFamily gpt2(const ModelConfig& model) {
   others.add(model.qk_layernorm, "--qk-layernorm");
   others.add(model.num_query_groups != model.num_attention_heads, "--num-query-groups");
   others.add(model.kv_channels * model.num_attention_heads != model.hidden_size, "--kv-channels");
+  others.add(Windows(model).keys > 0, "--window-size");
   others.refuse_for("with learned positions a GPT-2", false);
   return HfFamily::kGpt2;
 }
@@ -157,7 +192,10 @@ void add_routers(const ModelConfig& model, Others& others) {
   others.add(moe.router_topk_scaling_factor != 1, "--moe-router-topk-scaling-factor");
   others.add(moe.router_num_groups != 0, "--moe-router-num-groups");
   others.add(moe.shared_expert_intermediate_size != 0, "--moe-shared-expert-intermediate-size");
+  const Windows windows(model);
+  others.add(windows.keys > 0 && model.qk_layernorm, "--window-size with --qk-layernorm");
   if (model.qk_layernorm) return;
+  others.add(windows.keys > 0 && !windows.in_all, kSomeWindows);
   const std::vector<bool> layers = moe_layers(moe, model.num_layers);
   others.add(moe.router_pre_softmax, "--moe-router-pre-softmax without --qk-layernorm");
   others.add(std::ranges::find(layers, false) != layers.end(), "--moe-layer-freq without --qk-layernorm");
@@ -179,7 +217,11 @@ HfFamily hf_family(const ModelConfig& model) {
   others.add(model.normalization != Normalization::kRmsNorm, "--normalization LayerNorm");
   others.add(!model.swiglu, "no --swiglu");
   const bool attention_bias = model.has_qkv_bias() && model.has_attn_proj_bias();
+  const bool is_qwen2 = model.has_qkv_bias() && !attention_bias;
+  const Windows windows(model);
+  const bool has_window = windows.keys > 0;
   if (is_mistral) {
+    others.add(has_window && !windows.in_all, kSomeWindows);
     others.add(has_experts, "--num-experts");
     others.add(model.qk_layernorm, "--qk-layernorm");
     others.add(model.has_qkv_bias() || model.has_attn_proj_bias(), "biases");
@@ -194,9 +236,14 @@ HfFamily hf_family(const ModelConfig& model) {
     others.refuse_for("with experts a Mixtral or Qwen3-MoE", false);
     return model.qk_layernorm ? HfFamily::kQwen3Moe : HfFamily::kMixtral;
   }
+  if (has_window && !model.qk_layernorm && !is_qwen2) {  // a Llama with windows is a Mistral
+    others.add(attention_bias, "--window-size with biases of the projection");
+    others.add(!windows.in_all, "--window-attn-skip-freq with neither --qk-layernorm nor --add-qkv-bias");
+  }
   others.refuse_for("without learned positions a Llama, Qwen2 or Qwen3", false);
   if (model.qk_layernorm) return HfFamily::kQwen3;
-  return model.has_qkv_bias() && !attention_bias ? HfFamily::kQwen2 : HfFamily::kLlama;
+  if (is_qwen2) return HfFamily::kQwen2;
+  return has_window ? HfFamily::kMistral : HfFamily::kLlama;
 }
 
 }  // namespace megalith

@@ -24,6 +24,7 @@ KEYS = {
               "mlp_bias"],
 }
 KEYS["qwen2"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias", "head_dim")]
+KEYS["qwen2"] += ["sliding_window", "layer_types"]
 KEYS["mistral"] = [key for key in KEYS["llama"] if key not in ("attention_bias", "mlp_bias")] + ["sliding_window"]
 KEYS["qwen3"] = [key for key in KEYS["llama"] if key != "mlp_bias"]
 EXPERTS = ["num_experts", "num_experts_per_tok", "router_aux_loss_coef", "output_router_logits"]
@@ -31,6 +32,23 @@ KEYS["mixtral"] = [key for key in KEYS["mistral"] if key != "head_dim"] + EXPERT
 KEYS["qwen3_moe"] = KEYS["qwen3"] + EXPERTS + ["moe_intermediate_size", "norm_topk_prob", "mlp_only_layers",
                                                "decoder_sparse_step"]
 COMMON = ["model_type", "vocab_size", "tie_word_embeddings"]
+
+
+WINDOW = 5
+
+
+def windowed_mistral(size):
+    model_class, config = mistral(size)
+    config.sliding_window = WINDOW
+    return model_class, config
+
+
+def windowed_qwen2(size):
+    """A window in the second layer alone."""
+    model_class, config = qwen2(size)
+    config.use_sliding_window, config.sliding_window, config.max_window_layers = True, WINDOW, 1
+    config.layer_types = ["full_attention", "sliding_attention"]
+    return model_class, config
 
 
 def untied_gpt2(size):
@@ -126,6 +144,7 @@ CASES = [
     (qwen3, torch.float32, save_whole), (qwen3, torch.bfloat16, save_parts), (biased_qwen3, torch.float32, save_fused),
     (llama31, torch.float32, save_whole), (llama31, torch.bfloat16, save_fused), (llama31, torch.bfloat16, save_old),
     (mistral, torch.float32, save_whole), (mistral, torch.bfloat16, save_parts),
+    (windowed_mistral, torch.float32, save_whole), (windowed_qwen2, torch.float32, save_parts),
     (mixtral, torch.float32, save_parts), (mixtral, torch.bfloat16, save_modules), (mixtral, torch.bfloat16, save_old),
     (qwen3_moe, torch.float32, save_modules), (qwen3_moe, torch.bfloat16, save_parts),
     (normed_qwen3_moe, torch.float32, save_old), (normed_qwen3_moe, torch.bfloat16, save_bare),

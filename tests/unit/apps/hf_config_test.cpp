@@ -53,6 +53,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.has_qkv_bias(), b.has_qkv_bias());
   EXPECT_EQ(a.has_attn_proj_bias(), b.has_attn_proj_bias());
   EXPECT_EQ(a.hf_model_type, b.hf_model_type);
+  EXPECT_EQ(attention_windows(a), attention_windows(b));
   EXPECT_EQ(a.untie_embeddings_and_output_weights, b.untie_embeddings_and_output_weights);
 }
 
@@ -164,22 +165,11 @@ TEST(HfConfig, TakesTheScalingFromEitherObject) {
                parse_hf_config(with("llama31", "rope_scaling", {{"rope_type", "default"}}), "config.json"));
 }
 
-TEST(HfConfig, ReadsAMistralWithoutAWindow) {
+TEST(HfConfig, ReadsAMistral) {
   const ModelConfig mistral = golden_model("mistral");
   EXPECT_EQ(hf_family(mistral), HfFamily::kMistral);
   EXPECT_FALSE(mistral.add_bias_linear || mistral.has_qkv_bias() || mistral.qk_layernorm);
-  expect_same(parse_hf_config(with("mistral", "sliding_window", 16), "config.json"), mistral);  // of 16 positions
-  const auto expect = [](const std::string& text, const std::string& got) {
-    EXPECT_ERROR(ExitCode::kFormat, "config.json: sliding_window: expected null, or at least the " + got,
-                 parse_hf_config(text, "config.json"));
-  };
-  expect(with("mistral", "sliding_window", 15),
-         "16 of max_position_embeddings: windows are not built, got 15; with max_position_embeddings 15 no sequence");
-  json text = json::parse(without("mistral", "sliding_window"));
-  text["max_position_embeddings"] = 4097;
-  expect(text.dump(), "4097 of max_position_embeddings: windows are not built, got none, which means 4096");
-  text["max_position_embeddings"] = 4096;
-  EXPECT_EQ(parse_hf_config(text.dump(), "config.json").max_position_embeddings, 4096);
+  EXPECT_TRUE(mistral.window_size.empty());
   json groups = json::parse(without("mistral", "num_key_value_heads"));  // Mistral's own default
   groups["num_attention_heads"] = 16;
   EXPECT_EQ(parse_hf_config(groups.dump(), "config.json").num_query_groups, 8);
@@ -309,9 +299,6 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
   scaled["rope_parameters"]["factor"] = 0.5;
   expect(scaled.dump(), "config.json: as flags: --rope-scaling-factor: expected a finite value of at least 1, got 0.5");
   expect(with("llama", "rope_theta", 1e4), "config.json: rope_theta: expected the value that rope_parameters has");
-  expect(with("qwen2", "use_sliding_window", true), "config.json: use_sliding_window: expected false");
-  expect(with("qwen2", "layer_types", {"full_attention", "sliding_attention"}),
-         "config.json: layer_types: expected full_attention in all layers, got 'sliding_attention'");
   expect(with("qwen3", "quantization_config", {{"bits", 4}}), "config.json: quantization_config: expected null");
   expect(with("qwen3", "logit_scale", 2),
          "config.json: expected known keys only, got 'logit_scale'; a key that changes neither weights nor arithmetic "
