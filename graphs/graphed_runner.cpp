@@ -24,7 +24,9 @@ bool same_addresses(const Microbatch& a, const Microbatch& b) {
   return a.tokens.data == b.tokens.data && a.labels.data == b.labels.data && a.parameters == b.parameters &&
          a.sums.data == b.sums.data && a.expert_counts.data == b.expert_counts.data &&
          a.balance_counts.data == b.balance_counts.data && a.room_needed.data == b.room_needed.data &&
-         a.rows_sent.data == b.rows_sent.data;
+         a.rows_sent.data == b.rows_sent.data && a.positions.data == b.positions.data &&
+         a.documents.begin.data == b.documents.begin.data && a.documents.length.data == b.documents.length.data &&
+         a.documents.shared.data == b.documents.shared.data;
 }
 
 // Lowest segment of a run, and the number of segments from there.

@@ -59,12 +59,4 @@ std::int64_t samples_to_evaluate(const TrainingOptions& train) {
   return all;
 }
 
-std::int64_t samples_to_test(const TrainingOptions& train) {
-  std::int64_t all = 0;
-  if (__builtin_mul_overflow(train.eval_iters, train.global_batch_size, &all) || all > kMaxSamples)
-    refuse_length("--eval-iters and --global-batch-size",
-                  fmt::format("{} x {}", train.eval_iters, train.global_batch_size));
-  return all;
-}
-
 }  // namespace megalith

@@ -26,7 +26,5 @@ std::int64_t samples_to_train(const TrainingOptions& train, const RunProgress& s
 // Validation samples of all evaluations of a run from step 0: one evaluation every eval_interval steps and one at the
 // end. Fails with kUsage as above.
 std::int64_t samples_to_evaluate(const TrainingOptions& train);
-// Test samples of the evaluation at the end of a run.
-std::int64_t samples_to_test(const TrainingOptions& train);
 
 }  // namespace megalith

@@ -43,6 +43,17 @@ void check_parallel(const Options& options) {
                                          .communication = parallel.cp_comm_type});
 }
 
+// Padding of packs, which routers leave out, has no position.
+void check_packs(const Options& options) {
+  const ModelConfig& model = options.model;
+  if (!options.data.sft || model.moe.num_experts == 0 ||
+      model.position_embedding_type != PositionEmbedding::kLearnedAbsolute)
+    return;
+  refuse_usage("--sft with --num-experts", {.expected = "--position-embedding-type rope or none",
+                                            .got = "learned_absolute",
+                                            .remedy = "models of experts have no learned positions"});
+}
+
 void check_graph_impl(App app, const MemoryOptions& memory) {
   if (memory.cuda_graph_impl != CudaGraphImpl::kFullIteration) return;
   refuse_usage(
@@ -191,6 +202,7 @@ void check_inspect(const Options& options) {
 
 void check_shape(const Options& options) {
   check_parallel(options);
+  check_packs(options);
   pipeline_layout(options);
   check_memory(options);
   check_moe(options);

@@ -134,8 +134,7 @@ void add_prepare(FlagTable& t, Options& o) {
   const FlagTraits of_sft{.needs = {{"sft"}}};
   Section sft(t, kPrepare, kPrepareApp, of_sft);
   sft.add("pad-to-multiple", "ROWS", integer(&p.pad_to_multiple, {1, kMaxLength}),
-          "multiple that the rows of each conversation are padded to, a divisor of --seq-length. Training with context "
-          "parallelism requires a multiple of twice --context-parallel-size");
+          "multiple that the rows of each conversation are padded to, a divisor of --seq-length");
   sft.add("sft-long", "NAME", choice(&p.sft_long, {"error", "truncate", "drop"}),
           "treatment of conversations above --seq-length tokens");
   sft.add("chat-template", "TEMPLATE", text(&p.chat_template),

@@ -266,7 +266,8 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
   evaluation.add("eval-interval", "STEPS", integer(&o.train.eval_interval, {0, kMany}),
                  "steps between evaluations; 0: never", {.example = "9"});
   evaluation.add("full-validation", "", toggle(&o.train.full_validation),
-                 "all validation samples in each evaluation, instead of --eval-iters global batches");
+                 "all validation samples in each evaluation, instead of --eval-iters global batches",
+                 {.needs = {{"eval-iters", "above 0"}}, .excludes = {{"mock-data"}}});
   evaluation.add("eval-iters", "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation",
                  {.example = "9"});
 }

@@ -45,18 +45,25 @@ std::vector<std::string> data_path_of(const DataOptions& data) {
 
 namespace {
 
-// Mean sum of the documents' squared lengths, over some training samples.
-double mean_pairs(const Dataset& data, std::int64_t seq_length) {
+struct SomeSamples {
+  double mean_pairs = 0;  // sum of the documents' squared lengths
+  std::int64_t max_documents = 0;
+};
+
+SomeSamples measure_samples(const Dataset& data, std::int64_t seq_length) {
   constexpr std::int64_t kSamples = 64;
   const std::int64_t count = std::min(kSamples, data.size());
   double sum = 0;
+  SomeSamples some;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length + 1));
   for (std::int64_t i = 0; i < count; ++i) {
     SampleMarks marks;
     data.sample(i * (data.size() / count), tokens, &marks);
     for (const SampleDocument& document : marks.documents) sum += std::pow(static_cast<double>(document.rows), 2);
+    some.max_documents = std::max(some.max_documents, std::ssize(marks.documents));
   }
-  return count > 0 ? sum / static_cast<double>(count) : 0;
+  some.mean_pairs = count > 0 ? sum / static_cast<double>(count) : 0;
+  return some;
 }
 
 }  // namespace
@@ -64,10 +71,12 @@ double mean_pairs(const Dataset& data, std::int64_t seq_length) {
 void measure_documents(const Options& options, const Datasets& sets, MarkedSamples& marks) {
   constexpr std::int64_t kMultiple = 8;  // a capacity also serves orders with slightly more
   if (marks.documents == 0) return;
-  marks.pairs = mean_pairs(sets.train, options.model.seq_length);
-  const std::int64_t most = std::max(sets.train.max_documents(), sets.valid.max_documents());
-  if (most > 0 && options.data.max_documents_per_sample == 0)
-    marks.documents = (most + kMultiple - 1) / kMultiple * kMultiple;
+  const SomeSamples some = measure_samples(sets.train, options.model.seq_length);
+  marks.pairs = some.mean_pairs;
+  if (options.data.max_documents_per_sample > 0) return;
+  std::int64_t most = std::max({sets.train.max_documents(), sets.valid.max_documents(), sets.test.max_documents()});
+  if (most == 0) most = std::max(marks.documents, 2 * some.max_documents);  // there is no index
+  marks.documents = (most + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 void build_data(RunData& data, const DataRequest& request) {
@@ -76,7 +85,8 @@ void build_data(RunData& data, const DataRequest& request) {
   const TrainingOptions& train = options.train;
   const DataStart& start = request.start;
   const std::int64_t needed = train.skip_train ? 0 : samples_to_train(train, start.at);
-  const bool reads_all = train.full_validation && train.evaluates() && !options.data.mock_data;
+  const bool reads_all = train.full_validation && train.evaluates();
+  const bool tests = train.evaluates() && !options.data.mock_data;
   const std::int64_t valid = reads_all ? kOneEpoch : samples_to_evaluate(train);
   data.order_samples = std::max(needed, start.order_samples);
   DocumentMasks masks = options.data.masks;
@@ -92,7 +102,7 @@ void build_data(RunData& data, const DataRequest& request) {
        .tokenizer = request.tokenizer.identity(),
        .masks = masks,
        .mock = options.data.mock_data,
-       .num_samples = {.train = needed, .valid = valid, .test = options.data.mock_data ? 0 : samples_to_test(train)},
+       .num_samples = {.train = needed, .valid = valid, .test = tests ? kOneEpoch : 0},
        .order_samples = start.order_samples});
   data.built_for = start;
   data.notes = data.sets.notes;

@@ -14,11 +14,13 @@ constexpr std::int32_t kPadding = -1;  // position of a row that is not a token
 
 }  // namespace
 
-void SampleTokens::add(const SampleMarks& marks) {
+void SampleTokens::add(const SampleMarks& marks, bool separates) {
   trained += std::accumulate(marks.trained.begin(), marks.trained.end(), std::int64_t{0});
+  const std::int64_t rows = std::ssize(marks.trained);
+  if (!separates) pairs += rows * rows;
   for (const SampleDocument& document : marks.documents) {
     tokens += document.tokens;
-    pairs += std::int64_t{document.rows} * document.rows;
+    if (separates) pairs += std::int64_t{document.rows} * document.rows;
   }
 }
 
@@ -37,7 +39,8 @@ void Staging::set_scales(const StepInput& input, StagedStep& step) const {
   step.router_scales.assign(microbatches, scale);
   for (std::size_t m = 0; m < microbatches && !input.marks.empty(); ++m) {
     SampleTokens own;
-    for (const SampleMarks& marks : input.marks.subspan(m * sequences, sequences)) own.add(marks);
+    for (const SampleMarks& marks : input.marks.subspan(m * sequences, sequences))
+      own.add(marks, config_.documents() > 0);
     const auto trained = static_cast<double>(std::max<std::int64_t>(own.trained, 1));
     const double weight =
         form_.per_token_loss

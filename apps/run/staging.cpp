@@ -72,7 +72,7 @@ BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::in
                         .documents = {{.rows = rows, .tokens = rows}}};
   marks.assign(static_cast<std::size_t>(microbatches * config.sequences), one);
   input.marks = marks;
-  for (const SampleMarks& sample : marks) input.of_batch.add(sample);
+  for (const SampleMarks& sample : marks) input.of_batch.add(sample, config.documents() > 0);
 }
 
 Staging::Staging(DeviceType device, const RunConfig& config, const Form& form, const ReportSizes& report)
@@ -223,9 +223,8 @@ Evaluation report_evaluation(Rank& rank, StagedStep& step) {
   access.add(&step.report->loss, sizeof(float), false);
   access.add(step.room_needed, 2 * sizeof(std::int32_t), false);
   compute.announce_host(access);
-  const std::int64_t trained = std::max<std::int64_t>(step.of_batch.trained, 1);
-  return {.loss = step.report->loss / static_cast<float>(trained),
-          .trained = trained,
+  return {.loss = step.report->loss / static_cast<float>(std::max<std::int64_t>(step.of_batch.trained, 1)),
+          .trained = step.of_batch.trained,
           .room_needed = {.arrived = step.room_needed[0], .rows = step.room_needed[1]}};
 }
 

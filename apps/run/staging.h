@@ -31,7 +31,8 @@ struct SampleTokens {
   std::int64_t tokens = 0;   // not padding
   std::int64_t pairs = 0;    // sum over documents of the squared length, padding included
 
-  void add(const SampleMarks& marks);
+  // `separates`: attention separates documents; otherwise a sample counts as one.
+  void add(const SampleMarks& marks, bool separates);
   friend SampleTokens operator+(const SampleTokens& a, const SampleTokens& b) {
     return {.trained = a.trained + b.trained, .tokens = a.tokens + b.tokens, .pairs = a.pairs + b.pairs};
   }

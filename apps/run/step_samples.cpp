@@ -81,7 +81,7 @@ std::vector<std::int64_t> StepSamples::balanced_order(const Dataset& dataset, st
 void StepSamples::check_documents(const SampleMarks& marks, std::int64_t sample) const {
   const std::int64_t capacity = config_.marks.documents, documents = std::ssize(marks.documents);
   if (capacity == 0 || documents <= capacity) return;
-  refuse_usage("--data-path: sample " + std::to_string(sample),
+  refuse_usage(fmt::format("documents of sample {}", sample),
                {.expected = fmt::format("at most {}, for which memory was planned", counted(capacity, "document")),
                 .got = std::to_string(documents),
                 .remedy = fmt::format("continue with --max-documents-per-sample {}",
@@ -94,7 +94,7 @@ void StepSamples::count(Communicator& world, StepInput& input) const {
   SampleTokens own;
   const MeshCoordinates& at = mesh_.coordinates();
   if (at.tp == 0 && at.cp == 0 && at.pp == 0) {
-    for (const SampleMarks& marks : input.marks) own.add(marks);
+    for (const SampleMarks& marks : input.marks) own.add(marks, config_.documents() > 0);
   }
   input.of_batch = {};
   std::int64_t most = 0;

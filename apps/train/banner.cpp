@@ -108,9 +108,11 @@ std::string describe_tokens(const Options& options) {
   const std::int64_t step = train.global_batch_size * options.model.seq_length;
   std::vector<std::string> prefixes;
   if (!options.data.mock_data) {
-    const bool by_split = !options.data.train_data_path.empty();
-    for (const std::string& prefix : prefixes_of(by_split ? options.data.train_data_path : data_path_of(options.data)))
-      prefixes.push_back(escaped_short(prefix));
+    const DataOptions& data = options.data;
+    std::vector<std::string> paths = data_path_of(data);
+    for (const auto* of_split : {&data.train_data_path, &data.valid_data_path, &data.test_data_path})
+      if (paths.empty()) paths = *of_split;
+    for (const std::string& prefix : prefixes_of(paths)) prefixes.push_back(escaped_short(prefix));
   }
   const RunEnd end = end_of_run(train, {});
   const double all = static_cast<double>(end.at.samples) * static_cast<double>(options.model.seq_length);

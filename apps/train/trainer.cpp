@@ -224,7 +224,7 @@ std::optional<double> Trainer::loss_of(const StepSamples::Evaluated& set, std::i
     sum += weight * static_cast<double>(evaluation.loss);
     trained += weight;
   }
-  return sum / trained;
+  return trained > 0 ? sum / trained : 0;
 }
 
 void Trainer::evaluate() {
@@ -238,12 +238,13 @@ void Trainer::evaluate() {
   if (progress_.validation_loss) log_.evaluation("validation", state_, *progress_.validation_loss, train.skip_train);
 }
 
-// Evaluates the test data, if there are any, at the end of the run.
+// Evaluates the test data, if there are any, at the end of the run; each sample at most once.
 void Trainer::test() {
   const TrainingOptions& train = options().train;
   const Dataset& data = samples_->data().test;
-  if (train.eval_iters == 0 || data.size() == 0) return;
-  const std::optional<double> loss = loss_of({data}, 0, train.eval_iters);
+  if (data.size() == 0) return;
+  const std::int64_t all = (data.size() + train.global_batch_size - 1) / train.global_batch_size;
+  const std::optional<double> loss = loss_of({data, true}, 0, std::min(all, train.eval_iters));
   if (loss) log_.evaluation("test", state_, *loss, true);
 }
 
@@ -310,6 +311,7 @@ std::string nothing_to_do(const TrainingOptions& train, const TrainState& state)
 
 ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
+  bool asked_to_stop = false;
   NumericsGuard& guard = instruments_.guard;
   const TrainingOptions& train = options().train;
   const bool trains = !train.skip_train && state_.step < train.train_iters;
@@ -333,6 +335,7 @@ ExitCode Trainer::step_loop() {
     const bool saves = last || is_due(options().checkpoint.save_interval);
     if (!last) samples_->read_ahead(state_);
     const bool asked = should_stop();
+    asked_to_stop = asked && !is_due(options().train.exit_interval);
     bool stops = asked && (!last || failure_.data);
     const bool evaluates = train.evaluates() && (last || is_due(train.eval_interval));
     const bool compares = is_due(train.check_weight_hash_interval);
@@ -360,12 +363,12 @@ ExitCode Trainer::step_loop() {
       break;
     }
   }
-  if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   if (trains && state_.step == train.train_iters) {
     report_left_over();
-    if (code == ExitCode::kOk) test();
+    if (code == ExitCode::kOk && !asked_to_stop) test();
     if (failure_.data) return end_for_data(true);
   }
+  if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   // Removes also a file that came too late to end this run. An evaluation leaves it, as a concurrent training run may
   // be meant.
   if (is_main() && !train.skip_train) stop_file_.remove();

@@ -124,7 +124,7 @@ Source open_source(const char* flag, const std::vector<std::string>& paths, bool
       refuse_usage(fmt::format("{} {}", flag, prefix),
                    {.expected = config.packs ? "packs of conversations with --sft" : "documents without --sft",
                     .got = is_packed ? prefix + ".packs, so packs" : fmt::format("no {}.packs", prefix),
-                    .remedy = is_packed ? "add --sft" : "remove --sft, or write packs by prepare --sft"});
+                    .remedy = is_packed ? "train --sft reads packs" : "remove --sft, or write packs by prepare --sft"});
     }
     source.data.push_back(std::make_shared<const IndexedDataset>(IndexedDataset::open(prefix)));
     check_tokenizer(flag, *source.data.back(), config.tokenizer);
@@ -212,6 +212,13 @@ Dataset build_epochs(const Source& source, const DataConfig& config, std::size_t
                                .remedy = "give each prefix a weight to read several epochs"});
   }
   if (num_samples == kOneEpoch) num_samples = size;
+  if (num_samples == 0) {
+    refuse_usage(source.is_split ? "--split" : source.flag,
+                 {.expected = fmt::format("at least one {} sample of {}", kSplitNames[split],
+                                          counted(config.seq_length, "token")),
+                  .got = "fewer tokens",
+                  .remedy = "give more data, or lower --seq-length"});
+  }
   return Dataset(BlendedDataset(std::move(parts), normalized(std::move(sizes)), num_samples));
 }
 
@@ -219,7 +226,7 @@ bool lacks_test(const Source& source, const DataConfig& config) {
   return std::ranges::any_of(source.data, [&](const std::shared_ptr<const IndexedDataset>& data) {
     const std::int64_t parts = config.packs ? data->num_documents() : data->num_sequences();
     const SequenceRange range = split_sequences(config.split, parts)[2];
-    return range.begin >= range.end;
+    return config.packs ? range.begin >= range.end : tokens_in(*data, range) <= config.seq_length;
   });
 }
 

@@ -70,10 +70,10 @@ PackDataset::PackDataset(const std::string& prefix, const PackDatasetConfig& con
       seq_length_(config.seq_length),
       vocab_size_(config.vocab_size) {
   require(seq_length_ >= 1 && seq_length_ < std::numeric_limits<std::int32_t>::max() && config.num_samples >= 0 &&
-              vocab_size_ >= 1 && config.rows_multiple >= 1,
+              vocab_size_ >= 1,
           "PackDataset: bad configuration");
   check_files();
-  check_shape(config);
+  check_length();
   build_order(config);
 }
 
@@ -102,25 +102,13 @@ void PackDataset::check_files() {
   }
 }
 
-void PackDataset::check_shape(const PackDatasetConfig& config) const {
+void PackDataset::check_length() const {
   const std::string& prefix = tokens_->prefix();
   if (seq_length_ < record_.seq_length) {
     refuse_usage("--seq-length",
                  {.expected = fmt::format("at least {}, the rows of the packs of {}", record_.seq_length, prefix),
                   .got = std::to_string(seq_length_),
                   .remedy = "raise it, or prepare the data with this --seq-length"});
-  }
-  if (record_.pad_multiple % config.rows_multiple != 0) {
-    refuse_usage(fmt::format("{}: rows of a document", prefix),
-                 {.expected = fmt::format("a multiple of {}, twice --context-parallel-size", config.rows_multiple),
-                  .got = fmt::format("multiples of {}", record_.pad_multiple),
-                  .remedy = fmt::format("prepare the data with prepare --pad-to-multiple {}", config.rows_multiple)});
-  }
-  if (seq_length_ % config.rows_multiple != 0) {
-    refuse_usage("--seq-length",
-                 {.expected = fmt::format("a multiple of {}, twice --context-parallel-size", config.rows_multiple),
-                  .got = std::to_string(seq_length_),
-                  .remedy = "change it"});
   }
 }
 

@@ -24,7 +24,6 @@ struct PackDatasetConfig {
   std::int64_t seq_length = 0;   // S >= the recorded one, below 2^31 - 1
   std::int64_t vocab_size = 0;   // token ids must be below it
   std::uint32_t seed = 0;
-  std::int64_t rows_multiple = 1;      // of S and of the rows of each document: 2 x cp with context parallelism
   std::optional<SequenceRange> packs;  // range of packs, such as a split; none: all
 };
 
@@ -32,7 +31,7 @@ struct PackDatasetConfig {
 class PackDataset {
  public:
   // Checks the files against each other and the record: Error kFormat for a mismatch. Error kUsage for an empty range,
-  // a shorter S than recorded, or a rows_multiple that does not divide the recorded pad_multiple.
+  // or a shorter S than recorded.
   PackDataset(const std::string& prefix, const PackDatasetConfig& config);
 
   std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
@@ -52,7 +51,7 @@ class PackDataset {
   bool keeps_order_of(std::int64_t) const { return true; }  // more samples only add to the order
 
  private:
-  void check_shape(const PackDatasetConfig& config) const;
+  void check_length() const;
   void check_files();
   void build_order(const PackDatasetConfig& config);
   std::int64_t pack_of(std::int64_t k) const;

@@ -29,7 +29,7 @@ PackSample read_sample(const PackDataset& data, std::int64_t k, std::int64_t seq
 TEST(PackDatasetTest, RowsOfASample) {
   const TestFolder folder;
   write_packs(folder / "d", {{5, 3}}, {.seq_length = 12, .pad_multiple = 4});
-  const PackDataset data(folder / "d", {.seq_length = 14, .vocab_size = 200, .rows_multiple = 2});
+  const PackDataset data(folder / "d", {.seq_length = 14, .vocab_size = 200});
   ASSERT_EQ(data.size(), 1);
   const PackSample sample = read_sample(data, 0, 14);
   EXPECT_EQ(sample.tokens, (Tokens{0, 1, 2, 3, 4, 0, 0, 0, 100, 101, 102, 0, 0, 0, 0}));
@@ -67,11 +67,9 @@ TEST(PackDatasetTest, TrainsEachMarkedTokenOnceAnEpoch) {
   write_packs(folder / "d", packs, {.seq_length = kRows, .pad_multiple = kMultiple});
 
   constexpr std::int64_t kEpochs = 3;
-  const PackDataset data(folder / "d", {.num_samples = kEpochs * packing.num_packs(),
-                                        .seq_length = kRows,
-                                        .vocab_size = 100 * 90,
-                                        .seed = 5,
-                                        .rows_multiple = 4});
+  const PackDataset data(
+      folder / "d",
+      {.num_samples = kEpochs * packing.num_packs(), .seq_length = kRows, .vocab_size = 100 * 90, .seed = 5});
   std::map<std::int32_t, int> trained;  // token: times
   for (std::int64_t k = 0; k < data.size(); ++k) {
     const PackSample sample = read_sample(data, k, kRows);
@@ -173,12 +171,7 @@ class PackFiles : public testing::Test {
 TEST_F(PackFiles, SettingsThatDoNotFit) {
   EXPECT_THAT(error(ExitCode::kUsage, {.seq_length = 11, .vocab_size = 300}),
               AllOf(HasSubstr("--seq-length: expected at least 12, the rows of the packs of "), HasSubstr("got 11")));
-  EXPECT_THAT(error(ExitCode::kUsage, {.seq_length = 16, .vocab_size = 300, .rows_multiple = 8}),
-              AllOf(HasSubstr("expected a multiple of 8, twice --context-parallel-size, got multiples of 4"),
-                    HasSubstr("prepare --pad-to-multiple 8")));
-  EXPECT_THAT(error(ExitCode::kUsage, {.seq_length = 14, .vocab_size = 300, .rows_multiple = 4}),
-              HasSubstr("--seq-length: expected a multiple of 4"));
-  EXPECT_EQ(open({.seq_length = 16, .vocab_size = 300, .rows_multiple = 2}).size(), 2);
+  EXPECT_EQ(open({.seq_length = 16, .vocab_size = 300}).size(), 2);
 }
 
 TEST_F(PackFiles, TokenOutsideTheVocabulary) {
