@@ -267,7 +267,7 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
                  "steps between evaluations; 0: never", {.example = "9"});
   evaluation.add("full-validation", "", toggle(&o.train.full_validation),
                  "all validation samples in each evaluation, instead of --eval-iters global batches",
-                 {.needs = {{"eval-iters", "above 0"}}, .excludes = {{"mock-data"}}});
+                 {.needs = {{"eval-iters", "above 0"}}});
   evaluation.add("eval-iters", "STEPS", integer(&o.train.eval_iters, {0, kMany}), "global batches per evaluation",
                  {.example = "9"});
 }

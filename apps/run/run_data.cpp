@@ -85,7 +85,7 @@ void build_data(RunData& data, const DataRequest& request) {
   const TrainingOptions& train = options.train;
   const DataStart& start = request.start;
   const std::int64_t needed = train.skip_train ? 0 : samples_to_train(train, start.at);
-  const bool reads_all = train.full_validation && train.evaluates();
+  const bool reads_all = train.full_validation && train.evaluates() && !options.data.mock_data;
   const bool tests = train.evaluates() && !options.data.mock_data;
   const std::int64_t valid = reads_all ? kOneEpoch : samples_to_evaluate(train);
   data.order_samples = std::max(needed, start.order_samples);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/config/checkpoint_options.h"
+#include "apps/config/data_options.h"
 #include "apps/config/logging_options.h"
 #include "apps/config/memory_options.h"
 #include "apps/config/training_options.h"
@@ -230,7 +231,7 @@ std::optional<double> Trainer::loss_of(const StepSamples::Evaluated& set, std::i
 void Trainer::evaluate() {
   const TrainingOptions& train = options().train;
   const Dataset& data = samples_->data().valid;
-  const bool all = train.full_validation;
+  const bool all = train.full_validation && !options().data.mock_data;  // which has no end
   const std::int64_t batch = train.global_batch_size, first = all ? 0 : state_.consumed_validation_samples;
   const std::int64_t batches = all ? (data.size() + batch - 1) / batch : train.eval_iters;
   if (!all) state_.consumed_validation_samples += batches * batch;

@@ -258,12 +258,12 @@ void read_layer_types(Members& file, std::int64_t window, HfFamily family, std::
 // layers. Qwen2 and Qwen3 have it in the layers of `layer_types`, otherwise from layer `max_window_layers` on.
 void read_windows(Members& file, ModelConfig& model, HfFamily family) {
   constexpr std::int64_t kUsualWindow = 4096, kUsualFirst = 28;  // of absent keys in transformers
-  const bool has_switch = !is_mistral_like(family);
+  const bool has_switch = !is_mistral_like(family), is_null = file.is_null("sliding_window");
   if (family == HfFamily::kQwen3Moe)
     file.only("use_sliding_window", false, "versions of transformers differ in its layers");
-  const bool is_off = file.is_null("sliding_window") || (has_switch && !file.boolean_or("use_sliding_window", false));
+  const bool is_on = !has_switch || file.boolean_or("use_sliding_window", false);
   const std::int64_t absent = family == HfFamily::kMixtral ? 0 : kUsualWindow;
-  const std::int64_t window = is_off ? 0 : file.integer_or("sliding_window", absent);
+  const std::int64_t window = is_on && !is_null ? file.integer_or("sliding_window", absent) : 0;
   std::vector<bool> layers(static_cast<std::size_t>(std::min(model.num_layers, kMaxLayers)), window > 0);
   if (window > 0 && has_switch) {
     const json* value = file.find("max_window_layers");

@@ -114,7 +114,9 @@ TEST(HfWindows, NamesTheFlagsThatNoFamilyHas) {
     model.window_attn_skip_freq = skips;
     EXPECT_ERROR(ExitCode::kUsage, message, hf_family(model));
   };
-  expect("gpt2", "", "got --window-size; transformers has no such");
+  ModelConfig gpt2 = parse_hf_config(test::read_file(MEGALITH_SOURCE_DIR "/tests/hf/golden/gpt2/config.json"), "");
+  gpt2.window_size = {4, 0};
+  EXPECT_ERROR(ExitCode::kUsage, "got --window-size; transformers has no such", hf_family(gpt2));
   expect("llama", "2", "got --window-attn-skip-freq with neither --qk-layernorm nor --add-qkv-bias; transformers");
   expect("llama31", "", "got --window-size with biases of the projection; transformers");
   expect("mistral", "2", "--hf-model-type mistral: expected a Mistral, got --window-attn-skip-freq; leave");
