@@ -26,6 +26,7 @@ struct LabelledText {
   std::vector<jinja::Range> trained;  // bytes that the assistant writes, with its end of turn; in order, none empty
 };
 
+// Several threads may render at a time.
 class ChatTemplate {
  public:
   // Loads a template. `where` is one of these:

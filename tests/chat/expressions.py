@@ -525,6 +525,38 @@ none is none
 none is defined
 true is boolean
 (1, 2)[0]
+(s|safe) + '<&>"\\'' + 'x'
+l|map('string')|last
+nested|rejectattr('0')|list
+[{'a': 1}, {'a': 0}]|rejectattr('a')|list
+l|reject|list
+s.endswith(('x', 'd'))
+s.endswith(('x', 1))
+s.startswith(l)
+'{x}'.format(1)
+{}.get(1, 2, 3)
+'7'|int(default=1)
+7 // -1
+f - 1
+2 - f
+f ** 2
+d[f] is defined
+d[none] is defined
+'upper' is filter
+'nofilter' is filter
+'odd' is test
+'notest' is test
+'a' is callable(1)
+[d.missing]
+f if f else 0
+0.0 or 'zero'
+[d.get] == [d.get]
+d.get == d.items
+s.strip == s.strip
+[range]|length
+(s|trim)(1)
+(s|upper).lower()
+{'a': range}|length
 {1: 'a', 2: 'b'}
 {1: 'a', 2: 'b'}[2]
 {1: 'a'}[true]
@@ -636,5 +668,7 @@ STATEMENTS = [
     "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y|%B|%H:%M:%S|%A %a|%y|%j|%p|%I|%-d|%%|%m') }}{% endif %}",
     "{% set f = d.get %}{{ f('name') }}", "{% set x = l|map('string') %}{{ x|join }}", "{{ loop }}",
     "{% set dict_ = {'a': 1} %}{% for k in dict_ %}{{ dict_[k] }}{% endfor %}", "{% set self = 1 %}{{ n }}", "{{ n if t else }}",
+    "{% for x in l %}{{ loop == loop }}{{ [loop]|length }}{% endfor %}", "{{", "{{ 1 +", "{% set x = [range] %}{{ x[0](2)|list }}",
+    "{% if t -%}\n a {%- elif n -%} b {%- endif %}", "{% for x in l -%} {{ x }} {%- else -%} none {%- endfor %}",
     "{% for i in range(3) %}{% set x = i %}{{ x }}{% endfor %}{{ i is defined }}", "{% set loop = 5 %}{{ loop }}",
 ]

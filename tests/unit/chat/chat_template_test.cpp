@@ -36,6 +36,7 @@ TEST_F(ChatFolder, ConfigHasTheTemplateAndTheTokens) {
     "additional_special_tokens": ["<a>", {"content": "<b>"}], "model_max_length": 1000000000000000019884624838656})");
   EXPECT_EQ(rendered(), "<s></s>['<a>', '<b>']");
   EXPECT_EQ(load().special().find("eos_token")->as_text(), "</s>");
+  EXPECT_EQ(parse_special_texts(R"({"eos_token": "e", "bos_token": null})", "f").members.size(), 1u);
 }
 
 TEST_F(ChatFolder, FileComesBeforeTheConfig) {

@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/tokenizer/bpe_files.h"
 #include "tests/unit/chat/chat_files.h"
 
 namespace megalith {
 namespace {
 
+using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
 Tokenizer tokenizer_named(const std::string& name) {
@@ -21,6 +24,11 @@ std::vector<Number> numbers_of(const jinja::Value& list) {
   std::vector<Number> numbers;
   for (const jinja::Value& item : list.as_list().items) numbers.push_back(static_cast<Number>(item.as_integer()));
   return numbers;
+}
+
+BpeVocabulary with_eod(BpeVocabulary vocabulary) {
+  vocabulary.eod = find_eod(vocabulary, "");
+  return vocabulary;
 }
 
 // Text of the trained tokens.
@@ -70,6 +78,16 @@ TEST(ChatTokens, TokensOverBordersBelongToTheirFirstByte) {
       }
     }
   }
+}
+
+TEST(ChatTokens, ASpaceInFrontMovesBorders) {
+  Json json = Json::parse(read_bytes(kTests + "golden/tokenizer/gpt2.json"));
+  json["pre_tokenizer"]["add_prefix_space"] = true;
+  const Tokenizer gpt2(with_eod(parse_hugging_face_file({.name = "f", .text = json.dump()})));
+  const ChatTokens tokens = encode_labelled(gpt2, {.text = "It is a truth", .trained = {{3, 5}}}, {});
+  EXPECT_EQ(gpt2.decode(tokens.ids), " It is a truth");
+  EXPECT_EQ(trained_text(gpt2, tokens), "");  // " is" begins at the space
+  EXPECT_EQ(trained_text(gpt2, encode_labelled(gpt2, {.text = "It is a truth", .trained = {{2, 5}}}, {})), " is");
 }
 
 TEST(ChatTokens, NormalizedTextKeepsItsBorders) {

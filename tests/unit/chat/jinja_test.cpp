@@ -129,9 +129,9 @@ TEST(Jinja, BadTemplatesAreRejected) {
 }
 
 TEST(Jinja, DifferencesFromTheLibraryAreErrors) {
-  for (const char* text :
-       {"{{ range(3) }}", "{{ {}.items() }}", "{{ [1]|map('string') }}", "{{ {none: 2} }}", "{{ 'a' is sameas 'a' }}",
-        "{{ ('b' | safe).strip() }}", "{{ '%s' % 'a' }}", "{{ '1'|int(0, 2) }}", "{{ ''.__class__ }}"}) {
+  for (const char* text : {"{{ range(3) }}", "{{ range }}", "{{ {}.items() }}", "{{ [1]|map('string') }}",
+                           "{{ {none: 2} }}", "{{ 'a' is sameas 'a' }}", "{{ ('b' | safe).strip() }}",
+                           "{{ '%s' % 'a' }}", "{{ '1'|int(0, 2) }}", "{{ ''.__class__ }}"}) {
     EXPECT_THAT(refused(text), StartsWith("t:1:")) << text;
   }
 }
@@ -193,6 +193,7 @@ TEST(Jinja, ResultsDependOnTheDateThatIsGiven) {
   EXPECT_EQ(now.render({}).text, "2024-07-26 Fri 208 12 AM 7 26");
   const Date date{.year = 2025, .month = 3, .day = 1, .hour = 13};
   EXPECT_EQ(now.render({}, date).text, "2025-03-01 Sat 060 01 PM 3  1");
+  EXPECT_EQ(Template("t", "{{ strftime_now('%w %F %T %D') }}").render({}, date).text, "6 2025-03-01 13:00:00 03/01/25");
   EXPECT_THAT(error_of(ExitCode::kFormat, [&] { now.render({}, {.year = 2025, .month = 13}); }),
               HasSubstr("a date outside the calendar"));
 }
@@ -208,6 +209,7 @@ TEST(Jinja, JsonIsStrict) {
   EXPECT_THAT(refuse("99999999999999999999999"), HasSubstr("integers of 64 bits"));
   EXPECT_THAT(refuse("{"), HasSubstr("expected UTF-8 JSON, got something else at byte"));
   EXPECT_THAT(refuse(std::string("1\0", 2)), HasSubstr("a NUL byte"));
+  EXPECT_THAT(refuse(std::string((64 << 20) + 1, ' ')), HasSubstr("at most 67108864 bytes"));
   EXPECT_THAT(refuse(std::string(33, '[')), HasSubstr("at most 32 levels"));
 }
 
