@@ -130,13 +130,31 @@ std::vector<std::uint8_t> labels_of_bytes(const Tokenizer& tokenizer, const Labe
   return trained;
 }
 
+// Labels from the ids ahead of each range's begin and end; none if a token may cross one of them.
+std::optional<std::vector<std::uint8_t>> labels_of_borders(const BorderIds& borders, std::size_t ranges,
+                                                           std::size_t num_ids) {
+  std::vector<std::uint8_t> trained(num_ids, 0);
+  for (std::size_t i = 0; i < ranges; ++i) {
+    const std::optional<std::size_t> begin = borders.ids(2 * i), end = borders.ids(2 * i + 1);
+    if (!begin || !end) return std::nullopt;
+    std::fill(trained.begin() + static_cast<std::ptrdiff_t>(*begin),
+              trained.begin() + static_cast<std::ptrdiff_t>(*end), std::uint8_t{1});
+  }
+  return trained;
+}
+
 }  // namespace
 
 ChatTokens encode_labelled(const Tokenizer& tokenizer, const LabelledText& text, const SpecialTexts& special) {
+  std::vector<std::size_t> bytes;
+  for (const jinja::Range& range : text.trained) bytes.insert(bytes.end(), {range.begin, range.end});
+  BorderIds borders(bytes);
   ChatTokens tokens;
-  tokenizer.encode(text.text, tokens.ids);
-  if (std::optional<std::vector<std::uint8_t>> labels = labels_of_pieces(tokenizer, text, tokens.ids)) {
+  tokenizer.encode(text.text, tokens.ids, borders);
+  if (auto labels = labels_of_borders(borders, text.trained.size(), tokens.ids.size())) {
     tokens.trained = *std::move(labels);
+  } else if (auto of_pieces = labels_of_pieces(tokenizer, text, tokens.ids)) {
+    tokens.trained = *std::move(of_pieces);
   } else {
     tokens.trained = labels_of_bytes(tokenizer, text, tokens.ids, special);
   }

@@ -25,8 +25,8 @@ class AddedTokenFinder {
 
   bool empty() const { return tokens_.empty(); }
 
-  // Cuts a text at its added tokens: calls part(std::string_view) for each non-empty piece between them and token(id),
-  // in order.
+  // Cuts a text at its added tokens: calls part(std::string_view) for each non-empty piece between them and
+  // token(id, begin), with the token's first byte in the text, in order.
   template <class Part, class Token>
   void cut(std::string_view text, Part&& part, Token&& token) const {
     std::vector<Found> found;
@@ -36,7 +36,7 @@ class AddedTokenFinder {
       for (auto at = found.rbegin(); at != found.rend(); ++at) {
         if (at->at < done) continue;  // within the previous token
         if (at->at > done) part(text.substr(done, at->at - done));
-        token(tokens_[at->token].id);
+        token(tokens_[at->token].id, at->at);
         done = at->at + tokens_[at->token].bytes;
       }
       found.clear();

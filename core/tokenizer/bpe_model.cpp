@@ -138,36 +138,56 @@ inline const BpeModel::Pair* BpeModel::find_pair(std::int32_t left, std::int32_t
   return &pairs_[place];
 }
 
-void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
-  added_.cut(
-      text, [&](std::string_view part) { encode_normalized(part, ids, cache); },
-      [&](std::int32_t id) { ids.push_back(id); });
-}
-
-void BpeModel::encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
-  std::string normalized;
-  if (nfc_) {
-    nfc_->append(normalized, text);
-    text = normalized;
-  }
+void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache,
+                      BorderIds& borders) const {
   const auto encode_part = [&](std::string_view part) {
-    if (prefix_space_ && part.front() != ' ') return encode_words(' ' + std::string(part), ids, cache);
-    encode_words(part, ids, cache);
+    const auto begin = static_cast<std::size_t>(part.data() - text.data());
+    borders.reach(begin, ids.size());
+    encode_normalized(part, begin, {ids, cache, borders});
   };
-  added_normalized_.cut(text, encode_part, [&](std::int32_t id) { ids.push_back(id); });
+  added_.cut(text, encode_part, [&](std::int32_t id, std::size_t begin) {
+    borders.reach(begin, ids.size());
+    ids.push_back(id);
+  });
+  borders.reach(text.size(), ids.size());
 }
 
-void BpeModel::encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = scanner_.next(text, at);
-    const std::string_view word = text.substr(at, end - at);
+void BpeModel::encode_normalized(std::string_view part, std::size_t begin, const Encoding& to) const {
+  std::string normalized;
+  std::optional<std::size_t> origin = begin;
+  if (nfc_) {
+    nfc_->append(normalized, part);
+    if (normalized != part) origin.reset();
+    part = normalized;
+  }
+  const auto reach = [&](std::size_t byte) {
+    if (origin) to.borders.reach(*origin + byte, to.ids.size());
+  };
+  const auto encode_piece = [&](std::string_view piece) {
+    const auto at = static_cast<std::size_t>(piece.data() - part.data());
+    reach(at);
+    if (prefix_space_ && piece.front() != ' ') return encode_words(' ' + std::string(piece), {}, to);
+    encode_words(piece, origin ? std::optional(*origin + at) : std::nullopt, to);
+  };
+  added_normalized_.cut(part, encode_piece, [&](std::int32_t id, std::size_t at) {
+    reach(at);
+    to.ids.push_back(id);
+  });
+}
+
+void BpeModel::encode_words(std::string_view part, std::optional<std::size_t> begin, const Encoding& to) const {
+  std::vector<std::int32_t>& ids = to.ids;
+  for (std::size_t at = 0; at < part.size();) {
+    if (begin) to.borders.reach(*begin + at, ids.size());
+    const std::size_t end = scanner_.next(part, at);
+    const std::string_view word = part.substr(at, end - at);
     at = end;
     if (word.size() > WordCache::kMaxBytes) {
       encode_word(word, ids);
       continue;
     }
     const WordCache::Key key = WordCache::key_of(word);
-    WordCache::Entry& entry = cache.entry_for(key);
+    WordCache::Entry& entry = to.cache.entry_for(key);
     if (entry.key != key) {
       const std::size_t before = ids.size();
       encode_word(word, ids);

@@ -72,6 +72,26 @@ class WordCache {
   std::vector<Entry> entries_;  // empty until first use
 };
 
+// Numbers of ids ahead of given bytes of a text, found while the text is encoded.
+class BorderIds {
+ public:
+  explicit BorderIds(std::span<const std::size_t> bytes) : bytes_(bytes), ids_(bytes.size()) {}  // rising bytes
+
+  // None: the byte is within a word, or in a part of the text that is normalized to another text.
+  std::optional<std::size_t> ids(std::size_t border) const { return ids_[border]; }
+
+  // Notes that no token of the text crosses `byte`, which has `ids` ahead of it. Bytes of successive calls rise.
+  void reach(std::size_t byte, std::size_t ids) {
+    while (next_ < bytes_.size() && bytes_[next_] < byte) ++next_;
+    while (next_ < bytes_.size() && bytes_[next_] == byte) ids_[next_++] = ids;
+  }
+
+ private:
+  std::span<const std::size_t> bytes_;
+  std::vector<std::optional<std::size_t>> ids_;
+  std::size_t next_ = 0;
+};
+
 class BpeModel {
  public:
   // `vocabulary` is checked by its reader: ids are in range and all merges are known.
@@ -82,7 +102,7 @@ class BpeModel {
   std::optional<std::int32_t> bos() const { return bos_; }
   const std::string& identity() const { return identity_; }
 
-  void encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
+  void encode(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache, BorderIds& borders) const;
   void decode(std::span<const std::int32_t> ids, std::string& text) const;
 
  private:
@@ -94,8 +114,16 @@ class BpeModel {
 
   struct LongWord;
 
-  void encode_normalized(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
-  void encode_words(std::string_view text, std::vector<std::int32_t>& ids, WordCache& cache) const;
+  // Ids and borders of a text while a part of it is encoded.
+  struct Encoding {
+    std::vector<std::int32_t>& ids;
+    WordCache& cache;
+    BorderIds& borders;
+  };
+
+  // `begin`: byte of the part in the text; none if the part is normalized to another one.
+  void encode_normalized(std::string_view part, std::size_t begin, const Encoding& to) const;
+  void encode_words(std::string_view part, std::optional<std::size_t> begin, const Encoding& to) const;
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) const;
   void merge_short(std::string_view word, std::vector<std::int32_t>& ids) const;
   void merge_long(std::string_view word, std::vector<std::int32_t>& ids) const;

@@ -116,10 +116,19 @@ std::string Tokenizer::identity() const {
 }
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
-  if (bpe_) return bpe_->encode(text, ids, cache_);
+  BorderIds none({});
+  encode(text, ids, none);
+}
+
+void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, BorderIds& borders) const {
+  if (bpe_) return bpe_->encode(text, ids, cache_, borders);
   if (!is_bytes_) return encode_ids(text, ids);
   ids.reserve(ids.size() + text.size() + 1);  // with capacity for an EOD
-  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  for (std::size_t byte = 0; byte < text.size(); ++byte) {
+    borders.reach(byte, ids.size());
+    ids.push_back(static_cast<unsigned char>(text[byte]));
+  }
+  borders.reach(text.size(), ids.size());
 }
 
 void Tokenizer::encode_ids(std::string_view text, std::vector<std::int32_t>& ids) const {

@@ -33,6 +33,8 @@ class Tokenizer {
 
   // Appends the ids of `text`. Invalid text is an Error kFormat; bytes and BPE accept any bytes.
   void encode(std::string_view text, std::vector<std::int32_t>& ids) const;
+  // The same, and finds the numbers of ids ahead of bytes of the text. Null finds none.
+  void encode(std::string_view text, std::vector<std::int32_t>& ids, BorderIds& borders) const;
 
   // Decodes ids to text. EOD and ids of vocabulary padding decode to nothing. A character of BPE may span several ids:
   // see Utf8Stream.

@@ -45,7 +45,7 @@ std::string cut(const AddedTokenFinder& finder, std::string_view text) {
   std::string all;
   finder.cut(
       text, [&](std::string_view part) { all.append("[").append(part).append("]"); },
-      [&](std::int32_t id) { all += std::to_string(id) + ";"; });
+      [&](std::int32_t id, std::size_t) { all += std::to_string(id) + ";"; });
   return all;
 }
 
@@ -117,7 +117,7 @@ TEST(AddedTokens, AThousandTakeNoLongerThanOne) {
   std::size_t found = 0;
   const double seconds = processor_seconds([&] {
     finder.cut(
-        text, [](std::string_view) { FAIL(); }, [&](std::int32_t id) { found += id == 0 ? 1 : 0; });
+        text, [](std::string_view) { FAIL(); }, [&](std::int32_t id, std::size_t) { found += id == 0 ? 1 : 0; });
   });
   EXPECT_EQ(found, text.size());
   EXPECT_LT(seconds, 2.0);  // ten times the duration with a sanitizer on a busy core
