@@ -78,11 +78,10 @@ void add_model(FlagTable& t, ModelConfig& m) {
   scaling.add("rope-scaling-original-max-position-embeddings", "TOKENS",
               integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}),
               "with --use-rope-scaling: context length of the original pretraining", {.example = "8191"});
-  model.add(
-      "window-size", "LEFT RIGHT", window_size(&m.window_size),
-      "sliding window of attention: keys that a query sees to the left and to the right of its own. LEFT -1: all. "
-      "RIGHT: 0, for causal attention",
-      {.shown = "off", .example = "7 0"});
+  model.add("window-size", "LEFT RIGHT", window_size(&m.window_size),
+            "sliding window of attention: keys that a query sees to its left and to its right, without its position. "
+            "LEFT -1: all. RIGHT: 0, for causal attention",
+            {.shown = "off", .example = "7 0"});
   model.add(
       "window-attn-skip-freq", "TEXT", text(&m.window_attn_skip_freq),
       "layers without --window-size: N for layers N - 1, 2N - 1, ..., or a 0 for each such layer and a 1 for each "
