@@ -19,7 +19,6 @@
 #include "apps/summary/sharding_words.h"
 #include "core/base/counted.h"
 #include "core/base/text/units.h"
-#include "core/model/config.h"
 #include "parallel/pipeline_parallel/simulator.h"
 
 namespace megalith {

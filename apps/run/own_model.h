@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/config/options.h"
+#include "apps/run/model_flops.h"
 #include "core/model/config.h"
 
 namespace megalith {
@@ -14,10 +15,6 @@ OwnOptions own_options();
 ParameterCount count_parameters(const Options& options);
 double flops_per_token(const Options& options);
 
-// The same by its terms: of a token without its attention, and of each pair of query and key, twice the causal ones.
-struct ModelFlops {
-  double per_token = 0, per_pair = 0;
-};
 ModelFlops flops_of(const Options& options);
 // Per token of samples whose documents have `pairs`, as in MarkedSamples; 0: one document.
 double flops_per_token(const Options& options, double pairs);

@@ -27,7 +27,6 @@
 #include "core/base/text/text.h"
 #include "core/base/text/units.h"
 #include "core/device/cuda_device.h"
-#include "core/model/config.h"
 #include "core/optim/batch_ramp.h"
 #include "parallel/mesh/hosts.h"
 

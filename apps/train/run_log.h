@@ -10,7 +10,7 @@
 
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/tensorboard.h"
-#include "apps/run/own_model.h"
+#include "apps/run/model_flops.h"
 #include "apps/run/step.h"
 #include "apps/summary/offload_report.h"
 #include "apps/train/run_setup.h"

@@ -243,7 +243,7 @@ void Trainer::evaluate() {
 void Trainer::test() {
   const TrainingOptions& train = options().train;
   const Dataset& data = samples_->data().test;
-  if (data.size() == 0) return;
+  if (data.size() == 0 || failure_.data) return;
   const std::int64_t all = (data.size() + train.global_batch_size - 1) / train.global_batch_size;
   const std::optional<double> loss = loss_of({data, true}, 0, std::min(all, train.eval_iters));
   if (loss) log_.evaluation("test", state_, *loss, true);
@@ -260,6 +260,7 @@ bool Trainer::should_stop() {
   if (!world_.host_any(mine || is_due(train.exit_interval))) return false;
   if (file) stop_file_.remove();
   if (!failure_.data) failure_.data = failure_of_any(world_, [this] { samples_->rethrow(); });
+  progress_.asked_to_stop = !is_due(train.exit_interval);
   return true;
 }
 
@@ -310,15 +311,20 @@ std::string nothing_to_do(const TrainingOptions& train, const TrainState& state)
 
 }  // namespace
 
+// Ends a run that has trained all its steps.
+void Trainer::complete(ExitCode code) {
+  report_left_over();
+  if (code == ExitCode::kOk && !progress_.asked_to_stop) test();
+}
+
 ExitCode Trainer::step_loop() {
   ExitCode code = ExitCode::kOk;
-  bool asked_to_stop = false;
   NumericsGuard& guard = instruments_.guard;
   const TrainingOptions& train = options().train;
   const bool trains = !train.skip_train && state_.step < train.train_iters;
   if (train.skip_train) {
     evaluate();
-    if (!failure_.data) test();
+    test();
   } else if (is_main() && !trains) {
     log_info(nothing_to_do(train, state_));
   }
@@ -336,7 +342,6 @@ ExitCode Trainer::step_loop() {
     const bool saves = last || is_due(options().checkpoint.save_interval);
     if (!last) samples_->read_ahead(state_);
     const bool asked = should_stop();
-    asked_to_stop = asked && !is_due(options().train.exit_interval);
     bool stops = asked && (!last || failure_.data);
     const bool evaluates = train.evaluates() && (last || is_due(train.eval_interval));
     const bool compares = is_due(train.check_weight_hash_interval);
@@ -364,11 +369,8 @@ ExitCode Trainer::step_loop() {
       break;
     }
   }
-  if (trains && state_.step == train.train_iters) {
-    report_left_over();
-    if (code == ExitCode::kOk && !asked_to_stop) test();
-    if (failure_.data) return end_for_data(true);
-  }
+  if (trains && state_.step == train.train_iters) complete(code);
+  if (failure_.data) return end_for_data(true);
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint
   // Removes also a file that came too late to end this run. An evaluation leaves it, as a concurrent training run may
   // be meant.

@@ -62,6 +62,7 @@ class Trainer {
   std::optional<double> loss_of(const StepSamples::Evaluated& set, std::int64_t first, std::int64_t batches);
   void evaluate();
   void test();
+  void complete(ExitCode code);
   // Functions of trainer_room.cpp.
   bool lacks_room(const ExpertRoom& needed) const;
   StepResult with_room(const StepResult& lacked);  // reruns the last step
@@ -97,6 +98,7 @@ class Trainer {
     RunProgress first;                       // ahead of its first step
     RunEnd end;                              // of the run
     bool memory_logged = false;
+    bool asked_to_stop = false;             // otherwise than by --exit-interval
     std::optional<StepResult> lacked_room;  // of a step that must run again
     std::int64_t regrows = 0;
     std::deque<RunProgress> begun_after;    // progress ahead of each pending step

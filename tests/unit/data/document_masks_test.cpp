@@ -74,7 +74,7 @@ TEST(DocumentMasks, AreThoseOfMegatron) {
 TEST(DocumentMasks, OfTheIndexEndWhereItsSequencesDo) {
   const TestFolder folder;
   IndexedDatasetWriter writer(folder / "data", TokenType::kU16);
-  // Each sequence has one token of its own, so that a sample's tokens name their sequence.
+  // Each sequence has a separate token, so that a sample's tokens name their sequence.
   const std::vector<std::int64_t> lengths = {5, 1, 12, 3, 0, 7, 2, 9, 4, 1, 1, 6};
   for (std::size_t s = 0; s < lengths.size(); ++s)
     writer.add_document(std::vector<std::int32_t>(static_cast<std::size_t>(lengths[s]), static_cast<std::int32_t>(s)));

@@ -224,68 +224,6 @@ TEST_P(PackedAttentionTest, RandomLengths) {
   }
 }
 
-// A part of the rows, as context-parallel ranks share: others keep the zeros of the caller.
-TEST_P(PackedAttentionTest, RowsOutsideOfAllDocumentsStayZero) {
-  constexpr std::int64_t kRows = 40, kKeys = 30, kFirst = 5, kQueries = 17, kFirstKey = 3, kCount = 9;
-  const Pack part{{kQueries}, 4, 2, 32, 0, false, {kCount}};
-  const Given x{normal(kRows * 128), normal(kKeys * 64), normal(kKeys * 64), normal(kRows * 128)};
-  const auto rows = [](const Values& of, std::int64_t first, std::int64_t count, std::int64_t width) {
-    return Values(of.begin() + first * width, of.begin() + (first + count) * width);
-  };
-  const Given own{rows(x.q, kFirst, kQueries, 128), rows(x.k, kFirstKey, kCount, 64), rows(x.v, kFirstKey, kCount, 64),
-                  rows(x.d_out, kFirst, kQueries, 128)};
-  const AttentionForward alone = forward(part, own);
-  launch(stream(), ready(alone));
-  const AttentionBackward alone_back = backward(part, own, alone);
-  launch(stream(), ready(alone_back));
-  const auto table = [&](double value) { return input({2}, DType::kInt32, Values{value, 0}); };
-  const auto zeros = [&](const Shape& shape, DType type) {
-    return inout(shape, type, Values(static_cast<std::size_t>(shape.numel()), 0.0));
-  };
-  const Shape queries{1, kRows, 4, 32}, keys{1, kKeys, 2, 32};
-  const AttentionForward op{.q = input(queries, dtype(), x.q),
-                            .k = input(keys, dtype(), x.k),
-                            .v = input(keys, dtype(), x.v),
-                            .out = zeros(queries, dtype()),
-                            .lse = zeros({1, 4, kRows}, DType::kFp32),
-                            .scale = part.scale(),
-                            .causal = false,
-                            .workspace = {},
-                            .query_documents = {.begin = table(kFirst), .length = table(kQueries)},
-                            .key_documents = {.begin = table(kFirstKey), .length = table(kCount)},
-                            .max_length = kRows};
-  launch(stream(), ready(op));
-  const AttentionBackward back{.q = op.q,
-                               .k = op.k,
-                               .v = op.v,
-                               .out = op.out,
-                               .d_out = input(queries, dtype(), x.d_out),
-                               .lse = op.lse,
-                               .delta = zeros({1, 4, kRows}, DType::kFp32),
-                               .dq = zeros(queries, dtype()),
-                               .dk = zeros(keys, dtype()),
-                               .dv = zeros(keys, dtype()),
-                               .workspace = {},
-                               .scale = op.scale,
-                               .causal = false,
-                               .query_documents = op.query_documents,
-                               .key_documents = op.key_documents,
-                               .max_length = kRows};
-  launch(stream(), ready(back));
-  const auto expect_part = [&](const Tensor& got, const Tensor& want, std::int64_t first, std::int64_t width) {
-    const Values all = values(got), of_part = values(want);
-    const std::int64_t begin = first * width, end = begin + std::ssize(of_part);
-    for (std::int64_t i = 0; i < std::ssize(all); ++i) {
-      const double expected = i >= begin && i < end ? of_part[static_cast<std::size_t>(i - begin)] : 0;
-      EXPECT_NEAR(all[static_cast<std::size_t>(i)], expected, dtype() == DType::kFp32 ? 1e-5 : 0.05) << i;
-    }
-  };
-  expect_part(op.out, alone.out, kFirst, 128);
-  expect_part(back.dq, alone_back.dq, kFirst, 128);
-  expect_part(back.dk, alone_back.dk, kFirstKey, 64);
-  expect_part(back.dv, alone_back.dv, kFirstKey, 64);
-}
-
 // Rows of out, lse, dq, dk and dv that belong to one document.
 std::vector<Values> parts_of(const Pack& z, const std::vector<Values>& results, std::int64_t first, std::int64_t rows) {
   std::vector<Values> parts;
