@@ -3,7 +3,7 @@
 
 namespace megalith {
 
-// Of a token without its attention, and of each pair of query and key, counted twice as often as causal ones.
+// FLOPs of a token without its attention, and of each pair of query and key, twice as many pairs as causal ones.
 struct ModelFlops {
   double per_token = 0, per_pair = 0;
 };
