@@ -22,6 +22,7 @@ void fields(const Sample& op, Fields& f) {
   f.out(op.out, "op.out").dtype(DType::kInt32).shape({op.logits.size(0)});
   f.range(static_cast<double>(op.vocab_size), 1, static_cast<double>(op.logits.size(1)), "op.vocab_size");
   f.in(op.position, "op.position");
+  f.in(op.streams, "op.streams").dtype(DType::kInt32).shape({op.logits.size(0)}).optional();
   f.workspace(op.workspace);
   f.range(op.temperature, 0, std::numeric_limits<float>::max(), "op.temperature");
   f.range(op.top_k, 0, std::numeric_limits<int>::max(), "op.top_k");
@@ -110,8 +111,9 @@ std::int32_t sample(const Sample& op, const T* x, std::int32_t best, std::int64_
     tokens = tokens.first(kept);
   }
   if (op.top_p > 0 && op.top_p < 1) tokens = nucleus(tokens, weight, static_cast<double>(op.top_p), before);
-  const PhiloxCounter words = philox4x32_10({static_cast<std::uint32_t>(*op.position), static_cast<std::uint32_t>(row)},
-                                            derive_key(op.seed, {0, 0, 0, kRngSampling}));
+  const auto stream = static_cast<std::uint32_t>(op.streams ? op.streams.as<const std::int32_t>()[row] : row);
+  const PhiloxCounter words =
+      philox4x32_10({static_cast<std::uint32_t>(*op.position), stream}, derive_key(op.seed, {0, 0, 0, kRngSampling}));
   return draw(tokens, weight, uniform(words[0], words[1]));
 }
 

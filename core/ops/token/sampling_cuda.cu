@@ -73,6 +73,7 @@ struct SampleArguments {
   double top_p;
   std::uint64_t seed;
   const std::int32_t* position;
+  const std::int32_t* streams;  // by row; null: its index
   std::int32_t* out;
   CudaFault* fault;
   CudaFault::Raise raise;
@@ -238,7 +239,8 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleArguments 
   int drawn = largest;
   if (total > 0) {  // otherwise the largest logit is +inf
     const DeviceKey key = key_for(a.seed, make_uint4(0, 0, 0, kRngSampling));
-    const uint4 words = philox(make_uint4(static_cast<unsigned>(*a.position), blockIdx.x, 0, 0), key);
+    const unsigned stream = a.streams == nullptr ? blockIdx.x : static_cast<unsigned>(a.streams[blockIdx.x]);
+    const uint4 words = philox(make_uint4(static_cast<unsigned>(*a.position), stream, 0, 0), key);
     const auto target = static_cast<Mass>(uniform_number(words.x, words.y) * static_cast<double>(total));
     drawn = candidates.template find<false>(target < total ? target : total - 1, [](int, float) { return true; });
   }
@@ -271,6 +273,7 @@ void run(CudaStream& stream, const Sample& op) {
   a.top_p = static_cast<double>(op.top_p);
   a.seed = op.seed;
   a.position = op.position;
+  a.streams = op.streams.as<const std::int32_t>();
   Variants(op.logits.dtype, rows_aligned(op.logits)).visit([&](auto type, auto is_vector) {
     launch_early(stream, {blocks_for(a.rows, 1), kThreads}, sample_kernel<decltype(type), is_vector()>, a);
   });

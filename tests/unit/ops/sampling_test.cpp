@@ -135,6 +135,26 @@ TEST_P(SamplingTest, TopOneAndFewAreTheLargest) {
   EXPECT_GT(others, 0u);
 }
 
+// A row draws by its stream, wherever it is.
+TEST_P(SamplingTest, RowsWithAStreamDrawAsTheRowsOfThatIndex) {
+  constexpr std::int64_t kRows = 64, kColumns = 300;
+  Values repeated;
+  const Values row = normal(kColumns);
+  for (std::int64_t r = 0; r < kRows; ++r) repeated.insert(repeated.end(), row.begin(), row.end());
+  Sample op = make(input({kRows, kColumns}, dtype(), repeated), kColumns);
+  launch(stream(), ready(op));
+  const Values by_index = values(op.out);
+  Values streams, want;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    streams.push_back(static_cast<double>(5 * r % kRows));
+    want.push_back(by_index[static_cast<std::size_t>(5 * r % kRows)]);
+  }
+  op.streams = input({kRows}, DType::kInt32, streams);
+  launch(stream(), ready(op));
+  EXPECT_EQ(values(op.out), want);
+  EXPECT_NE(want, by_index);
+}
+
 TEST_P(SamplingTest, FollowsTheDistribution) {
   Sample op = make(input({1, 12}, 1.5), 10);
   expect_distribution(op, {.temperature = 1, .top_k = 0, .top_p = 0});
