@@ -78,10 +78,10 @@ void LmHead::forward_chunks(const Context& ctx, const Microbatch& mb, const Tens
 }
 
 TensorList LmHead::forward(const Context& ctx, const Microbatch& mb, const TensorList& inputs, Stash& stash) const {
-  if (mb.mode == Mode::kGenerate) return generate(ctx, mb, inputs, stash);
+  if (mb.mode == Mode::kGenerate && !mb.token_losses) return generate(ctx, mb, inputs, stash);
   const Tensor normed = norm_.forward(ctx, inputs[0], inputs[1], stash.child(kNorm));
   const std::int64_t tokens = rows_.whole_rows(normed.size(0));
-  const Tensor losses = ctx.empty({tokens}, DType::kFp32, "token losses");
+  const Tensor losses = mb.token_losses ? mb.token_losses : ctx.empty({tokens}, DType::kFp32, "token losses");
   if (is_chunked()) {
     forward_chunks(ctx, mb, rows_.gather_rows(ctx, normed, "head input"), losses, stash);
   } else {
@@ -93,6 +93,7 @@ TensorList LmHead::forward(const Context& ctx, const Microbatch& mb, const Tenso
       stash[kLogitsGradient] = logits;
     }
   }
+  if (mb.token_losses) return {};
   launch(ctx, ReduceToScalar{.x = losses, .out = mb.sum(StepSum::kLoss), .accumulate = true});
   return {};
 }

@@ -1,8 +1,8 @@
 // The last segment: final norm, output layer and loss.
 //   r = residual + hidden;  logits = norm(r) W^T;  loss = cross-entropy(logits, labels)
 // Train and eval: adds the sum of its tokens' losses (fp32, not scaled) to the step's sums and returns nothing. Its
-// gradient starts the backward pass. Generate: returns the logits of each sequence's last row, [B, V]. T tokens = B *
-// S, H hidden, V padded vocabulary.
+// gradient starts the backward pass. Generate: returns the logits of each sequence's last row, [B, V], or writes the
+// losses of all tokens to Microbatch::token_losses. T tokens = B * S, H hidden, V padded vocabulary.
 //
 // With loss_chunk_size N, forward computes logits, loss, data gradient and weight gradient of N tokens at a time.
 // Logits then exist for at most N tokens, and the stash keeps [T, H] instead of [T, V]. This is the one exception to

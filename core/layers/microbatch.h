@@ -61,7 +61,7 @@ struct Microbatch {
   std::int64_t seq_length = 0;  // S: of this rank, if ranks split a sequence
   SequencePart part;            // positions of the S tokens
   Tensor tokens;                // [T] int32
-  Tensor labels;                // [T] int32, below 0: no loss; absent in generate mode
+  Tensor labels;                // [T] int32, below 0: no loss; absent in generate mode without token_losses
   Tensor positions;             // optional, [T] int32: positions of the tokens instead of `part`; -1: padding
   Documents documents;          // optional: attention does not cross them
   const MicrobatchParameters* parameters = nullptr;  // device
@@ -72,6 +72,8 @@ struct Microbatch {
   Tensor room_needed;              // [2] int32: most arrived rows of a layer and microbatch, and rows of its experts
   Tensor rows_sent;                // [MoE layers, P] int32: rows sent to each rank of the dispatch group
   const KvCache* cache = nullptr;  // generate mode
+  // Optional, [T] fp32, device, generate mode: the head writes the loss of each row instead of returning logits.
+  Tensor token_losses;
 
   // [1]
   Tensor sum(StepSum which, std::int64_t expert_layer = 0) const {
