@@ -24,10 +24,11 @@ enum class App : unsigned {
   kReport = 8,
   kConvert = 16,
   kPrepare = 32,
-  kInspect = 64
+  kInspect = 64,
+  kEvaluate = 128
 };
-inline constexpr std::array kApps = {App::kTrain,   App::kGenerate, App::kPlan,   App::kReport,
-                                     App::kConvert, App::kPrepare,  App::kInspect};
+inline constexpr std::array kApps = {App::kTrain,  App::kGenerate, App::kEvaluate, App::kPlan,
+                                     App::kReport, App::kConvert,  App::kPrepare,  App::kInspect};
 std::string_view name_of(App app);
 
 struct Parsed {

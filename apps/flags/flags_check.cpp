@@ -266,9 +266,17 @@ void check(App app, const Options& options) {
     check_outputs(options);
     if (!options.train.skip_train) check_length(options);
   }
-  if (app == App::kTrain || app == App::kGenerate) require_built(options.device);
-  if (app == App::kGenerate)
+  const bool generates = app == App::kGenerate || app == App::kEvaluate;
+  if (app == App::kTrain || generates) require_built(options.device);
+  if (generates) {
     require_flag(!options.checkpoint.load.empty(), "--load", "give the folder that train --save wrote");
+    require_flag(app == App::kGenerate || !options.generate.questions.empty(), "--questions",
+                 "give a file of JSON lines");
+    const PathOfFlag results{"--results", options.generate.results};
+    require_other_file(results, {"--prompt-file", options.generate.prompt_file});
+    require_other_file(results, {"--questions", options.generate.questions});
+    check_companions(app, options);
+  }
   if (app == App::kConvert) check_convert(options);
   if (app == App::kPrepare) check_prepare(options);
   if (app == App::kInspect) check_inspect(options);

@@ -47,8 +47,12 @@ constexpr std::array<Program, kApps.size()> kPrograms = {
       "Usage: mpirun -np N train --config FILE.toml [flags]\n"
       "Trains or evaluates a GPT model.\n"},
      {"generate",
-      "Usage: generate --load DIR [--prompt TEXT] [flags]\n"
-      "Generates text from a checkpoint and a prompt.\n"},
+      "Usage: generate --load DIR [--prompt TEXT | --prompt-file FILE] [flags]\n"
+      "       generate evaluate --load DIR --questions FILE [flags]\n"
+      "Generates text from a checkpoint and prompts.\n"},
+     {"generate evaluate",
+      "Usage: generate evaluate --load DIR --questions FILE [flags]\n"
+      "Scores a checkpoint on multiple-choice questions, as lm-evaluation-harness does.\n"},
      {"plan",
       "Usage: plan --config FILE.toml [--world-size RANKS] [flags]\n"
       "Forecasts layout, memory and work of a run without running it.\n"},

@@ -47,10 +47,18 @@ void add_logging(FlagTable& t, LoggingOptions& o) {
 void add_other_programs(FlagTable& t, Options& o) {
   GenerateOptions& g = o.generate;
   Section generate(t, kGenerate, kGenerateApp);
+  Section evaluate(t, kGenerate, kEvaluateApp);
   Section convert(t, kConvert, kConvertApp);
   Section report(t, kReport, kReportApp);
   Section forecast(t, kForecast, kPlanApp);
   generate.add("prompt", "TEXT", text(&g.prompt), "prompt to continue", {.shown = "empty"});
+  generate.add("prompt-file", "FILE", text(&g.prompt_file),
+               "file of prompts, one a line. NAME.jsonl and NAME.json hold JSON lines with a text under \"prompt\" and "
+               "optionally an \"id\". The continuations are printed in the order of the file",
+               {.shown = "none", .excludes = {{"prompt"}}});
+  generate.add("prompts-per-batch", "N", integer(&g.prompts_per_batch, {1, 1 << 16}),
+               "largest number of prompts of equal length in tokens that are continued at the same time",
+               {.needs = {{"prompt-file"}}});
   generate.add("max-new-tokens", "TOKENS", integer(&g.max_new_tokens, {1, kMaxLength}), "number of tokens to generate");
   generate.add("temperature", "X", real(&g.temperature, {0, 1000}),
                "divisor of the logits; 0: always the most likely token");
@@ -59,8 +67,20 @@ void add_other_programs(FlagTable& t, Options& o) {
   generate.add("top-p", "P", real(&g.top_p, {0, 1}),
                "cumulative probability of the most likely tokens to sample from; 0: off");
   generate.add("num-samples", "N", integer(&g.num_samples, {1, 1024}),
-               "number of continuations to sample in one batch; each ends with a newline");
+               "number of continuations of each prompt to sample in one batch; each ends with a newline");
   generate.add("print-speed", "", toggle(&g.print_speed), "print the sampled tokens per second to standard error");
+  generate.add(
+      "results", "FILE", text(&g.results),
+      "file of JSON lines to write: one per continuation, which is then not printed, or per question of evaluate",
+      {.apps = kGenerateApp | kEvaluateApp, .shown = "none", .needs = {{.flag = "prompt-file", .apps = kGenerateApp}}});
+  evaluate.add("questions", "FILE", text(&g.questions),
+               "JSON lines of multiple-choice questions. Keys: \"context\", \"question\" or \"query\", a text; "
+               "\"choices\", texts; \"gold\" or \"answer\", the index of the right choice from 0, or its letter from A",
+               {.shown = "required"});
+  evaluate.add("target-delimiter", "TEXT", text(&g.target_delimiter), "text between the context and each choice",
+               {.shown = "a space"});
+  evaluate.add("batch-tokens", "TOKENS", integer(&g.batch_tokens, {1, kMaxLength}),
+               "tokens of several contexts with a choice in one forward pass; a longer one has a pass alone");
   convert.add("from", "NAME", text(&o.convert.from),
               "format of --load. hf: a folder of Hugging Face transformers with GPT-2, Llama, Mistral, Qwen2 or Qwen3. "
               "native: checkpoints that train saves",
@@ -159,7 +179,7 @@ void add_testing(FlagTable& t, TrainingOptions& o) {
 
 void add_program(FlagTable& t, Requests& r) {
   constexpr unsigned kConfigured = kTrainApp | kGenerateApp | kPlanApp;
-  constexpr unsigned kAll = kConfigured | kReportApp | kConvertApp | kTexts;
+  constexpr unsigned kAll = kConfigured | kEvaluateApp | kReportApp | kConvertApp | kTexts;
   Section program(t, kProgram, kAll);
   program.add("config", "FILE", list(&r.config),
               "TOML file with flag names as keys; may be repeated. Later files override earlier ones, and the command "

@@ -43,6 +43,7 @@ std::string_view title_of(FlagGroup group);
 
 inline constexpr auto kTrainApp = static_cast<unsigned>(App::kTrain);
 inline constexpr auto kGenerateApp = static_cast<unsigned>(App::kGenerate);
+inline constexpr auto kEvaluateApp = static_cast<unsigned>(App::kEvaluate);
 inline constexpr auto kPlanApp = static_cast<unsigned>(App::kPlan);
 inline constexpr auto kReportApp = static_cast<unsigned>(App::kReport);
 inline constexpr auto kConvertApp = static_cast<unsigned>(App::kConvert);

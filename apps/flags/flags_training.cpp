@@ -107,7 +107,7 @@ void add_training(FlagTable& t, Options& options) {
       {.on_load = kFree, .example = "5"});
   training.add("device", "NAME", choice(&options.device, {"cpu", "cuda"}),
                "device that computes; cpu for plan --rates of a CPU",
-               {.apps = kTrainApp | kGenerateApp | kPlanApp,
+               {.apps = kTrainApp | kGenerateApp | kEvaluateApp | kPlanApp,
                 .shown = "cuda if a GPU is usable or plan has --rates, else cpu",
                 .on_load = kFree,
                 .of_run = true});
@@ -192,7 +192,7 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
   const FlagTraits of_tokenizer{.on_load = kTokenizer,
                                 .needs = {{.flag = "to", .value = "native", .apps = kConvertApp}}};
   Section tokenizer(t, kData, kShaped | kConvertApp | kTexts, of_tokenizer);
-  Section files(t, kData, kShaped | kGenerateApp | kConvertApp | kTexts, of_tokenizer);
+  Section files(t, kData, kShaped | kGenerateApp | kEvaluateApp | kConvertApp | kTexts, of_tokenizer);
   Section evaluation(t, kEvaluation, kTrainApp);
   data.add("data-path", "PREFIX...", list(&o.data.data_path),
            "PREFIX of an indexed dataset, without .bin/.idx, or WEIGHT PREFIX pairs",
@@ -279,7 +279,7 @@ void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
   checkpoint.add("save", "DIR", text(&o.save), "folder to save checkpoints to",
                  {.apps = kTrainApp | kConvertApp, .shown = "none", .example = "kept"});
   checkpoint.add("load", "DIR", text(&o.load), "folder to load the newest valid checkpoint from",
-                 {.apps = kTrainApp | kGenerateApp | kConvertApp, .shown = "none", .example = "kept"});
+                 {.apps = kTrainApp | kGenerateApp | kEvaluateApp | kConvertApp, .shown = "none", .example = "kept"});
   saves.add("save-interval", "STEPS", integer(&o.save_interval, {0, kMany}),
             "steps between checkpoints; 0: only at the end", {.example = "9"});
   saves.add("async-save", "", toggle(&o.async_save),
@@ -291,7 +291,7 @@ void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
   saves.add("max-failed-saves", "N", integer(&o.max_failed_saves, {0, 1'000'000}),
             "number of consecutive failed saves that ends the run with exit code 3; 0: never", {.example = "9"});
   checkpoint.add("ckpt-step", "STEP", integer(&o.ckpt_step, {0, kMany}), "step to load; 0: the newest valid one",
-                 {.apps = kTrainApp | kGenerateApp | kConvertApp,
+                 {.apps = kTrainApp | kGenerateApp | kEvaluateApp | kConvertApp,
                   .needs = {{"load"}, {.flag = "to", .value = "hf", .apps = kConvertApp}},
                   .example = "9"});
   loads.add("finetune", "", toggle(&o.finetune), "load of the weights only; the run starts at step 0");

@@ -10,14 +10,10 @@
 #include <vector>
 
 #include "apps/config/options.h"
+#include "apps/generate/inference_model.h"
 #include "core/device/graph.h"
 #include "core/device/stream.h"
-#include "core/memory/arena.h"
 #include "core/memory/host_arena.h"
-#include "core/memory/memory_pool.h"
-#include "core/model/gpt.h"
-#include "fsdp/sharded_forward.h"
-#include "parallel/pipeline_parallel/segment_runner.h"
 
 namespace megalith {
 
@@ -43,25 +39,21 @@ class Generator {
   ~Generator();
 
   // Memory of a generator on each of a number of ranks.
-  struct Bytes {
-    std::size_t weights = 0;   // shards, slots and unsharded weights
-    std::size_t kv_cache = 0;  // with other memory that lasts
-    std::size_t arena = 0;     // per step
-    std::size_t total() const { return weights + kv_cache + arena; }
-  };
-  static Bytes bytes(const Options& options, const Sizes& most, int ranks);
+  static InferenceBytes bytes(const Options& options, const Sizes& most, int ranks);
 
-  ParameterStore& parameters() { return *gpt_.parameters; }
-  Stream& compute() { return compute_; }
+  ParameterStore& parameters() { return model_.parameters(); }
+  Stream& compute() { return model_.compute(); }
 
-  // Generates tokens; `prompts` is [sizes.sequences, sizes.prompt], at least one token each.
-  void generate(std::span<const std::int32_t> prompts, const Sizes& sizes, const Emit& emit);
+  // Generates tokens; `prompts` is [sizes.sequences, sizes.prompt], at least one token each. `streams`: each sequence's
+  // number for its draws, which do not depend on the other sequences; empty: its index.
+  void generate(std::span<const std::int32_t> prompts, const Sizes& sizes, const Emit& emit,
+                std::span<const std::int32_t> streams = {});
 
   // Speed of the last generate(), without the first steps, which set up libraries and capture.
   Speed speed() const { return speed_; }
   // Captured step for this number of sequences; null if there is none.
   const Graph* graph(std::int64_t sequences) const;
-  const ShardedForward* shards() const { return shards_.get(); }  // null on one rank
+  const ShardedForward* shards() const { return model_.shards(); }  // null on one rank
 
  private:
   // State of calls for a number of sequences; kept, as its graph is kept.
@@ -79,7 +71,7 @@ class Generator {
   Batch& batch_of(std::int64_t sequences);
   ArenaPlan plan(const Sizes& sizes, bool prefill) const;
   // Reads `prompts` and samples the next tokens.
-  void prefill(std::span<const std::int32_t> prompts, const Sizes& sizes);
+  void prefill(std::span<const std::int32_t> prompts, const Sizes& sizes, std::span<const std::int32_t> streams);
   // Enqueues a step that reads the last tokens and samples the next, as a graph if there is one.
   void step(std::int64_t sequences);
   void enqueue(std::int64_t sequences, std::int64_t length, const Tensor& tokens);
@@ -88,19 +80,14 @@ class Generator {
 
   const Options& options_;
   Sizes most_;
-  MemoryPool pool_;
-  Stream compute_;
-  Arena arena_;
-  GptModel gpt_;
-  const Context ctx_;
-  std::unique_ptr<SegmentRunner> runner_;
-  std::unique_ptr<ShardedForward> shards_;
+  InferenceModel model_;
   std::vector<Tensor> keys_, values_;  // of the cache, by layer
   Numbers* numbers_;
-  Tensor drawn_;  // [most sequences] int32
+  Tensor drawn_, streams_;  // [most sequences] int32
   HostArena host_;
   Numbers* host_numbers_;
   std::int32_t* host_prompts_;
+  std::int32_t* host_streams_;
   std::int32_t* host_drawn_[2];  // used alternately
   Event read_[2] = {Event("token read"), Event("token read")};
   ArenaPlan prefill_plan_;
@@ -108,7 +95,7 @@ class Generator {
   Speed speed_;
 };
 
-// Exit code 6 if a rank needs more than `free` bytes; the error reports a sufficient number of ranks. 0: unknown.
+// check_memory() of a generator.
 void check_memory(const Options& options, const Generator::Sizes& most, int ranks, std::size_t free);
 
 }  // namespace megalith

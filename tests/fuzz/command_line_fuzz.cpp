@@ -9,8 +9,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace megalith;
   static std::array<FlagParser, kApps.size()> parsers = {
-      FlagParser(App::kTrain),   FlagParser(App::kGenerate), FlagParser(App::kPlan),   FlagParser(App::kReport),
-      FlagParser(App::kConvert), FlagParser(App::kPrepare),  FlagParser(App::kInspect)};
+      FlagParser(App::kTrain),   FlagParser(App::kGenerate), FlagParser(App::kPlan),    FlagParser(App::kReport),
+      FlagParser(App::kConvert), FlagParser(App::kPrepare),  FlagParser(App::kInspect), FlagParser(App::kEvaluate)};
   fuzz::Input input(data, size);
   FlagParser& parser = parsers[input.byte() % parsers.size()];
   std::vector<std::string> arguments(1);

@@ -66,6 +66,8 @@ constexpr FaultSite kSites[] = {
     {"prepare.input", "open map read", "the text that prepare reads"},
     {"prepare.output", "open mkdir create write sync close rename remove",
      "PREFIX.bin and PREFIX.idx as prepare writes them"},
+    {"generate.input", "open read", "prompts and questions that generate reads"},
+    {"generate.output", "open create write sync close rename", "the file of --results"},
     {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},
     {"tensorboard", "open mkdir sync create write", "the event file of --tensorboard-dir"},
     {"trace", "open create write sync close rename", "the file of --trace"},

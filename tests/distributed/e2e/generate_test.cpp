@@ -89,6 +89,48 @@ TEST_F(Generate, RanksShardTheWeights) {
   EXPECT_EQ(run(program_on(2, "generate", full), folder_).code, 6);
 }
 
+TEST_F(Generate, PromptsOfAFile) {
+  train(llama());
+  folder_.write("prompts.txt", "It is\nShe\n\nIt was\nHe is\n");
+  const Words file = {"--load", "kept", "--prompt-file", "prompts.txt", "--max-new-tokens", "20"};
+  const std::string all = run_ok(program("generate", file + Words{"--num-samples", "2"}), folder_).out;
+  for (const char* batch : {"1", "2"}) {
+    const Words small = {"--num-samples", "2", "--prompts-per-batch", batch};
+    EXPECT_EQ(run_ok(program("generate", file + small), folder_).out, all);
+  }
+  const std::string greedy = run_ok(program("generate", file + Words{"--temperature", "0"}), folder_).out;
+  std::string alone;
+  for (const char* prompt : {"It is", "She", "It was", "He is"})
+    alone += text(prompt, 20, {"--temperature", "0"}) + "\n";
+  EXPECT_EQ(greedy, alone);
+  run_ok(program_on(2, "generate", file + Words{"--results", "two.jsonl"}), folder_);
+  EXPECT_EQ(run_ok(program("generate", file + Words{"--results", "one.jsonl"}), folder_).out, "");
+  EXPECT_EQ(folder_.read("two.jsonl"), folder_.read("one.jsonl"));
+  EXPECT_THAT(folder_.read_lines("one.jsonl"),
+              ::testing::ElementsAre(::testing::HasSubstr("\"prompt\":\"It is\""), ::testing::HasSubstr("\"She\""),
+                                     ::testing::HasSubstr("\"It was\""), ::testing::HasSubstr("\"He is\"")));
+  folder_.write("prompts.jsonl", "{\"prompt\":\"a\"}\n{}\n");
+  expect_error(
+      folder_, program("generate", {"--load", "kept", "--prompt-file", "prompts.jsonl"}), 4,
+      "generate: error: prompts.jsonl:2: expected a text under 'prompt', got none; correct or remove the line");
+}
+
+TEST_F(Generate, Evaluates) {
+  train(llama());
+  folder_.write("q.jsonl",
+                "{\"query\":\"It is a truth\",\"choices\":[\"universally\",\"zqxj\"],\"gold\":0,\"id\":\"a\"}\n"
+                "{\"query\":\"It is\",\"choices\":[\"a\",\"zqx\",\"of\"],\"answer\":\"A\"}\n");
+  const Words flags = {"evaluate", "--load", "kept", "--questions", "q.jsonl"};
+  const std::string one = run_ok(program("generate", flags + Words{"--results", "one.jsonl"}), folder_).out;
+  EXPECT_THAT(one, ::testing::ContainsRegex("questions 2\nacc       [01].[05]000 .*\nacc_norm  [01].[05]000 "));
+  EXPECT_EQ(run_ok(program("generate", flags + Words{"--results", "few.jsonl", "--batch-tokens", "1"}), folder_).out,
+            one);
+  EXPECT_EQ(run_ok(program_on(2, "generate", flags + Words{"--results", "two.jsonl"}), folder_).out, one);
+  EXPECT_EQ(folder_.read("few.jsonl"), folder_.read("one.jsonl"));
+  EXPECT_EQ(folder_.read("two.jsonl"), folder_.read("one.jsonl"));
+  EXPECT_THAT(folder_.read("one.jsonl"), ::testing::StartsWith("{\"id\":\"a\",\"index\":0,\"gold\":0,\"acc\":"));
+}
+
 TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);

@@ -203,7 +203,10 @@ Outcome Process::finish() {
 Words program(const std::string& name, const Words& arguments) {
   const bool computes = name == "train" || name == "generate" || name == "plan";
   const Words device = computes ? Words{"--device", "cpu"} : Words{};  // a --device of the test's own comes later
-  return Words{std::string(MEGALITH_BIN_DIR "/") + name} + device + arguments;
+  // A part of a program, as generate evaluate, precedes its flags.
+  const auto flags = std::ranges::find_if(arguments, [](const std::string& word) { return word.starts_with("-"); });
+  return Words{std::string(MEGALITH_BIN_DIR "/") + name} + Words(arguments.begin(), flags) + device +
+         Words(flags, arguments.end());
 }
 
 Words mpi_command(int ranks, const Words& command) {

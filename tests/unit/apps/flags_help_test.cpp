@@ -70,6 +70,8 @@ TEST(Help, StandsInGroups) {
                                    "Parallel", "Memory", "Logging", "Forecast", "Testing", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kGenerate)),
               testing::ElementsAre("Training", "Data", "Checkpoint", "Memory", "Generate", "Program", "Exit codes"));
+  EXPECT_THAT(groups_of(help_text(App::kEvaluate)),
+              testing::ElementsAre("Training", "Data", "Checkpoint", "Generate", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kReport)), testing::ElementsAre("Report", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kPrepare)),
               testing::ElementsAre("Model", "Data", "Prepare", "Program", "Exit codes"));

@@ -61,12 +61,13 @@ struct Model {
       : options(std::move(o)), generator(options, options.device, kMost, ranks) {
     generator.parameters().initialize(generator.compute(), 11);
   }
-  Tokens run(const Tokens& prompts, const Sizes& sizes, std::size_t stop = 1000) {
+  Tokens run(const Tokens& prompts, const Sizes& sizes, std::size_t stop = 1000, const Tokens& streams = {}) {
     std::vector<Tokens> rows(static_cast<std::size_t>(sizes.sequences));
-    generator.generate(prompts, sizes, [&](std::span<const std::int32_t> drawn) {
+    const auto emit = [&](std::span<const std::int32_t> drawn) {
       for (std::size_t i = 0; i < rows.size(); ++i) rows[i].push_back(drawn[i]);
       return rows[0].size() < stop;
-    });
+    };
+    generator.generate(prompts, sizes, emit, streams);
     Tokens all;
     for (const Tokens& row : rows) all.insert(all.end(), row.begin(), row.end());
     return all;
@@ -115,6 +116,23 @@ TEST_P(GeneratorTest, SequencesSideBySideAreThoseOfTheirOwn) {
     const Tokens own = model.run({prompts.begin() + i, prompts.begin() + i + 1}, one);
     EXPECT_EQ(own, Tokens(all.begin() + 23 * i, all.begin() + 23 * (i + 1))) << i;
   }
+}
+
+// Each stream draws its own numbers, which do not depend on the rest of the batch, nor on a captured step.
+TEST_P(GeneratorTest, SamplesDependOnTheStreamAlone) {
+  if (device() == DeviceType::kCuda) GTEST_SKIP() << "prefills of other sizes have other kernels";
+  Model model(options({}, 1, CudaGraphImpl::kLocal));
+  const Sizes three{3, 9, 30}, one{1, 9, 30};
+  Tokens prompts = draw_prompts(three, 8);
+  std::copy_n(prompts.begin(), 9, prompts.begin() + 18);
+  const Tokens streams{7, 2, 900}, all = model.run(prompts, three, 1000, streams);
+  std::vector<Tokens> got;
+  for (std::ptrdiff_t i = 0; i < 3; ++i) {
+    got.emplace_back(all.begin() + 21 * i, all.begin() + 21 * (i + 1));
+    const Tokens prompt(prompts.begin() + 9 * i, prompts.begin() + 9 * (i + 1));
+    EXPECT_EQ(model.run(prompt, one, 1000, {streams[static_cast<std::size_t>(i)]}), got.back()) << i;
+  }
+  EXPECT_NE(got[0], got[2]) << "one prompt in two streams";
 }
 
 TEST_P(GeneratorTest, EndsWhereRequested) {
@@ -186,7 +204,7 @@ TEST_P(GeneratorTest, SaysHowManyRanksHoldTheWeights) {
   Options wanted = options({"--bf16"}, 0, CudaGraphImpl::kLocal);
   wanted.model.num_layers = 32;
   wanted.model.untie_embeddings_and_output_weights = true;
-  const Generator::Bytes one = Generator::bytes(wanted, kMost, 1), four = Generator::bytes(wanted, kMost, 4);
+  const InferenceBytes one = Generator::bytes(wanted, kMost, 1), four = Generator::bytes(wanted, kMost, 4);
   EXPECT_LT(four.weights, one.weights / 2);
   EXPECT_GT(four.weights, one.weights / 4);
   EXPECT_EQ(four.kv_cache, one.kv_cache);
