@@ -19,7 +19,9 @@ struct GenerateOptions {
   std::int64_t top_k = 0;  // 0: all; 1: greedy
   double top_p = 0.0;      // 0: off
   bool print_speed = false;
-  std::string results;  // file of JSON lines; empty: none
+  bool chat = false;
+  std::int64_t max_chat_tokens = 4096;  // of a conversation with its answers
+  std::string results;                  // file of JSON lines; empty: none
   // Of generate evaluate.
   std::string questions;  // file of JSON lines
   std::string target_delimiter = " ";
@@ -61,7 +63,7 @@ struct PrepareOptions {
   std::int64_t max_bad_lines = 0;    // skipped JSON lines in all inputs
   std::int64_t pad_to_multiple = 1;  // this and the next two with DataOptions::sft
   LongDocuments sft_long = LongDocuments::kError;
-  std::string chat_template;   // file or name of a template; empty: the tokenizer folder's.
+  std::string chat_template;   // file or name of a template; empty: the tokenizer folder's. Also of generate
   std::int64_t documents = 3;  // documents or packs that inspect shows per dataset
   std::int64_t samples = 0;    // training samples whose ids inspect prints; 0: counts and documents instead
 };

@@ -59,6 +59,15 @@ void add_other_programs(FlagTable& t, Options& o) {
   generate.add("prompts-per-batch", "N", integer(&g.prompts_per_batch, {1, 1 << 16}),
                "largest number of prompts of equal length in tokens that are continued at the same time",
                {.needs = {{"prompt-file"}}});
+  generate.add(
+      "chat", "", toggle(&g.chat),
+      "answer messages by a chat template: the lines of standard input, where an empty line or /reset begins a "
+      "conversation, or the conversations of --prompt-file, in JSON lines as for prepare --sft, without their "
+      "last answer",
+      {.excludes = {{"prompt"}}});
+  generate.add("max-chat-tokens", "TOKENS", integer(&g.max_chat_tokens, {2, kMaxLength}),
+               "capacity of a conversation on standard input, with its answers; a longer one begins again",
+               {.needs = {{"chat"}}});
   generate.add("max-new-tokens", "TOKENS", integer(&g.max_new_tokens, {1, kMaxLength}), "number of tokens to generate");
   generate.add("temperature", "X", real(&g.temperature, {0, 1000}),
                "divisor of the logits; 0: always the most likely token");
@@ -158,7 +167,10 @@ void add_prepare(FlagTable& t, Options& o) {
   sft.add("sft-long", "NAME", choice(&p.sft_long, {"error", "truncate", "drop"}),
           "treatment of conversations above --seq-length tokens");
   sft.add("chat-template", "TEMPLATE", text(&p.chat_template),
-          "chat template: a Jinja file, or the name of a built-in one", {.shown = "the tokenizer folder's"});
+          "chat template: a Jinja file, or the name of a built-in one",
+          {.apps = kPrepareApp | kGenerateApp,
+           .shown = "the tokenizer folder's",
+           .needs = {{.flag = "chat", .apps = kGenerateApp}}});
   inspect.add("prefixes", "PREFIX...", list(&o.data.data_path),
               "PREFIX of each dataset, without .bin/.idx, or WEIGHT PREFIX pairs",
               {.shown = "required", .positional = true});

@@ -5,6 +5,7 @@
 
 #include "apps/config/data_options.h"
 #include "apps/config/program_options.h"
+#include "apps/generate/chat_prompts.h"
 #include "apps/generate/continuation.h"
 #include "apps/generate/generator.h"
 #include "apps/generate/json_lines.h"
@@ -115,6 +116,15 @@ void continue_batch(const Session& session, Generator& generator, const std::vec
   }
 }
 
+// Reads the prompts of --prompt-file. `stop_text` is set to the end of an answer in --chat.
+std::vector<Prompt> prompts_of(const Session& session, std::string& stop_text) {
+  const GenerateOptions& options = session.options().generate;
+  if (!options.chat) return read_prompts(options.prompt_file, session.tokenizer());
+  const ChatTemplate chat = load_chat_template(session.options().prepare.chat_template, session.tokenizer_folder());
+  stop_text = end_of_turn(chat);
+  return read_chat_prompts(options.prompt_file, chat, session.tokenizer());
+}
+
 }  // namespace
 
 TextRules text_rules(const Session& session, const std::string& stop_text) {
@@ -173,11 +183,12 @@ void continue_prompt(Session& session) {
 
 void continue_prompt_file(Session& session) {
   const GenerateOptions& options = session.options().generate;
+  std::string stop_text;
   std::vector<Prompt> prompts;
   std::vector<std::vector<std::size_t>> batches;
   Generator::Sizes most{.sequences = 0};
   session.together([&] {
-    prompts = read_prompts(options.prompt_file, session.tokenizer());
+    prompts = prompts_of(session, stop_text);
     batches = batches_of(prompts, options.prompts_per_batch);
     for (const std::vector<std::size_t>& batch : batches) {
       const Prompt& first = prompts[batch[0]];
@@ -193,7 +204,7 @@ void continue_prompt_file(Session& session) {
   const AbortOnUnwind guard(ranks);
   Generator::Speed speed;
   for (const std::vector<std::size_t>& batch : batches) {
-    continue_batch(session, *generator, prompts, batch, text_rules(session), results);
+    continue_batch(session, *generator, prompts, batch, text_rules(session, stop_text), results);
     speed.tokens += generator->speed().tokens;
     speed.seconds += generator->speed().seconds;
   }

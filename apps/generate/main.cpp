@@ -34,6 +34,8 @@ ExitCode generate(int argc, char** argv, Communicator& world, MpiRuntime* mpi) {
     evaluate_questions(session);
   } else if (!session.options().generate.prompt_file.empty()) {
     continue_prompt_file(session);
+  } else if (session.options().generate.chat) {
+    chat(session);
   } else {
     continue_prompt(session);
   }

@@ -14,6 +14,7 @@ namespace megalith {
 
 void continue_prompt(Session& session);       // of --prompt, printed token by token
 void continue_prompt_file(Session& session);  // of --prompt-file
+void chat(Session& session);                  // with standard input
 void evaluate_questions(Session& session);    // generate evaluate
 
 // Generator with the checkpoint's weights, for calls up to `most`.

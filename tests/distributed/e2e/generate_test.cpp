@@ -131,6 +131,27 @@ TEST_F(Generate, Evaluates) {
   EXPECT_THAT(folder_.read("one.jsonl"), ::testing::StartsWith("{\"id\":\"a\",\"index\":0,\"gold\":0,\"acc\":"));
 }
 
+TEST_F(Generate, ChatsWithALinePerMessage) {
+  train(llama());
+  folder_.write("c.jsonl", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}\n");
+  const Words flags = {"--load", "kept",    "--chat", "--chat-template", "chatml", "--max-new-tokens",
+                       "12",     "--top-k", "1"};
+  const std::string answer = run_ok(program("generate", flags + Words{"--prompt-file", "c.jsonl"}), folder_).out;
+  const auto chat = [&](const std::string& input) {
+    folder_.write("input", input);
+    Words shell = program("generate", flags);
+    for (std::string& word : shell) word = "'" + word + "'";
+    std::string command;
+    for (const std::string& word : shell) command += word + " ";
+    return run_ok({"/bin/sh", "-c", command + "< input"}, folder_).out;
+  };
+  EXPECT_EQ(chat("Hello\n"), answer);
+  EXPECT_EQ(chat("Hello\n\nHello\n/reset\nHello"), answer + answer + answer);
+  EXPECT_EQ(chat(""), "");
+  expect_error(folder_, program("generate", {"--load", "kept", "--chat"}), 2,
+               ::testing::HasSubstr("which has no chat template"));
+}
+
 TEST_F(Generate, LearnedPositionsEndTheText) {
   train({"--bf16"});
   EXPECT_EQ(text("abcdef", 10, {}).size(), 16u);

@@ -68,8 +68,9 @@ TEST(Help, StandsInGroups) {
   EXPECT_THAT(groups_of(help_text(App::kTrain)),
               testing::ElementsAre("Model", "Moe", "Training", "Optimizer", "Data", "Evaluation", "Checkpoint",
                                    "Parallel", "Memory", "Logging", "Forecast", "Testing", "Program", "Exit codes"));
-  EXPECT_THAT(groups_of(help_text(App::kGenerate)),
-              testing::ElementsAre("Training", "Data", "Checkpoint", "Memory", "Generate", "Program", "Exit codes"));
+  EXPECT_THAT(
+      groups_of(help_text(App::kGenerate)),
+      testing::ElementsAre("Training", "Data", "Checkpoint", "Memory", "Generate", "Prepare", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kEvaluate)),
               testing::ElementsAre("Training", "Data", "Checkpoint", "Generate", "Program", "Exit codes"));
   EXPECT_THAT(groups_of(help_text(App::kReport)), testing::ElementsAre("Report", "Program", "Exit codes"));
