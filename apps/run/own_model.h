@@ -15,7 +15,6 @@ OwnOptions own_options();
 ParameterCount count_parameters(const Options& options);
 double flops_per_token(const Options& options);
 
-ModelFlops flops_of(const Options& options);
 // Per token of samples whose documents have `pairs`, as in MarkedSamples; 0: one document.
 double flops_per_token(const Options& options, double pairs);
 

@@ -8,7 +8,6 @@
 #include "apps/config/logging_options.h"
 #include "apps/config/memory_options.h"
 #include "apps/config/training_options.h"
-#include "apps/run/own_model.h"
 #include "apps/train/banner.h"
 #include "core/base/files/output_file.h"
 #include "core/base/log.h"
