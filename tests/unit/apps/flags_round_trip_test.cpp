@@ -61,7 +61,11 @@ Words words_of(const FlagTable& table, const Flag& flag) {
   // The usual run counts in steps, and has mock data.
   if (std::ranges::find(words, "--train-samples") != words.end())
     words.insert(words.end(), {"--train-iters", "0", "--global-batch-size", "32"});
-  if (flag.name == "data-path") words.push_back("--mock-data=false");
+  const bool replaces_mock = std::ranges::count(flag.traits.excludes, "mock-data", &OtherFlag::flag) > 0;
+  if (replaces_mock) words.push_back("--mock-data=false");
+  if (flag.name == "sft") words.insert(words.end(), {"--data-path", "A"});
+  if (flag.name == "valid-data-path" || flag.name == "test-data-path")
+    words.insert(words.end(), {"--train-data-path", "A"});
   return words;
 }
 
@@ -123,6 +127,7 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
       "moe-grouped-gemm",       // the same bits, as the next
       "use-transformer-engine-op-fuser",
       "moe-pad-expert-input-to-capacity",  // no row is padded
+      "max-documents-per-sample",          // memory of a step
       "skip-train",
       "deterministic-mode",
       "exit-interval",
