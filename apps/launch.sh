@@ -65,6 +65,14 @@ state_of() {
   printf '%s %s' "${fields[0]}" "${fields[49]:-0}"
 } 2>/dev/null
 
+# Checks that mpirun is still a child of this script: its id may be that of another process by now.
+runs() {
+  local line fields
+  read -r line <"/proc/$mpirun/stat" || return 1
+  read -r -a fields <<<"${line##*) }"
+  [ "${fields[1]}" = "$$" ]
+} 2>/dev/null
+
 # Sets `here` if this process is a rank: to yes if all ranks of its job are on this host, else to no.
 look_at_rank() {
   local variable world='' local_ranks=''
@@ -81,7 +89,7 @@ look_at_rank() {
 # not waited for ended children.
 watch() {
   local child alive dead looks=0 gone=0 here=''
-  while kill -0 "$mpirun" 2>/dev/null; do
+  while runs; do
     alive=0 dead=0
     for child in $(children); do
       case $(state_of "$child") in
@@ -146,9 +154,12 @@ code_of_ranks() {
     status=$?
   done
   if [ $status -gt 128 ]; then  # killed or only stopped; the watcher ends after mpirun
-    while kill -0 "$watcher" 2>/dev/null; do wait "$watcher"; done
-    wait "$watcher"
-    watched=$?
+    before=-1
+    while [ $before -ne $signals ]; do  # as above; another process may have the watcher's id by now
+      before=$signals
+      wait -f "$watcher" 2>/dev/null
+      watched=$?
+    done
     wait "$mpirun" 2>/dev/null
     status=$?
     [ $watched -ne $ended ] || status=$(code_of_ranks)

@@ -66,6 +66,8 @@ Words words_of(const FlagTable& table, const Flag& flag) {
   if (flag.name == "sft") words.insert(words.end(), {"--data-path", "A"});
   if (flag.name == "valid-data-path" || flag.name == "test-data-path")
     words.insert(words.end(), {"--train-data-path", "A"});
+  if (flag.name == "train-data-path" || flag.name == "test-data-path")
+    words.insert(words.end(), {"--valid-data-path", "A"});
   return words;
 }
 
