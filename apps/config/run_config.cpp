@@ -88,10 +88,6 @@ void check_instances(const ParallelOptions& parallel, const MeshSizes& mesh) {
        .remedy = fmt::format("use {}", fmt::join(fitting, " or "))});
 }
 
-}  // namespace
-
-namespace {
-
 // 0: unknown, as in a run until its data are read.
 double pairs_of_forecast(const Options& options) {
   const std::int64_t length = std::min(options.forecast.document_length, options.model.seq_length);
