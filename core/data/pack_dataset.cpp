@@ -149,11 +149,6 @@ std::int64_t PackDataset::pack_of(std::int64_t k) const {
   return order_[static_cast<std::size_t>(k)];
 }
 
-void PackDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
-  require(marks != nullptr, "PackDataset::sample: packs need marks");
-  sample(k, tokens, *marks);
-}
-
 std::int64_t PackDataset::squares(std::int64_t k) const {
   const std::int64_t pack = pack_of(k);
   std::int64_t sum = 0;
@@ -164,12 +159,13 @@ std::int64_t PackDataset::squares(std::int64_t k) const {
   return sum;
 }
 
-void PackDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks& marks) const {
+void PackDataset::sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const {
+  require(marks != nullptr, "PackDataset::sample: packs need marks");
   require(std::cmp_equal(tokens.size(), seq_length_ + 1),
           "PackDataset::sample: tokens must have seq_length + 1 elements");
   const std::int64_t pack = pack_of(k);
   try {
-    read_pack(pack, tokens, marks);
+    read_pack(pack, tokens, *marks);
   } catch (const Error&) {
     check_unchanged();  // a changed file explains the error
     throw;

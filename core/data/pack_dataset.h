@@ -41,8 +41,7 @@ class PackDataset {
   // Reads sample k in [0, size()) into S + 1 tokens. Padding has token 0. Thread-safe. Error kFormat for a token id
   // outside the vocabulary, or if a file has changed since it was opened. A returned sample is from the unchanged
   // files.
-  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks& marks) const;
-  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const;  // not null
+  void sample(std::int64_t k, std::span<std::int32_t> tokens, SampleMarks* marks) const;  // marks: not null
 
   // Sum of the squared tokens of the documents of sample k, from the index alone.
   std::int64_t squares(std::int64_t k) const;

@@ -22,7 +22,7 @@ struct PackSample {
 
 PackSample read_sample(const PackDataset& data, std::int64_t k, std::int64_t seq_length) {
   PackSample sample{.tokens = Tokens(static_cast<std::size_t>(seq_length + 1), -7)};
-  data.sample(k, sample.tokens, sample.marks);
+  data.sample(k, sample.tokens, &sample.marks);
   return sample;
 }
 

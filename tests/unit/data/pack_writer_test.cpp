@@ -91,7 +91,7 @@ std::string state_of_packs(const std::string& prefix) {
   SampleMarks marks;
   Tokens tokens(5);
   for (std::int64_t k = 0; k < data.size(); ++k) {
-    data.sample(k, tokens, marks);
+    data.sample(k, tokens, &marks);
     for (std::size_t i = 0; i < 4; ++i) text += fmt::format("{}{} ", tokens[i], marks.trained[i] != 0 ? "+" : "");
   }
   if (text == "1 1 1 1 1 1 1 1 ") return "old";

@@ -116,7 +116,7 @@ TEST_F(PreparePacks, ThreadsChangeNothing) {
   SampleMarks marks;
   std::map<std::string, int> trained;
   for (std::int64_t k = 0; k < data.size(); ++k) {
-    data.sample(k, tokens, marks);
+    data.sample(k, tokens, &marks);
     std::size_t row = 0;
     for (const SampleDocument& document : marks.documents) {
       std::string text;
