@@ -53,7 +53,7 @@ RowMasks cell_by_cell(const std::vector<std::int32_t>& inputs, const DocumentMas
 
 TEST(DocumentMasks, AreThoseOfMegatron) {
   std::mt19937_64 random(2);
-  for (int draw = 0; draw < 200; ++draw) {
+  for (unsigned draw = 0; draw < 200; ++draw) {
     std::vector<std::int32_t> tokens(2 + random() % 30);
     for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(kEnd - random() % (1 + draw % 7));
     for (unsigned flags = 1; flags < 8; ++flags) {
