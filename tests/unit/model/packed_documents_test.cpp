@@ -185,18 +185,27 @@ class PackedDocuments : public test::FamilyTest {
     const bool is_library = device() == DeviceType::kCuda && config().params_dtype == DType::kBf16;
     if (is_library && config().kv_channels % 16 != 0) GTEST_SKIP() << "cuDNN packs heads of a multiple of 16";
   }
-  // Equal bits on the CPU; on CUDA fp32 within 2e-6 of the norm, bf16 within its rounding.
+  // Equal bits on the CPU; on CUDA fp32 within 1e-6 of the norm, bf16 within its rounding.
   void expect_same(const std::vector<float>& got, const std::vector<float>& want) const {
     ASSERT_EQ(got.size(), want.size());
     if (device() == DeviceType::kCpu) {
       EXPECT_EQ(got, want);
       return;
     }
-    EXPECT_LT(distance(got, want), config().params_dtype == DType::kFp32 ? 2e-6 : 0.02);
+    EXPECT_LT(distance(got, want), config().params_dtype == DType::kFp32 ? 1e-6 : 0.02);
   }
   void expect_same(const PackedValues& got, const PackedValues& want) const {
     expect_same(got.hidden, want.hidden);
     expect_same(got.embedding_gradient, want.embedding_gradient);
+  }
+  // The document without the others. On CUDA padding keeps the number of rows, as a microbatch of a run does: cuBLAS
+  // chooses kernels by it, and other kernels differ by more than 1e-6 in some rows.
+  std::vector<PackedTokens> alone_in(const std::vector<PackedTokens>& pack, std::size_t document) const {
+    std::vector<PackedTokens> alone{pack[document]};
+    for (std::size_t other = 0; device() == DeviceType::kCuda && other < pack.size(); ++other) {
+      if (other != document) alone.emplace_back(pack[other].size());
+    }
+    return alone;
   }
   double sum_tolerance() const { return config().params_dtype == DType::kFp32 ? 1e-5 : 0.03; }
 };
@@ -209,16 +218,16 @@ TEST_P(PackedDocuments, HaveTheValuesThatTheyHaveAlone) {
   const std::vector<PackedValues> packed = model.run(pack);
   for (std::size_t d = 0; d < pack.size(); ++d) {
     SCOPED_TRACE("document " + std::to_string(d));
-    expect_same(packed[d], model.run({pack[d]})[0]);
-    const std::vector<float> alone = model.weight_gradients();
+    expect_same(packed[d], model.run(alone_in(pack, d), 0)[0]);
+    const std::vector<float> weights_alone = model.weight_gradients();
     static_cast<void>(model.run(pack, d));
     if (pack[d].size() > 1) {
-      EXPECT_LT(distance(model.weight_gradients(), alone), sum_tolerance());
+      EXPECT_LT(distance(model.weight_gradients(), weights_alone), sum_tolerance());
     }
     for (std::size_t row : {std::size_t{0}, pack[d].size() / 2}) {
       const float loss = model.loss(pack, d, row);
       EXPECT_EQ(loss == 0, row + 1 >= pack[d].size());
-      expect_same({loss}, {model.loss({pack[d]}, 0, row)});
+      expect_same({loss}, {model.loss(alone_in(pack, d), 0, row)});
     }
   }
 }
