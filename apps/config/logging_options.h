@@ -7,8 +7,11 @@
 
 namespace megalith {
 
+enum class LogFormat { kShort, kMegatron };
+
 struct LoggingOptions {
   std::int64_t log_interval = 100;  // steps
+  LogFormat log_format = LogFormat::kShort;
   bool log_throughput = false;
   double peak_tflops = 0;  // of a device, for MFU; 0: from its name
   std::string metrics_jsonl;

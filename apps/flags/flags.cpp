@@ -303,11 +303,17 @@ Parsed FlagParser::parse(const std::vector<std::string>& arguments, int rank) {
 Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   State& state = *table_;
   state.clear();
+  if (const auto help = std::ranges::find(arguments, "--help"); help != arguments.end()) {
+    const auto topic = help + 1;
+    if (topic != arguments.end() && !topic->starts_with("-"))
+      return {.options = {}, .print = topic_help(app_, *topic, state.declared)};
+  }
   state.given = given_values(app_, state.table, arguments);
   for (const RawValue& value : state.given) {
     if (flag_of(state, value)->group == FlagGroup::kProgram) apply(state, value);
   }
-  if (state.requests.help) return {.options = {}, .print = help_text(app_, state.declared)};
+  if (state.requests.help) return {.options = {}, .print = short_help(app_, state.declared)};
+  if (state.requests.help_all) return {.options = {}, .print = help_text(app_, state.declared)};
   if (state.requests.version) return {.options = {}, .print = version_line(name_of(app_)) + "\n"};
   const std::vector<std::string>& faults = state.requests.faults;
   if (std::find(faults.begin(), faults.end(), "list") != faults.end()) return {.options = {}, .print = fault_list()};

@@ -95,6 +95,11 @@ void check(App app, const Options& options);
 // Checks batches, layout and memory only: plan --suggest changes only these flags of checked options.
 void check_layout(const Options& options);
 
+// --help-all: every flag of the program.
 std::string help_text(App app, const OwnOptions& own = {});
+// --help: examples and the flags of every day; all flags if a program has few.
+std::string short_help(App app, const OwnOptions& own = {});
+// --help TOPIC: the flags of a group (its title) or those whose name has the topic. An unknown topic is a usage error.
+std::string topic_help(App app, std::string_view topic, const OwnOptions& own = {});
 
 }  // namespace megalith

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -39,13 +41,23 @@ std::string facts(const Flag& flag, App app) {
 
 struct Program {
   std::string_view name;
-  std::string_view usage;  // with what the program does
+  std::string_view usage;     // with what the program does
+  std::string_view examples;  // of --help
+  std::string_view everyday;  // flags of --help; none: all flags of the program
 };
 
 constexpr std::array<Program, kApps.size()> kPrograms = {
     {{"train",
       "Usage: mpirun -np N train --config FILE.toml [flags]\n"
-      "Trains or evaluates a GPT model.\n"},
+      "Trains or evaluates a GPT model.\n",
+      "  mpirun -np 8 train --config configs/llama3_8b.toml --data-path my --use-distributed-optimizer --save runs/a\n"
+      "  mpirun -np 8 train --config configs/llama3_8b.toml --data-path my --load runs/a --save runs/a\n"
+      "  mpirun -np 2 train --config base/model.toml --load base --finetune --sft --data-path chats --save tuned\n",
+      "config data-path mock-data tokenizer-type tokenizer-model seq-length micro-batch-size global-batch-size "
+      "train-iters lr lr-decay-style lr-warmup-iters bf16 sft finetune load save save-interval eval-interval "
+      "tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size expert-model-parallel-size "
+      "use-distributed-optimizer data-parallel-sharding-strategy recompute-granularity cuda-graph-impl log-interval "
+      "metrics-jsonl print-config"},
      {"generate",
       "Usage: generate --load DIR [--prompt TEXT | --prompt-file FILE] [flags]\n"
       "       generate evaluate --load DIR --questions FILE [flags]\n"
@@ -55,7 +67,14 @@ constexpr std::array<Program, kApps.size()> kPrograms = {
       "Scores a checkpoint on multiple-choice questions, as lm-evaluation-harness does.\n"},
      {"plan",
       "Usage: plan --config FILE.toml [--world-size RANKS] [flags]\n"
-      "Forecasts layout, memory and work of a run without running it.\n"},
+      "Forecasts layout, memory and work of a run without running it.\n",
+      "  plan --config configs/llama3_8b.toml --world-size 8 --use-distributed-optimizer\n"
+      "  plan --config configs/llama3_8b.toml --world-size 8 --rates h200.json --suggest\n"
+      "  plan --config configs/llama3_8b.toml --world-size 8 --rates h200.json --timeline step.html\n",
+      "config world-size rates suggest timeline json seq-length micro-batch-size global-batch-size bf16 "
+      "tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size expert-model-parallel-size "
+      "use-distributed-optimizer data-parallel-sharding-strategy recompute-granularity recompute-modules "
+      "offload-modules cuda-graph-impl print-actions print-config"},
      {"report",
       "Usage: report METRICS.jsonl... [--output FILE]\n"
       "Writes an HTML page with charts of the metrics of one or more runs.\n"},
@@ -85,16 +104,19 @@ bool is_of_model(const Flag& flag) {
 
 std::string_view name_of(App app) { return program_of(app).name; }
 
-std::string help_text(App app, const OwnOptions& own) {
+namespace {
+
+// Flags of the program that are `chosen`, in groups.
+std::string flags_text(App app, const OwnOptions& own, const std::function<bool(const Flag&)>& chosen) {
   constexpr std::size_t kIndent = 46, kWidth = 110;
   Options options;
   options.own = own;
   Requests requests;
-  std::string out(program_of(app).usage);
+  std::string out;
   const FlagGroup* last = nullptr;
   const FlagTable table = make_table(options, requests);
   for (const Flag& flag : table) {
-    if (!takes(flag, app)) continue;
+    if (!takes(flag, app) || !chosen(flag)) continue;
     if (last == nullptr || *last != flag.group) {
       std::string title(title_of(flag.group));
       title[0] = static_cast<char>(title[0] - 'a' + 'A');
@@ -108,7 +130,51 @@ std::string help_text(App app, const OwnOptions& own) {
     out += in_columns(left, plain ? std::string(flag.help) : fmt::format("{} {}", flag.help, facts(flag, app)), kIndent,
                       kWidth);
   }
-  return out + "\n" + exit_codes_text();
+  return out;
+}
+
+// Titles of the groups of the program's flags.
+std::vector<std::string> titles_of(App app) {
+  Options options;
+  Requests requests;
+  std::vector<std::string> titles;
+  for (const Flag& flag : make_table(options, requests)) {
+    const std::string title(title_of(flag.group));
+    if (takes(flag, app) && std::ranges::find(titles, title) == titles.end()) titles.push_back(title);
+  }
+  return titles;
+}
+
+}  // namespace
+
+std::string help_text(App app, const OwnOptions& own) {
+  const auto all = [](const Flag&) { return true; };
+  return std::string(program_of(app).usage) + flags_text(app, own, all) + "\n" + exit_codes_text();
+}
+
+std::string short_help(App app, const OwnOptions& own) {
+  const Program& program = program_of(app);
+  if (program.everyday.empty()) return help_text(app, own);
+  const std::string names = fmt::format(" {} ", program.everyday);
+  const auto is_chosen = [&](const Flag& flag) {
+    return flag.group == FlagGroup::kOwn || names.find(fmt::format(" {} ", flag.name)) != names.npos;
+  };
+  return fmt::format("{}\nExamples:\n{}{}\n{} --help-all prints all flags, {} --help TOPIC those of a group: {}.\n\n{}",
+                     program.usage, program.examples, flags_text(app, own, is_chosen), program.name, program.name,
+                     fmt::join(titles_of(app), ", "), exit_codes_text());
+}
+
+std::string topic_help(App app, std::string_view topic, const OwnOptions& own) {
+  std::string word(topic);
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return c == '_' ? '-' : std::tolower(c); });
+  std::string text = flags_text(app, own, [&](const Flag& flag) { return title_of(flag.group) == word; });
+  if (text.empty())
+    text = flags_text(app, own, [&](const Flag& flag) { return flag.name.find(word) != std::string_view::npos; });
+  if (!text.empty()) return text.substr(1);  // without the blank line of the first group
+  refuse_usage("--help",
+               {.expected = fmt::format("a group ({}) or part of a flag's name", fmt::join(titles_of(app), ", ")),
+                .got = std::string(topic),
+                .remedy = fmt::format("use {} --help-all", name_of(app))});
 }
 
 std::string print_config(App app, const Options& options) {

@@ -13,7 +13,9 @@ using enum OnLoad;
 void add_logging(FlagTable& t, LoggingOptions& o) {
   Section logging(t, kLogging, kTrainApp);
   logging.add("log-interval", "STEPS", integer(&o.log_interval, {1, kMany}), "steps per log line", {.example = "9"});
-  logging.add("log-throughput", "", toggle(&o.log_throughput), "TFLOP/s per device in the log line");
+  logging.add("log-format", "NAME", choice(&o.log_format, {"short", "megatron"}),
+              "format of a log line: at most 120 columns, or Megatron-LM's line", {.example = "megatron"});
+  logging.add("log-throughput", "", toggle(&o.log_throughput), "with --log-format megatron: TFLOP/s per device");
   logging.add("peak-tflops", "TFLOPS", real(&o.peak_tflops, {0, 1e6}),
               "peak rate of a device, for the model FLOPs utilization (MFU) in the log line. 0: with --bf16 the data "
               "sheet's value for a known GPU, otherwise no MFU",
@@ -206,7 +208,10 @@ void add_program(FlagTable& t, Requests& r) {
   program.add("print-config", "", toggle(&r.print_config), "print every value and its origin as TOML, and exit",
               {.apps = kConfigured});
   program.add("version", "", toggle(&r.version), "print version and commit, and exit");
-  program.add("help", "", toggle(&r.help), "print this text, and exit");
+  program.add("help", "", toggle(&r.help),
+              "print examples and the most used flags, and exit. --help TOPIC prints the flags of a group, such as "
+              "parallel, or those whose name has the word");
+  program.add("help-all", "", toggle(&r.help_all), "print all flags, and exit");
 }
 
 }  // namespace megalith

@@ -137,6 +137,7 @@ struct Requests {
   std::int64_t fault_rank = -1;     // -1: all
   bool version = false;
   bool help = false;
+  bool help_all = false;
 };
 
 // Adders of rows, in flags_model.cpp, flags_moe.cpp, flags_training.cpp, flags_parallel.cpp, flags_offload.cpp and

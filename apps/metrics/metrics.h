@@ -1,4 +1,4 @@
-// Output of a run on rank 0: Megatron's log line and a progress bar for people, one JSON object per step for programs.
+// Output of a run on rank 0: log lines and a progress bar for people, one JSON object per step for programs.
 // A line of --metrics-jsonl has the keys of metrics_schema.h (docs/metrics.md). The first line of a run, and of a
 // resumed run, also has "run": {"megalith": VERSION, "commit": COMMIT, "config": {FLAG: VALUE}}. A run with
 // --skip-train writes one line: "evaluation": "validation" with iteration, consumed_samples, validation_loss and "run".
@@ -62,13 +62,16 @@ struct LogLine {
   std::vector<std::optional<double>> values;  // by row of step_schema(); none: not shown
   std::optional<ExpertLoad> worst_load{};     // of the last step, of the least balanced layer
   int ranks = 1;
-  std::optional<double> mfu{};  // fraction of the devices' peak rate
-  double seconds_left = 0;      // until the end of the run
+  std::string_view device = "GPU";  // of a rank
+  std::optional<double> mfu{};      // fraction of the devices' peak rate
+  double seconds_left = 0;          // until the end of the run
 };
 // Log line of one step.
 LogLine log_line_of(const StepMetrics& metrics);
-// Text such as " [time] iteration 12/ 100 | consumed samples: 384 | ... |".
+// Megatron-LM's text, such as " [time] iteration 12/ 100 | consumed samples: 384 | ... |".
 std::string format_log_line(const LogLine& line, std::string_view time);
+// Text such as "12:00:00 step 12/100  loss 5.1235 ... 1h 23m left"; fields beyond 120 columns are left out.
+std::string format_short_line(const LogLine& line, std::string_view time);
 
 // Text such as "[=====>    ]  12/100 | loss 5.123 | 1.2 k tokens/s | 1:23 left".
 std::string format_progress(const StepMetrics& metrics, double seconds_left);
@@ -80,6 +83,7 @@ class StepLog {
   struct TrainingRun {
     int ranks = 1;
     double peak_tflops = 0;  // of a device; 0: unknown
+    bool on_cpu = false;
   };
   StepLog(const LoggingOptions& logging, const TrainingRun& run);
   ~StepLog();  // ends the line of the progress bar
@@ -98,16 +102,14 @@ class StepLog {
   void add(const StepMetrics& metrics);
   LogLine line_of_window(const StepMetrics& last) const;
   void estimate(const StepMetrics& metrics);  // remaining time after this step
-  void print(const std::string& line);
+  static void print(const std::string& line);
   void draw(const StepMetrics& metrics);
-  void erase();
 
   LoggingOptions logging_;
   TrainingRun run_;
   std::vector<Field> window_;
   bool is_first_ = true;
   bool is_terminal_;
-  bool is_drawn_ = false;
   struct {
     std::int64_t iteration = 0;
     std::chrono::steady_clock::time_point end{};

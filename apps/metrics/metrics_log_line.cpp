@@ -10,6 +10,7 @@
 #include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/metrics_schema.h"
+#include "core/base/log.h"
 #include "core/base/machine/peak_tflops.h"
 #include "core/base/text/units.h"
 
@@ -22,7 +23,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int kBarWidth = 30;
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
 
-std::string local_time() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
+// Local time in full, or of the day.
+std::string local_time(LogFormat format) {
+  const std::tm now = fmt::localtime(std::time(nullptr));
+  return format == LogFormat::kShort ? fmt::format("{:%H:%M:%S}", now) : fmt::format("{:%Y-%m-%d %H:%M:%S}", now);
+}
 
 std::string expert_text(const ExpertLoad& load) {
   std::string out = fmt::format(" expert load max/mean: {:.2f}, min/mean: {:.2f}, entropy: {:.3f}",
@@ -53,10 +58,36 @@ std::string format_log_line(const LogLine& line, std::string_view time) {
   }
   // Fields beyond Megatron's line come last.
   if (const std::optional<double> tokens = line.values.at(index_of("tokens_per_second")); tokens && line.ranks > 1)
-    out += fmt::format(" tokens/s/GPU: {} |", token_rate(*tokens / line.ranks));
+    out += fmt::format(" tokens/s/{}: {} |", line.device, token_rate(*tokens / line.ranks));
   if (line.mfu) out += fmt::format(" MFU: {:.1f}% |", 100 * *line.mfu);
   out += fmt::format(" ETA: {} |", duration(line.seconds_left));
   return out;
+}
+
+std::string format_short_line(const LogLine& line, std::string_view time) {
+  constexpr std::size_t kColumns = 120;
+  const std::string end = fmt::format("  {} left", duration(line.seconds_left));
+  std::string out = fmt::format("{} step {}/{}", time, line.iteration, line.train_iters);
+  const auto add = [&](const std::string& field) {
+    if (!field.empty() && out.size() + 2 + field.size() + end.size() <= kColumns) out += "  " + field;
+  };
+  const auto value_of = [&](const Metric<StepMetrics>& row) {
+    return line.values.at(static_cast<std::size_t>(&row - step_schema().data()));
+  };
+  for (const Metric<StepMetrics>* const row : in_order(step_schema(), &MetricTraits::brief)) {
+    const ShortField& field = row->traits.brief;
+    std::string value;
+    if (row->key == "experts" && line.worst_load) value = fmt::format("{:.2f}", line.worst_load->max_over_mean());
+    if (const std::optional<double> number = value_of(*row); number && field.show != nullptr)
+      value = field.show(*number);
+    if (!value.empty()) add(fmt::format(fmt::runtime(field.name), value));
+  }
+  if (const std::optional<double> tokens = line.values.at(index_of("tokens_per_second")))
+    add(fmt::format("{} tok/s/{}", token_rate(*tokens / line.ranks), line.device));
+  if (line.mfu) add(fmt::format("MFU {:.1f}%", 100 * *line.mfu));
+  if (const std::optional<double> tflops = line.values.at(index_of("tflops_per_device")))
+    add(fmt::format("{:.{}f} TFLOP/s", *tflops, *tflops < 10 ? 3 : 0));
+  return out + end;
 }
 
 LogLine log_line_of(const StepMetrics& metrics) {
@@ -81,15 +112,15 @@ std::string format_progress(const StepMetrics& metrics, double seconds_left) {
 StepLog::StepLog(const LoggingOptions& logging, const TrainingRun& run)
     : logging_(logging), run_(run), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
-StepLog::~StepLog() {
-  if (is_drawn_) std::fputs("\n", stderr);
-}
+StepLog::~StepLog() { end_status(); }
 
 void StepLog::step(const StepMetrics& metrics) {
   add(metrics);
   estimate(metrics);
   if (is_first_ || metrics.iteration % logging_.log_interval == 0 || metrics.iteration == metrics.train_iters) {
-    print(format_log_line(line_of_window(metrics), local_time()));
+    const LogLine line = line_of_window(metrics);
+    const std::string time = local_time(logging_.log_format);
+    print(logging_.log_format == LogFormat::kShort ? format_short_line(line, time) : format_log_line(line, time));
     window_.clear();
   }
   is_first_ = false;
@@ -120,8 +151,9 @@ LogLine StepLog::line_of_window(const StepMetrics& last) const {
   }
   std::optional<double>& tflops = line.values.at(index_of("tflops_per_device"));
   if (run_.peak_tflops > 0) line.mfu = tflops.value_or(0) / run_.peak_tflops;
-  if (!logging_.log_throughput) tflops.reset();
+  if (!logging_.log_throughput && logging_.log_format == LogFormat::kMegatron) tflops.reset();
   line.ranks = run_.ranks;
+  line.device = run_.on_cpu ? "CPU" : "GPU";
   line.seconds_left = seconds_left_;
   return line;
 }
@@ -137,30 +169,25 @@ void StepLog::estimate(const StepMetrics& metrics) {
 }
 
 void StepLog::evaluation(std::string_view split, std::int64_t iteration, double loss) {
-  print(fmt::format(" {} loss at iteration {} | lm loss value: {} | lm loss PPL: {} |", split, iteration,
-                    scientific(loss), scientific(std::exp(loss))));
+  const double perplexity = std::exp(loss);
+  print(logging_.log_format == LogFormat::kShort
+            ? fmt::format("{} step {}  {} loss {:.4f}  perplexity {:.4g}", local_time(LogFormat::kShort), iteration,
+                          split, loss, perplexity)
+            : fmt::format(" {} loss at iteration {} | lm loss value: {} | lm loss PPL: {} |", split, iteration,
+                          scientific(loss), scientific(perplexity)));
 }
 
 void StepLog::print(const std::string& line) {
-  erase();
+  erase_status();
   std::fputs((line + "\n").c_str(), stdout);
   std::fflush(stdout);
 }
 
 void StepLog::draw(const StepMetrics& metrics) {
   const Clock::time_point now = Clock::now();
-  if (is_drawn_ && now - last_drawn_ < kRedrawEvery && metrics.iteration < metrics.train_iters) return;
+  if (now - last_drawn_ < kRedrawEvery && metrics.iteration < metrics.train_iters) return;
   last_drawn_ = now;
-  is_drawn_ = true;
-  std::fputs(("\r\033[K" + format_progress(metrics, seconds_left_)).c_str(), stderr);
-  std::fflush(stderr);
-}
-
-void StepLog::erase() {
-  if (!is_drawn_) return;
-  std::fputs("\r\033[K", stderr);
-  std::fflush(stderr);
-  is_drawn_ = false;
+  show_status(format_progress(metrics, seconds_left_));
 }
 
 }  // namespace megalith

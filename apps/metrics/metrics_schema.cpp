@@ -27,6 +27,11 @@ constexpr const char* kValidated = "after a validation";
 constexpr const char* kByDriver = "if the free memory of the GPUs shows it and copies were timed";
 
 std::string count(double value) { return fmt::format("{:.0f}", value); }
+std::string above_zero(double value) { return value > 0 ? count(value) : ""; }
+std::string short_rate(double value) { return fmt::format("{:.2e}", value); }
+std::string short_loss(double value) {
+  return std::abs(value) < 1e4 ? fmt::format("{:.4f}", value) : scientific(value);  // NaN: scientific
+}
 std::string one_digit(double value) { return fmt::format("{:.1f}", value); }
 std::string three_digits(double value) { return fmt::format("{:.3f}", std::abs(value)); }  // no -nan
 // TFLOP/s with three digits below 10, since a CPU has less than one.
@@ -91,14 +96,19 @@ constexpr StepRow kStepRows[] = {
             {.exact = true,
              .tag = {"lm loss", 3, true},
              .log = {"lm loss", 6, scientific, Over::kMean},
+             .brief = {"loss {}", 1, short_loss},
              .chart = {"Loss"}}),
     StepRow("grad_norm", &Step::grad_norm, "global L2, before clipping", "norm of all gradients; null if not finite",
             {.exact = true,
              .tag = {"grad-norm", 6, true},
              .log = {"grad norm", 9, three_digits},
+             .brief = {"norm {}", 2, three_digits},
              .chart = {"Gradient norm"}}),
     StepRow("learning_rate", &Step::learning_rate, "", "learning rate of the step",
-            {.tag = {"learning-rate", 1, true}, .log = {"learning rate", 4, scientific}, .chart = {"Learning rate"}}),
+            {.tag = {"learning-rate", 1, true},
+             .log = {"learning rate", 4, scientific},
+             .brief = {"lr {}", 3, short_rate},
+             .chart = {"Learning rate"}}),
     StepRow("tokens_per_second", &Step::tokens_per_second, "tokens per second, all ranks", "throughput",
             {.log = {"tokens/s", 14, token_rate, Over::kMeanOverTime}, .chart = {"Throughput"}}),
     StepRow("tflops_per_device", &Step::tflops_per_device, "TFLOP/s", "model FLOP/s per device, without recompute",
@@ -106,13 +116,14 @@ constexpr StepRow kStepRows[] = {
     StepRow("step_ms", &Step::step_ms, "milliseconds", "time of the step",
             {.tag = {.name = "iteration-time", .place = 7, .by_samples = true, .scale = 1e-3},
              .log = {"elapsed time per iteration (ms)", 2, one_digit, Over::kMean},
+             .brief = {"{} ms", 4, one_digit},
              .chart = {"Step time"}}),
     StepRow("enqueue_ms", &Step::enqueue_ms, "milliseconds",
             "host time of the step; on a GPU the host waits beyond 1,024 launches"),
     StepRow("memory_peak_bytes", &Step::memory_peak_bytes, "bytes", "peak device memory so far, of rank 0",
             {.tag = {"mem-max-allocated-bytes", 9}}),
     StepRow("skipped", &Step::skipped, "true or false", "loss or gradients were not finite, and nothing was updated",
-            {.log = {"number of skipped iterations", 10, count, Over::kSum}}),
+            {.log = {"number of skipped iterations", 10, count, Over::kSum}, .brief = {"skipped {}", 5, above_zero}}),
     StepRow("skipped_steps", &Step::skipped_steps, "steps", "skipped steps of the run"),
     StepRow("load_balancing_loss", &Step::load_balancing_loss, "mean over layers, 1: balanced",
             "load-balancing loss of the routers, without its coefficient",
@@ -136,9 +147,11 @@ constexpr StepRow kStepRows[] = {
             {.when = kValidated, .parts = kOfAll, .tag = {"lm loss validation ppl", 15, true}}),
     StepRow("checkpoint_stall_ms", &Step::checkpoint_stall_ms, "milliseconds",
             "time by which the previous save delayed the run", {.when = "after a save"}),
-    StepRow(
-        "experts", &Step::experts, "object", "load of experts: arrays with one entry per MoE layer",
-        {.when = "with experts", .tag = {.name = "moe/", .place = 10, .is_detail = true}, .log = {"expert load", 12}}),
+    StepRow("experts", &Step::experts, "object", "load of experts: arrays with one entry per MoE layer",
+            {.when = "with experts",
+             .tag = {.name = "moe/", .place = 10, .is_detail = true},
+             .log = {"expert load", 12},
+             .brief = {"load max/mean {}", 6}}),
     StepRow("expert_room_used", &Step::expert_room_used, "maximum over ranks, 1: all",
             "used fraction of the capacity for rows of experts, maximum over layers and microbatches",
             {.when = kWithExpertRanks,
@@ -157,7 +170,10 @@ constexpr StepRow kStepRows[] = {
     StepRow("", &least_entropy, "entropy of the load, 1: balanced", "minimum `entropy` over MoE layers",
             {.when = "with experts", .chart = {"Entropy of the least balanced layer", kExperts}}),
     StepRow("", &dropped_rows, "per step, all layers", "sum of `dropped` over layers",
-            {.when = "with experts", .log = {"dropped rows", 13, count}, .chart = {"Dropped rows", kExperts}}),
+            {.when = "with experts",
+             .log = {"dropped rows", 13, count},
+             .brief = {"dropped {}", 7, above_zero},
+             .chart = {"Dropped rows", kExperts}}),
     StepRow("", &rows_sent, "per step, all layers", "sum of `rows_sent` over layers",
             {.when = kWithExpertRanks, .chart = {"Rows sent to other ranks", kExperts}}),
     StepRow("", &gib_moved, "GiB per step, all ranks", "sum of `bytes_out` and `bytes_back`",

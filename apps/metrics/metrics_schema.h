@@ -42,6 +42,13 @@ struct LogField {
   Over over = Over::kLast;
 };
 
+// Field of the short log line: its text with {} for the value. `show` returns no text for a value that is left out.
+struct ShortField {
+  std::string_view name = {};  // "{} ms"
+  int place = 0;
+  std::string (*show)(double) = nullptr;
+};
+
 // Line chart of `report`; left out if no step has a value other than zero.
 enum class ChartSection : std::uint8_t { kSteps, kExperts, kOffload };
 struct ChartRow {
@@ -61,6 +68,7 @@ struct MetricTraits {
   bool exact = false;  // KEY_hex has the bits
   Tag tag = {};
   LogField log = {};
+  ShortField brief = {};
   ChartRow chart = {};
 };
 
@@ -100,7 +108,7 @@ std::optional<double> number_of(const Metric<Owner>& metric, const Owner& owner)
   return number ? std::optional(metric.traits.scale * *number) : std::nullopt;
 }
 
-// Rows with a name or label in `column` (MetricTraits::tag or log), ordered by `place`.
+// Rows with a name or label in `column` (MetricTraits::tag, log or brief), ordered by `place`.
 template <class Owner, class Column>
 std::vector<const Metric<Owner>*> in_order(std::span<const Metric<Owner>> schema, Column MetricTraits::*column) {
   std::vector<const Metric<Owner>*> rows;

@@ -68,8 +68,10 @@ void RunLog::open(const TrainState& state) {
   max_planned_ = memory_use(setup_.plans).total();
   const Options& options = setup_.options;
   const LoggingOptions& logging = options.logging;
-  log_ = std::make_unique<StepLog>(
-      logging, StepLog::TrainingRun{.ranks = world_, .peak_tflops = peak_tflops_of(options, device_name(options))});
+  log_ = std::make_unique<StepLog>(logging,
+                                   StepLog::TrainingRun{.ranks = world_,
+                                                        .peak_tflops = peak_tflops_of(options, device_name(options)),
+                                                        .on_cpu = options.device == DeviceType::kCpu});
   if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // fails now for a wrong path
   if (!logging.metrics_jsonl.empty())
     metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);

@@ -171,7 +171,7 @@ TEST(BadInput, AFailedSaveDoesNotEndTheRun) {
               ElementsAre(HasSubstr("checkpoint of step 3 was not saved (1 failed in a row, 3 end the run): "),
                           HasSubstr("checkpoint of step 6 was not saved (2 failed in a row, 3 end the run): "),
                           "[megalith] warning: 2 checkpoints could not be saved"));
-  EXPECT_THAT(outcome.out, HasSubstr("iteration 6/ 6"));
+  EXPECT_THAT(outcome.out, HasSubstr("step 6/6"));
 }
 
 TEST(BadInput, Checkpoints) {

@@ -72,7 +72,7 @@ TEST(Convert, TrainingStartsFromIt) {
   const Outcome outcome = run_ok(program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_THAT(outcome.warnings(), ::testing::IsEmpty());
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
-  EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" iteration 3/ 3 |"));
+  EXPECT_THAT(outcome.out + outcome.err, HasSubstr(" step 3/3  "));
   expect_converted(folder, {"--to", "hf", "--load", "tuned", "--save", "hf", "--ckpt-step", "3"});
   EXPECT_NE(folder.read("hf/model.safetensors"), "");
 }

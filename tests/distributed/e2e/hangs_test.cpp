@@ -52,7 +52,7 @@ void expect_gone(const std::vector<pid_t>& pids) {
 Stopped stop_a_rank(const Folder& folder, const Words& flags, std::size_t rank, std::chrono::milliseconds after,
                     int count = 3) {
   Process run(program_on(count, "train", flags), folder);
-  EXPECT_TRUE(run.wait_for_output("iteration 1/ "));
+  EXPECT_TRUE(run.wait_for_output("step 1/"));
   const std::vector<pid_t> ranks = run.ranks();
   EXPECT_EQ(ranks.size(), static_cast<std::size_t>(count));
   if (testing::Test::HasFailure()) return {};
@@ -138,7 +138,7 @@ TEST(Hangs, AFailingDumpHidesNothing) {
 TEST(Hangs, ARunThatIsSuspendedGoesOn) {
   const Folder folder;
   Process run(program_on(2, "train", hanging_forever("2.5") + Words{"--global-batch-size", "8"}), folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   const std::vector<pid_t> ranks = run.ranks();
   ASSERT_EQ(ranks.size(), 2u);
   for (const pid_t pid : ranks) kill(pid, SIGSTOP);

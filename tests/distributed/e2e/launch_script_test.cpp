@@ -136,7 +136,7 @@ TEST(LaunchScript, WhatTheSystemRepeatsIsHandedOnAndNoSecondRequest) {
   for (const int signal : {SIGHUP, SIGXCPU}) {
     const Folder folder;
     Process run(by_script(program_on(2, "train", logging_forever({}))), folder);
-    ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+    ASSERT_TRUE(run.wait_for_output("step 1/"));
     for (int i = 0; i < 4 && is_running(run.pid()); ++i) {
       run.signal(signal);
       std::this_thread::sleep_for(milliseconds(20));
@@ -152,7 +152,7 @@ TEST(LaunchScript, UnderNohupARunOutlivesItsTerminal) {
   Process run(
       Words{"/bin/bash", "-c", "exec nohup \"$@\"", "bash"} + by_script(program_on(2, "train", logging_forever({}))),
       folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();
   EXPECT_TRUE(run.wait_for_output("iteration " + std::to_string(lines + 200) + "/ "));

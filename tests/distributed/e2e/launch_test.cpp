@@ -101,7 +101,7 @@ TEST(Launch, AClosedPipeSavesAndEnds) {
 TEST(Launch, CtrlCSavesAndASecondEndsAtOnce) {
   const Folder folder;
   Process once(program("train", saving_forever({})), folder);
-  ASSERT_TRUE(once.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(once.wait_for_output("step 1/"));
   once.signal(SIGINT);
   const Outcome saved = once.finish();
   EXPECT_EQ(saved.code, 75);
@@ -122,7 +122,7 @@ TEST(Launch, CtrlCUnderTheScriptSavesOnAllRanks) {
   const Words command = program_on(2, "train", saving_forever({}));
   Process run(Words{"/bin/bash", MEGALITH_SOURCE_DIR "/apps/launch.sh"} + Words(command.begin() + 1, command.end()),
               folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   run.signal(SIGINT);
   const Outcome outcome = run.finish();
   EXPECT_EQ(outcome.code, 75) << outcome.err;

@@ -80,7 +80,7 @@ TEST(Signals, OneFromASchedulerAndASecondEndTheRunAtOnce) {
 TEST(Signals, WhatNohupIgnoresStaysIgnored) {
   const Folder folder;
   Process run(in_shell("exec nohup \"$@\"", program("train", endless({"--log-interval", "1"}))), folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();
   EXPECT_TRUE(run.wait_for_output("iteration " + std::to_string(lines + 200) + "/ "));  // it trains on

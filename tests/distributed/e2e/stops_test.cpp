@@ -109,7 +109,7 @@ TEST(Stops, ANumericFailureIsReportedOnce) {
 TEST(Stops, AStopFileEndsTheRunAndIsRemoved) {
   const Folder folder;
   Process run(program_on(2, "train", silent_forever({"--stop-file", "stop"})), folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   folder.write("stop", "");
   const Outcome outcome = run.finish();
   EXPECT_EQ(outcome.code, 75);
@@ -206,7 +206,7 @@ TEST(Stops, OnlyAFileOfOnesOwnStopsTheRun) {
   }
   for (const auto& [kind, make] : kinds) {
     Process run(program("train", silent_forever({"--stop-file", "stop"})), folder);
-    ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+    ASSERT_TRUE(run.wait_for_output("step 1/"));
     make();
     ASSERT_TRUE(
         run.wait_for_output("--stop-file: stop: expected a regular file of the user who runs the program, got " + kind +
@@ -226,7 +226,7 @@ TEST(Stops, AStopFileThatCannotBeRemovedIsAWarning) {
   Process run(program("train", silent_forever({"--stop-file", "stop", "--allow-faults", "--fault",
                                                "stop_file.remove:1:eio", "--fault", "stop_file.remove:2:eio"})),
               folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   folder.write("stop", "");
   const Outcome kept = run.finish();
   EXPECT_EQ(kept.code, 75);
@@ -257,7 +257,7 @@ TEST(Stops, AFolderWithoutLocksIsAWarning) {
 TEST(Stops, SigtermAndTheClock) {
   const Folder folder;
   Process run(program("train", silent_forever({})), folder);
-  ASSERT_TRUE(run.wait_for_output("iteration 1/ "));
+  ASSERT_TRUE(run.wait_for_output("step 1/"));
   run.signal(SIGTERM);
   EXPECT_EQ(run.finish().code, 75);
   const auto start = std::chrono::steady_clock::now();

@@ -106,7 +106,7 @@ TEST(ExpertLoads, OfTheWorstLayerAreInTheLogLine) {
               HasSubstr(", entropy: 0.689, by rank max/mean: 1.25 (layer 2) | dropped rows: 10 | tok"));
   testing::internal::CaptureStdout();
   {
-    StepLog log({.log_interval = 1}, {});
+    StepLog log({.log_interval = 1, .log_format = LogFormat::kMegatron}, {});
     log.step({.iteration = 1, .train_iters = 2, .step_ms = 1, .experts = two_layers()});
   }
   EXPECT_THAT(testing::internal::GetCapturedStdout(),

@@ -82,8 +82,50 @@ TEST(Help, StandsInGroups) {
 
 TEST(Help, FitsATerminal) {
   for (const App app : kApps) {
-    std::istringstream lines(help_text(app));
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 110u) << line;
+    for (const std::string& help : {help_text(app), short_help(app)}) {
+      std::istringstream lines(help);
+      for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+    }
+  }
+}
+
+TEST(Help, HasThirtyFlagsAndThreeExamples) {
+  const std::string help = parse_flags(App::kTrain, {"--help"}).print;
+  EXPECT_EQ(help, short_help(App::kTrain));
+  const auto count = [&](const std::string& start) {
+    std::istringstream lines(help);
+    int found = 0;
+    for (std::string line; std::getline(lines, line);) found += line.starts_with(start) ? 1 : 0;
+    return found;
+  };
+  EXPECT_EQ(count("  --"), 30);
+  EXPECT_EQ(count("  mpirun "), 3);
+  EXPECT_THAT(help, HasSubstr("train --help-all prints all flags, train --help TOPIC those of a group: model, moe, "));
+  EXPECT_EQ(short_help(App::kReport), help_text(App::kReport));
+  EXPECT_EQ(parse_flags(App::kPlan, {"--world-size", "8", "--help-all"}).print, help_text(App::kPlan));
+}
+
+TEST(Help, OfATopicHasAGroupOrTheFlagsOfAWord) {
+  EXPECT_THAT(groups_of(parse_flags(App::kTrain, {"--help", "Parallel"}).print), testing::ElementsAre("Parallel"));
+  const std::string words = topic_help(App::kTrain, "warmup_iters");
+  EXPECT_THAT(words, StartsWith("Optimizer:\n  --lr-warmup-iters STEPS "));
+  EXPECT_EQ(words.find("--lr-decay"), std::string::npos);
+  EXPECT_THAT([] { topic_help(App::kReport, "parallel"); },
+              testing::Throws<Error>(testing::Property(&Error::what, HasSubstr("--help: expected a group (report, "))));
+}
+
+// Each flag of --help and of its examples exists.
+TEST(Help, ExamplesParse) {
+  for (const App app : {App::kTrain, App::kPlan}) {
+    std::istringstream lines(short_help(app));
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  mpirun ") && !line.starts_with("  plan ")) continue;
+      std::istringstream words(line);
+      for (std::string word; words >> word;) {
+        if (!word.starts_with("--")) continue;
+        EXPECT_NE(text_of(help_text(app), word), "") << word;
+      }
+    }
   }
 }
 

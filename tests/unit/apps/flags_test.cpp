@@ -341,9 +341,9 @@ TEST(Flags, HelpNamesEveryFlagOfTheProgram) {
   Options options;
   Requests requests;
   for (const App app : kApps) {
-    const std::string help = parse_flags(app, {"--help"}).print;
-    EXPECT_EQ(help, parse_flags(app, {"-h", "--help"}).print);
-    EXPECT_EQ(help, parse_flags(app, {"-h-version"}).print);
+    EXPECT_EQ(short_help(app), parse_flags(app, {"-h", "--help"}).print);
+    EXPECT_EQ(short_help(app), parse_flags(app, {"-h-version"}).print);
+    const std::string help = parse_flags(app, {"--help-all"}).print;
     for (const Flag& flag : make_table(options, requests)) {
       if (flag.traits.positional) continue;
       const std::string line = "\n  --" + std::string(flag.name);  // a long name has its text on the next line

@@ -10,6 +10,7 @@
 
 #include "apps/config/logging_options.h"
 #include "apps/metrics/metrics.h"
+#include "core/base/log.h"
 #include "core/base/machine/peak_tflops.h"
 #include "core/base/text/units.h"
 #include "tests/support/matchers.h"
@@ -76,10 +77,56 @@ TEST(LogLine, ShowsSmallThroughputAndNan) {
   EXPECT_THAT(text, HasSubstr("skipped iterations: 1 | number of nan iterations: 1 |"));
 }
 
+TEST(ShortLogLine, HasWhatPeopleLookForFirst) {
+  EXPECT_EQ(
+      format_short_line(log_line(), "12:00:00"),
+      "12:00:00 step 12/100  loss 5.1235  norm 1.234  lr 3.00e-04  123.4 ms  154321 tok/s/GPU  MFU 51.8%  1h 02m left");
+  LogLine line = log_line();
+  line.device = "CPU";
+  line.mfu.reset();
+  EXPECT_THAT(format_short_line(line, "12:00:00"), HasSubstr("  154321 tok/s/CPU  512 TFLOP/s  1h 02m left"));
+}
+
+TEST(ShortLogLine, ShowsSkippedStepsAndNanAndTheWorstLayer) {
+  StepMetrics step = metrics();
+  step.skipped = true;
+  step.lm_loss = std::nanf("");
+  step.experts = {ExpertLoad{.layer = 3, .max = 20, .mean = 10, .dropped = 4}};
+  const std::string text = format_short_line(log_line_of(step), "t");
+  EXPECT_THAT(text, HasSubstr("t step 12/100  loss nan  norm 1.234  "));
+  EXPECT_THAT(text, HasSubstr("  123.4 ms  skipped 1  load max/mean 2.00  dropped 4  "));
+}
+
+TEST(ShortLogLine, LeavesOutWhatDoesNotFit) {
+  StepMetrics step = metrics();
+  step.iteration = step.train_iters = 100'000'000;
+  step.lm_loss = 1e30f;
+  step.grad_norm = 123456.0f;
+  step.skipped = true;
+  step.experts = {ExpertLoad{.max = 20, .mean = 10, .dropped = 123456}};
+  const std::string text = format_short_line(log_line_of(step), "12:00:00");
+  EXPECT_LE(text.size(), 120U) << text;
+  EXPECT_THAT(text, HasSubstr("  loss 1.000000E+30  norm 123456.000  lr 3.00e-04  123.4 ms  skipped 1  "));
+  EXPECT_THAT(text, EndsWith("  0s left"));
+}
+
+TEST(StepLog, MessagesEraseTheProgressBar) {
+  ::testing::internal::CaptureStderr();
+  show_status("[==>  ]");
+  log_info("a message");
+  log_info("another");
+  show_status("[====>]");
+  end_status();
+  end_status();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "\r\033[K[==>  ]\r\033[K[megalith] a message\n[megalith] another\n\r\033[K[====>]\n");
+}
+
 TEST(StepLog, PrintsMeansOfTheInterval) {
   ::testing::internal::CaptureStdout();
   {
-    StepLog log({.log_interval = 3, .log_throughput = true}, {.ranks = 2, .peak_tflops = 10});
+    StepLog log({.log_interval = 3, .log_format = LogFormat::kMegatron, .log_throughput = true},
+                {.ranks = 2, .peak_tflops = 10});
     for (std::int64_t i = 1; i <= 8; ++i) {
       StepMetrics metrics = step_metrics(i, 8);
       metrics.lm_loss = i == 5 ? std::nanf("") : static_cast<float>(i);
@@ -137,7 +184,7 @@ TEST(StepLog, DrawsProgressOnlyOnATerminal) {
   for (const int file : {stderr_before, controller, terminal}) close(file);
   EXPECT_THAT(drawn, HasSubstr("\r\033[K[==============="));
   EXPECT_THAT(drawn, HasSubstr("] 2/2 | loss 5.500 | 1.2 k tokens/s | 0s left"));
-  EXPECT_THAT(printed, HasSubstr("iteration 2/ 2 |"));
+  EXPECT_THAT(printed, HasSubstr(" step 2/2  loss 5.5000  "));
   EXPECT_EQ(printed.find("\r"), std::string::npos);
 }
 
@@ -152,9 +199,9 @@ TEST(StepLog, FirstLineTakesTheTimeLeftFromItsStep) {
     log.step(metrics);
   }
   const std::string text = ::testing::internal::GetCapturedStdout();
-  EXPECT_THAT(text, HasSubstr("iteration 1/ 11 |"));
-  EXPECT_THAT(text, HasSubstr(" ETA: 10m 00s |\n"));
-  EXPECT_THAT(text, EndsWith(" ETA: 0s |\n"));
+  EXPECT_THAT(text, HasSubstr(" step 1/11  "));
+  EXPECT_THAT(text, HasSubstr("  10m 00s left\n"));
+  EXPECT_THAT(text, EndsWith("  0s left\n"));
 }
 
 TEST(StepLog, TimeLeftIsByTheClock) {
@@ -167,7 +214,7 @@ TEST(StepLog, TimeLeftIsByTheClock) {
     metrics.iteration = 2;
     log.step(metrics);
   }
-  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr(" ETA: 0s |\n"));
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("  0s left\n"));
 }
 
 TEST(Numbers, AreShort) {

@@ -167,7 +167,7 @@ TEST_F(PackRuns, EvaluateEachValidationPackOnceAndTestPacksAtTheEnd) {
     const RunResult result = run(flags + more, ranks);
     EXPECT_EQ(result.validation_losses.size(), 1U);
     const std::string log = testing::internal::GetCapturedStdout();
-    EXPECT_NE(log.find("test loss at iteration 2"), std::string::npos) << log;
+    EXPECT_NE(log.find("step 2  test loss"), std::string::npos) << log;
     return std::pair(number_of_hex(result.validation_losses[0]), log);
   };
   const double want = log_of({}, 1).first;
