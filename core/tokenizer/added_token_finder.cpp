@@ -58,6 +58,7 @@ void AddedTokenFinder::build_states(const std::vector<std::string>& backwards) {
 void AddedTokenFinder::build_links() {
   shorter_.assign(match_.size(), 0);
   for (std::uint32_t state = first_child_[0]; state < first_child_[1]; ++state) after_none_[byte_[state]] = state;
+  if (first_child_[1] == first_child_[0] + 1) last_byte_ = byte_[first_child_[0]];
   for (std::uint32_t state = 1; state < match_.size(); ++state) {  // shorter states already have links
     if (match_[state] == kNone) match_[state] = match_[shorter_[state]];
     for (std::uint32_t next = first_child_[state]; next < first_child_[state + 1]; ++next) {
@@ -79,10 +80,21 @@ inline std::uint32_t AddedTokenFinder::step(std::uint32_t state, unsigned char b
   return after_none_[byte];
 }
 
+// Returns the end of the text that may end in a token, at most `at`; `begin` if there is none.
+inline std::size_t AddedTokenFinder::skip(std::string_view text, std::size_t begin, std::size_t at) const {
+  if (last_byte_) {
+    const void* found = memrchr(text.data() + begin, *last_byte_, at - begin);
+    return found == nullptr ? begin : static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) + 1;
+  }
+  while (at > begin && after_none_[static_cast<unsigned char>(text[at - 1])] == 0) --at;
+  return at;
+}
+
 void AddedTokenFinder::find(std::string_view text, std::size_t begin, std::vector<Found>& found) const {
   const std::size_t end = std::min(begin + kBlock, text.size());
   std::uint32_t state = 0;
   for (std::size_t at = std::min(end + longest_ - 1, text.size()); at > begin;) {
+    if (state == 0 && (at = skip(text, begin, at)) == begin) break;
     state = step(state, static_cast<unsigned char>(text[--at]));
     if (match_[state] != kNone && at < end) found.push_back({.at = at, .token = match_[state]});
   }

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -60,6 +61,7 @@ class AddedTokenFinder {
   void build_states(const std::vector<std::string>& backwards);
   void build_links();
   std::uint32_t child(std::uint32_t state, unsigned char byte) const;  // 0: none
+  std::size_t skip(std::string_view text, std::size_t begin, std::size_t at) const;
   std::uint32_t step(std::uint32_t state, unsigned char byte) const;
   // Appends the longest token at each position of the block at `begin`, from the last position to the first.
   void find(std::string_view text, std::size_t begin, std::vector<Found>& found) const;
@@ -69,6 +71,7 @@ class AddedTokenFinder {
   // States in breadth-first order; state 0 has read nothing. The states after s with one more byte are first_child_[s]
   // to first_child_[s + 1].
   std::array<std::uint32_t, 256> after_none_{};
+  std::optional<unsigned char> last_byte_;  // of all tokens
   std::vector<std::uint32_t> first_child_;
   std::vector<unsigned char> byte_;     // the last byte read
   std::vector<std::uint32_t> shorter_;  // state of the longest proper suffix of the bytes read

@@ -47,20 +47,6 @@ std::string identity_of(const BpeVocabulary& vocabulary, std::int64_t vocab_size
 
 }  // namespace
 
-WordCache::Key WordCache::key_of(std::string_view word) {
-  char bytes[24] = {};
-  std::copy(word.begin(), word.end(), bytes);
-  bytes[23] = static_cast<char>(word.size());
-  return std::bit_cast<Key>(bytes);
-}
-
-WordCache::Entry& WordCache::entry_for(const Key& key) {
-  constexpr std::size_t kEntries = std::size_t{1} << 16;  // 4 MiB
-  if (entries_.empty()) entries_.resize(kEntries);
-  const std::uint64_t hash = mix(mix(mix(key[0]) + key[1]) + key[2]);
-  return entries_[hash % kEntries];
-}
-
 BpeModel::BpeModel(BpeVocabulary vocabulary)
     : scanner_(vocabulary.pattern),
       prefix_space_(vocabulary.prefix_space),
@@ -85,12 +71,30 @@ BpeModel::BpeModel(BpeVocabulary vocabulary)
   }
   added_ = AddedTokenFinder(std::move(added));
   added_normalized_ = AddedTokenFinder(std::move(added_normalized));
-  if (vocabulary.whole_words) {
-    std::ranges::sort(vocabulary.opaque);
-    for (auto& [bytes, id] : vocabulary.tokens) {
-      if (!std::ranges::binary_search(vocabulary.opaque, id)) whole_words_.insert_or_assign(std::move(bytes), id);
-    }
+  if (vocabulary.whole_words) build_words(vocabulary);
+}
+
+void BpeModel::build_words(BpeVocabulary& vocabulary) {
+  std::ranges::sort(vocabulary.opaque);
+  whole_words_.assign(std::bit_ceil(2 * vocabulary.tokens.size() + 2), {.hash = 0, .id = -1});
+  const std::size_t last = whole_words_.size() - 1;
+  for (const auto& [bytes, id] : vocabulary.tokens) {
+    if (std::ranges::binary_search(vocabulary.opaque, id)) continue;
+    const std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
+    std::size_t place = hash & last;
+    while (whole_words_[place].id >= 0 && text_of(whole_words_[place].id) != bytes) place = (place + 1) & last;
+    whole_words_[place] = {.hash = static_cast<std::uint32_t>(hash >> 32), .id = id};
   }
+}
+
+std::optional<std::int32_t> BpeModel::find_word(std::string_view word) const {
+  const std::uint64_t hash = XXH3_64bits(word.data(), word.size());
+  const std::size_t last = whole_words_.size() - 1;
+  for (std::size_t place = hash & last; whole_words_[place].id >= 0; place = (place + 1) & last) {
+    const WholeWord& found = whole_words_[place];
+    if (found.hash == static_cast<std::uint32_t>(hash >> 32) && text_of(found.id) == word) return found.id;
+  }
+  return std::nullopt;
 }
 
 void BpeModel::build_texts(const BpeVocabulary& vocabulary) {
@@ -112,6 +116,10 @@ void BpeModel::build_texts(const BpeVocabulary& vocabulary) {
 std::size_t BpeModel::bytes_of(std::int32_t id) const {
   const auto i = static_cast<std::size_t>(id);
   return text_begin_[i + 1] - text_begin_[i];
+}
+
+std::string_view BpeModel::text_of(std::int32_t id) const {
+  return std::string_view(texts_).substr(text_begin_[static_cast<std::size_t>(id)], bytes_of(id));
 }
 
 void BpeModel::build_pairs(const std::vector<BpeVocabulary::Merge>& merges) {
@@ -155,7 +163,7 @@ void BpeModel::encode(std::string_view text, std::vector<std::int32_t>& ids, Wor
 void BpeModel::encode_normalized(std::string_view part, std::size_t begin, const Encoding& to) const {
   std::string normalized;
   std::optional<std::size_t> origin = begin;
-  if (nfc_) {
+  if (nfc_ && !NfcNormalizer::keeps(part)) {
     nfc_->append(normalized, part);
     if (normalized != part) origin.reset();
     part = normalized;
@@ -176,37 +184,55 @@ void BpeModel::encode_normalized(std::string_view part, std::size_t begin, const
 }
 
 void BpeModel::encode_words(std::string_view part, std::optional<std::size_t> begin, const Encoding& to) const {
-  std::vector<std::int32_t>& ids = to.ids;
+  struct Word {
+    std::size_t begin;
+    std::size_t end;
+    WordCache::Key key;
+    WordCache::Entry* entry;  // null: too long
+  };
+  constexpr std::size_t kWords = 32;  // whose entries are fetched from memory at the same time
+  std::array<Word, kWords> words;
   for (std::size_t at = 0; at < part.size();) {
-    if (begin) to.borders.reach(*begin + at, ids.size());
-    const std::size_t end = scanner_.next(part, at);
-    const std::string_view word = part.substr(at, end - at);
-    at = end;
-    if (word.size() > WordCache::kMaxBytes) {
-      encode_word(word, ids);
-      continue;
+    std::size_t count = 0;
+    for (; count < kWords && at < part.size(); ++count) {
+      Word& word = words[count];
+      word = {.begin = at, .end = scanner_.next(part, at), .key = {}, .entry = nullptr};
+      at = word.end;
+      if (word.end - word.begin > WordCache::kMaxBytes) continue;
+      word.key = WordCache::key_of(part, word.begin, word.end - word.begin);
+      word.entry = &to.cache.entry_for(word.key);
+      __builtin_prefetch(word.entry);
     }
-    const WordCache::Key key = WordCache::key_of(word);
-    WordCache::Entry& entry = to.cache.entry_for(key);
-    if (entry.key != key) {
-      const std::size_t before = ids.size();
-      encode_word(word, ids);
-      const std::size_t count = ids.size() - before;
-      if (count > WordCache::kMaxIds) continue;
-      entry = {.key = key, .count = static_cast<std::uint32_t>(count), .ids = {}};
-      std::copy_n(ids.end() - static_cast<std::ptrdiff_t>(count), count, entry.ids.begin());
-    } else {
-      ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    for (const Word& word : std::span(words).first(count)) {
+      if (begin) to.borders.reach(*begin + word.begin, to.ids.size());
+      const std::string_view text = part.substr(word.begin, word.end - word.begin);
+      if (word.entry == nullptr) {
+        encode_word(text, to.ids);
+      } else {
+        encode_cached(text, word.key, *word.entry, to.ids);
+      }
     }
   }
 }
 
+inline void BpeModel::encode_cached(std::string_view word, const WordCache::Key& key, WordCache::Entry& entry,
+                                    std::vector<std::int32_t>& ids) const {
+  if (entry.has(key)) {
+    if (entry.count == 1) return ids.push_back(entry.ids[0]);
+    ids.insert(ids.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    return;
+  }
+  const std::size_t before = ids.size();
+  encode_word(word, ids);
+  const std::size_t count = ids.size() - before;
+  if (count > WordCache::kMaxIds) return;
+  entry = {.key = key, .count = static_cast<std::uint32_t>(count), .ids = {}};
+  std::copy_n(ids.end() - static_cast<std::ptrdiff_t>(count), count, entry.ids.begin());
+}
+
 void BpeModel::encode_word(std::string_view word, std::vector<std::int32_t>& ids) const {
   if (!whole_words_.empty() && word.size() <= kMaxTokenBytes) {
-    if (const auto found = whole_words_.find(std::string(word)); found != whole_words_.end()) {
-      ids.push_back(found->second);
-      return;
-    }
+    if (const std::optional<std::int32_t> id = find_word(word)) return ids.push_back(*id);
   }
   if (word.size() <= kShortWord) return merge_short(word, ids);
   merge_long(word, ids);

@@ -9,11 +9,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/tokenizer/added_token_finder.h"
 #include "core/tokenizer/nfc.h"
+#include "core/tokenizer/word_cache.h"
 #include "core/tokenizer/word_scanner.h"
 
 namespace megalith {
@@ -51,25 +51,6 @@ struct BpeVocabulary {
   std::vector<AddedToken> added;
   std::int32_t eod = -1;
   std::optional<std::int32_t> bos = {};
-};
-
-// Cache of the ids of recent short words, so that common words are merged once.
-class WordCache {
- public:
-  static constexpr std::size_t kMaxBytes = 23;
-  static constexpr std::size_t kMaxIds = 9;
-  using Key = std::array<std::uint64_t, 3>;  // bytes of the word, zeros, its length
-  struct Entry {
-    Key key;
-    std::uint32_t count;
-    std::array<std::int32_t, kMaxIds> ids;
-  };
-
-  static Key key_of(std::string_view word);  // at most kMaxBytes
-  Entry& entry_for(const Key& key);          // slot of the key; holds the key, another or none
-
- private:
-  std::vector<Entry> entries_;  // empty until first use
 };
 
 // Numbers of ids ahead of given bytes of a text, found while the text is encoded.
@@ -112,6 +93,11 @@ class BpeModel {
     std::int32_t merged;
   };
 
+  struct WholeWord {
+    std::uint32_t hash;  // a part of the word's hash, so that few other words are compared
+    std::int32_t id;     // -1: an empty slot
+  };
+
   struct LongWord;
 
   // Ids and borders of a text while a part of it is encoded.
@@ -124,13 +110,18 @@ class BpeModel {
   // `begin`: byte of the part in the text; none if the part is normalized to another one.
   void encode_normalized(std::string_view part, std::size_t begin, const Encoding& to) const;
   void encode_words(std::string_view part, std::optional<std::size_t> begin, const Encoding& to) const;
+  void encode_cached(std::string_view word, const WordCache::Key& key, WordCache::Entry& entry,
+                     std::vector<std::int32_t>& ids) const;
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) const;
   void merge_short(std::string_view word, std::vector<std::int32_t>& ids) const;
   void merge_long(std::string_view word, std::vector<std::int32_t>& ids) const;
 
   void build_pairs(const std::vector<BpeVocabulary::Merge>& merges);
+  void build_words(BpeVocabulary& vocabulary);
   void build_texts(const BpeVocabulary& vocabulary);
   std::size_t bytes_of(std::int32_t id) const;
+  std::string_view text_of(std::int32_t id) const;
+  std::optional<std::int32_t> find_word(std::string_view word) const;
   const Pair* find_pair(std::int32_t left, std::int32_t right) const;
 
   WordScanner scanner_;
@@ -139,7 +130,7 @@ class BpeModel {
   std::array<std::int32_t, 256> byte_ids_;
   std::vector<Pair> pairs_;  // open addressing, at most half full
   unsigned pairs_shift_ = 0;
-  std::unordered_map<std::string, std::int32_t> whole_words_;
+  std::vector<WholeWord> whole_words_;  // open addressing, at most half full; empty: all words are merged
   AddedTokenFinder added_;
   AddedTokenFinder added_normalized_;
   std::vector<std::uint32_t> text_begin_;  // per id, one more at the end

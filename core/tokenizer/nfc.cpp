@@ -52,9 +52,7 @@ NfcNormalizer::NfcNormalizer() : stable_(kCodePoints + 256, true) {
 }
 
 void NfcNormalizer::append(std::string& out, std::string_view text) const {
-  // Characters below U+0300 are in normal form. Their bytes are below 0xcc, so most texts are not decoded.
-  constexpr unsigned char kFirst = 0xcc;
-  if (std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) >= kFirst; })) {
+  if (keeps(text)) {
     out += text;
     return;
   }

@@ -13,6 +13,13 @@ class NfcNormalizer {
  public:
   NfcNormalizer();
 
+  // Whether all characters are below U+0300, which are in normal form; their bytes are below 0xcc.
+  static bool keeps(std::string_view text) {
+    bool has_higher = false;
+    for (const char c : text) has_higher |= static_cast<unsigned char>(c) >= 0xcc;
+    return !has_higher;
+  }
+
   // Appends `text` in normal form C of Unicode 9.0, as in the Hugging Face tokenizers library. Bytes that are not UTF-8
   // are unchanged.
   void append(std::string& out, std::string_view text) const;

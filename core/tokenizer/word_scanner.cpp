@@ -39,7 +39,10 @@ std::vector<CharClass> char_classes() {
   return classes;
 }
 
-WordScanner::WordScanner(WordPattern pattern) : rules_(rules_of(pattern)), classes_(char_classes()) {}
+WordScanner::WordScanner(WordPattern pattern) : rules_(rules_of(pattern)), classes_(char_classes()) {
+  static_assert(bit(CharClass::kMark) <= 0xff);
+  for (std::size_t byte = 0; byte < 0x80; ++byte) sets_[byte] = static_cast<std::uint8_t>(bit(classes_[byte]));
+}
 
 WordScanner::Rules WordScanner::rules_of(WordPattern pattern) {
   switch (pattern) {
@@ -65,8 +68,13 @@ inline WordScanner::Char WordScanner::peek(std::string_view text, std::size_t at
 }
 
 inline std::size_t WordScanner::run(std::string_view text, std::size_t at, unsigned types) const {
-  for (Char c = peek(text, at); is_in(c.type, types); c = peek(text, at)) at += c.bytes;
-  return at;
+  for (;;) {
+    while (at < text.size() && (sets_[static_cast<unsigned char>(text[at])] & types) != 0) ++at;
+    if (at == text.size() || static_cast<unsigned char>(text[at]) < 0x80) return at;
+    const Char c = peek(text, at);
+    if (!is_in(c.type, types)) return at;
+    at += c.bytes;
+  }
 }
 
 // Returns the end of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or `at`. If case is ignored, the long s (U+017F) is an s.

@@ -2,6 +2,7 @@
 // that never rescans a word. Expressions are only recognized, never executed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -67,7 +68,8 @@ class WordScanner {
   std::size_t spaces(std::string_view text, std::size_t at) const;
 
   Rules rules_;
-  std::vector<CharClass> classes_;  // by code point
+  std::vector<CharClass> classes_;           // by code point
+  std::array<std::uint8_t, 256> sets_ = {};  // by byte: a set of the class of ASCII, none of other bytes
 };
 
 }  // namespace megalith
