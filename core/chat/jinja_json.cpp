@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/chat/jinja_plain_json.h"
 #include "core/chat/jinja_text.h"
 #include "core/checkpoint/printable.h"
 #include "core/checkpoint/strict_json.h"
@@ -87,6 +88,12 @@ class ValueHandler {
 }  // namespace
 
 Value parse_json(std::string_view text, const std::string& subject) {
+  const bool is_small = text.size() <= kMaxJsonBytes;
+  std::optional<Value> plain = is_small ? parse_plain_json(text) : std::nullopt;
+  return plain ? *std::move(plain) : parse_any_json(text, subject);
+}
+
+Value parse_any_json(std::string_view text, const std::string& subject) {
   if (text.size() > kMaxJsonBytes) {
     refuse_content(subject, fmt::format("at most {} bytes", kMaxJsonBytes), std::to_string(text.size()));
   }

@@ -26,5 +26,7 @@ std::string to_json(const Value& value, const JsonStyle& style);
 // Parses strict JSON: UTF-8, each name once, at most 32 levels and 2^22 values, integers of 64 bits. The order of names
 // is kept. `subject` is the file and line for an Error kFormat.
 Value parse_json(std::string_view text, const std::string& subject);
+// The same without parse_plain_json, which tests compare to it.
+Value parse_any_json(std::string_view text, const std::string& subject);
 
 }  // namespace megalith::jinja

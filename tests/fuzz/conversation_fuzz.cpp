@@ -3,6 +3,8 @@
 #include "core/chat/conversation.h"
 
 #include "core/chat/chat_tokens.h"
+#include "core/chat/jinja_plain_json.h"
+#include "core/chat/jinja_text.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -18,7 +20,19 @@ void use(const ChatTemplate& chat, const Conversation& conversation) {
   if (tokens.ids.size() != tokens.trained.size()) fuzz::defect("labels of another length");
 }
 
+void compare_readers(std::string_view line) {
+  const std::optional<jinja::Value> plain = jinja::parse_plain_json(line);
+  if (!plain) return;
+  std::string text = jinja::to_json(*plain, {}), other;
+  try {
+    other = jinja::to_json(jinja::parse_any_json(line, "line"), {});
+  } catch (const Error&) {
+  }
+  if (text != other) fuzz::defect("two readers of JSON differ");
+}
+
 void try_line(std::string_view line) {
+  compare_readers(line);
   static const ChatTemplate unmarked(jinja::Template("unmarked", kUnmarked), {});
   static const ChatTemplate chatml = ChatTemplate::load("chatml", "");
   Conversation conversation = parse_conversation(line, "line");
