@@ -34,12 +34,57 @@ class Interpreter::Level {
   Interpreter& interpreter_;
 };
 
-Value Interpreter::evaluate(const Expression& expression) {
+// The result is valid as long as `storage` and the variables are. No expression assigns a variable that another part of
+// it reads, since macros assign their own.
+const Value& Interpreter::evaluate_into(const Expression& expression, Value& storage) {
   const Level level(*this);
   charge(16);
   switch (expression.kind) {
     case Kind::kConstant: return expression.constant;
-    case Kind::kName: return look_up(expression.name);
+    case Kind::kName:
+      if (const Value* variable = find_variable(expression.name)) return *variable;
+      return storage = look_up(expression.name);
+    case Kind::kAttribute: return read_attribute(expression, storage);
+    case Kind::kItem: return read_item(expression, storage);
+    default: return storage = evaluate_other(expression);
+  }
+}
+
+const Value& Interpreter::read_attribute(const Expression& expression, Value& storage) {
+  const Value& object = evaluate_into(*expression.parts[0], storage);
+  at_ = expression.at;
+  if (object.is(Value::Kind::kDict) && !is_dict_method(expression.name)) {
+    if (const Value* member = object.as_dict().find(expression.name)) return *member;
+  }
+  return storage = attribute_of(object, expression.name);
+}
+
+const Value& Interpreter::read_item(const Expression& expression, Value& storage) {
+  Value key_storage;
+  const Value& object = evaluate_into(*expression.parts[0], storage);
+  const Value& key = evaluate_into(*expression.parts[1], key_storage);
+  at_ = expression.at;
+  if (object.is(Value::Kind::kDict) && key.is_text()) {
+    if (const Value* member = object.as_dict().find(key.as_text())) return *member;
+  }
+  if (object.is_text()) charge(object.as_text().size());
+  return storage = item_of(object, key);
+}
+
+bool Interpreter::evaluate_condition(const Expression& expression) {
+  Value storage;
+  return evaluate_into(expression, storage).is_true();
+}
+
+Value Interpreter::evaluate(const Expression& expression) {
+  Value storage;
+  const Value& value = evaluate_into(expression, storage);
+  if (&value == &storage) return storage;
+  return value;
+}
+
+Value Interpreter::evaluate_other(const Expression& expression) {
+  switch (expression.kind) {
     case Kind::kCaptured: return captured_;
     case Kind::kNot:
     case Kind::kAnd:
@@ -58,28 +103,18 @@ Value Interpreter::evaluate(const Expression& expression) {
 }
 
 Value Interpreter::evaluate_operation(const Expression& expression) {
-  const Value first = evaluate(*expression.parts[0]);
-  switch (expression.kind) {
-    case Kind::kAttribute: at_ = expression.at; return attribute_of(first, expression.name);
-    case Kind::kItem: {
-      const Value key = evaluate(*expression.parts[1]);
-      at_ = expression.at;
-      if (first.is_text()) charge(first.as_text().size());
-      return item_of(first, key);
-    }
-    case Kind::kBinary: {
-      const Value second = evaluate(*expression.parts[1]);
-      at_ = expression.at;
-      return calculate(*this, expression.operators[0], first, second);
-    }
-    case Kind::kConcatenate: {
-      std::string text;
-      for (std::size_t i = 0; i < expression.parts.size(); ++i) {
-        text += text_of(i == 0 ? first : evaluate(*expression.parts[i]));
-      }
-      return Value::text(std::move(text));
-    }
-    default: break;
+  Value first_storage, second_storage;
+  if (expression.kind == Kind::kConcatenate) {
+    std::string text;
+    for (const ExpressionPointer& part : expression.parts) append_text(text, evaluate_into(*part, first_storage));
+    return Value::text(std::move(text));
+  }
+  if (expression.kind == Kind::kBinary && expression.operators[0] == Operator::kAdd) return evaluate_sum(expression);
+  const Value& first = evaluate_into(*expression.parts[0], first_storage);
+  if (expression.kind == Kind::kBinary) {
+    const Value& second = evaluate_into(*expression.parts[1], second_storage);
+    at_ = expression.at;
+    return calculate(*this, expression.operators[0], first, second);
   }
   const Arguments arguments = evaluate_arguments(expression);
   at_ = expression.at;
@@ -87,11 +122,40 @@ Value Interpreter::evaluate_operation(const Expression& expression) {
   return Value::boolean(test(expression.name, first, arguments));
 }
 
+// Adds the terms of a + b + c in one text as long as they are texts.
+Value Interpreter::evaluate_sum(const Expression& expression) {
+  const auto is_sum = [](const Expression& e) { return e.kind == Kind::kBinary && e.operators[0] == Operator::kAdd; };
+  const auto is_plain = [](const Value& value) { return value.is_text() && !value.is_safe_text(); };
+  std::vector<const Expression*> sums = {&expression};  // the outermost first
+  while (is_sum(*sums.back()->parts[0])) sums.push_back(sums.back()->parts[0].get());
+  charge(16 * (sums.size() - 1));
+  Value storage;
+  std::string text;
+  bool is_text = false;  // the sum is `text`, else `sum`
+  Value sum = evaluate(*sums.back()->parts[0]);
+  for (std::size_t i = sums.size(); i-- > 0;) {
+    const Value& term = evaluate_into(*sums[i]->parts[1], storage);
+    at_ = sums[i]->at;
+    if (!is_text && is_plain(sum) && is_plain(term)) {
+      text = sum.as_text();
+      is_text = true;
+    }
+    if (is_text && is_plain(term)) {
+      charge(text.size() + term.as_text().size());
+      text += term.as_text();
+      continue;
+    }
+    if (std::exchange(is_text, false)) sum = Value::text(std::exchange(text, {}));
+    sum = calculate(*this, Operator::kAdd, sum, term);
+  }
+  return is_text ? Value::text(std::move(text)) : sum;
+}
+
 Value Interpreter::evaluate_logic(const Expression& expression) {
   const auto part = [&](std::size_t i) { return evaluate(*expression.parts[i]); };
-  if (expression.kind == Kind::kNot) return Value::boolean(!part(0).is_true());
+  if (expression.kind == Kind::kNot) return Value::boolean(!evaluate_condition(*expression.parts[0]));
   if (expression.kind == Kind::kConditional) {
-    if (part(1).is_true()) return part(0);
+    if (evaluate_condition(*expression.parts[1])) return part(0);
     return expression.parts[2] ? part(2) : Value::undefined("the else of an 'if' without one");
   }
   Value left = part(0);
@@ -99,12 +163,13 @@ Value Interpreter::evaluate_logic(const Expression& expression) {
 }
 
 Value Interpreter::evaluate_compare(const Expression& expression) {
-  Value left = evaluate(*expression.parts[0]);
+  Value storages[2];
+  const Value* left = &evaluate_into(*expression.parts[0], storages[0]);
   for (std::size_t i = 0; i < expression.operators.size(); ++i) {
-    Value right = evaluate(*expression.parts[i + 1]);
+    const Value& right = evaluate_into(*expression.parts[i + 1], storages[(i + 1) % 2]);
     at_ = expression.at;
-    if (!compare(*this, expression.operators[i], left, right)) return Value::boolean(false);
-    left = std::move(right);
+    if (!compare(*this, expression.operators[i], *left, right)) return Value::boolean(false);
+    left = &right;
   }
   return Value::boolean(true);
 }
@@ -187,21 +252,26 @@ Value Interpreter::evaluate_call(const Expression& expression) {
   return call(callee, arguments);
 }
 
+const Value* Interpreter::find_variable(const std::string& name) const {
+  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    const auto found = scope->variables.find(name);
+    if (found != scope->variables.end()) return &found->second;
+  }
+  return nullptr;
+}
+
 Value Interpreter::look_up(const std::string& name) const {
   static constexpr std::string_view kFunctions[] = {"range", "dict", "namespace", "raise_exception", "strftime_now"};
   static constexpr std::string_view kUnsupported[] = {"cycler", "joiner",  "lipsum", "self",
                                                       "caller", "varargs", "kwargs"};
-  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
-    const auto found = scope->variables.find(name);
-    if (found != scope->variables.end()) return found->second;
-  }
+  if (const Value* variable = find_variable(name)) return *variable;
   if (std::ranges::find(kFunctions, name) != std::end(kFunctions)) {
     return Value::callable({.name = name, .self = {}, .macro = nullptr});
   }
   if (std::ranges::find(kUnsupported, name) != std::end(kUnsupported)) {
     throw Problem(printable(name) + ", which is not supported", "write the template without it");
   }
-  return Value::undefined(printable(name) + ", which is undefined");
+  return Value::undefined_variable(name);
 }
 
 Value Interpreter::call(const Value& callee, const Arguments& arguments) {

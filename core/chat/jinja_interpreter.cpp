@@ -64,6 +64,15 @@ std::string Interpreter::text_of(const Value& value) {
   return str(value);
 }
 
+void Interpreter::append_text(std::string& out, const Value& value) {
+  charge(4 * value.weight());
+  if (value.is_text()) {
+    out += value.as_text();
+  } else {
+    out += str(value);
+  }
+}
+
 Value Interpreter::make_texts(const std::vector<std::string_view>& texts) {
   constexpr std::size_t kPerText = 128;
   for (const std::string_view text : texts) charge(kPerText + text.size());
@@ -103,7 +112,8 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
   switch (statement.kind) {
     case Statement::Kind::kText: print(statement.text); break;
     case Statement::Kind::kOutput: {
-      const Value value = evaluate(*statement.expressions[0]);
+      Value storage;
+      const Value& value = evaluate_into(*statement.expressions[0], storage);
       at_ = statement.at;
       value.is_text() ? print(value.as_text()) : print(text_of(value));
       break;
@@ -135,14 +145,15 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
 Interpreter::Flow Interpreter::execute_if(const Statement& statement) {
   for (std::size_t i = 0; i < statement.bodies.size(); ++i) {
     const bool is_else = i == statement.expressions.size();
-    if (is_else || evaluate(*statement.expressions[i]).is_true()) return execute(statement.bodies[i]);
+    if (is_else || evaluate_condition(*statement.expressions[i])) return execute(statement.bodies[i]);
   }
   return Flow::kNext;
 }
 
 // Returns the items that pass the loop's condition.
 std::vector<Value> Interpreter::loop_items(const Statement& statement) {
-  const Value iterated = evaluate(*statement.expressions[0]);
+  Value storage;
+  const Value& iterated = evaluate_into(*statement.expressions[0], storage);
   at_ = statement.at;
   std::vector<Value> all = items(iterated);
   if (!statement.expressions[1]) return all;
@@ -150,7 +161,7 @@ std::vector<Value> Interpreter::loop_items(const Statement& statement) {
   ScopeGuard scope(*this, scope_);
   for (Value& item : all) {
     assign(statement.target, item, statement.at);
-    if (evaluate(*statement.expressions[1]).is_true()) kept.push_back(std::move(item));
+    if (evaluate_condition(*statement.expressions[1])) kept.push_back(std::move(item));
   }
   return kept;
 }

@@ -37,6 +37,7 @@ Operation find_method(std::string_view name);
 // Attributes and items. Missing ones are undefined.
 Value attribute_of(const Value& object, const std::string& name);  // object.name
 Value item_of(const Value& object, const Value& key);              // object[key]
+bool is_dict_method(std::string_view name);                        // which comes before a member of that name
 Value loop_attribute(const Loop& loop, const std::string& name);
 
 Value calculate(Interpreter& interpreter, Operator operation, const Value& left, const Value& right);
@@ -66,6 +67,7 @@ class Interpreter {
   bool test(const std::string& name, const Value& value, const Arguments& arguments);
   std::vector<Value> items(const Value& value);  // items_of, charged
   std::string text_of(const Value& value);       // str, charged
+  void append_text(std::string& out, const Value& value);
   Value make_texts(const std::vector<std::string_view>& texts);
   Value make_namespace(Dict attributes);
 
@@ -91,7 +93,13 @@ class Interpreter {
 
   // Expressions: jinja_expressions.cpp.
   Value evaluate(const Expression& expression);
+  const Value& evaluate_into(const Expression& expression, Value& storage);
+  const Value& read_attribute(const Expression& expression, Value& storage);
+  const Value& read_item(const Expression& expression, Value& storage);
+  bool evaluate_condition(const Expression& expression);
+  Value evaluate_other(const Expression& expression);
   Value evaluate_operation(const Expression& expression);
+  Value evaluate_sum(const Expression& expression);
   Value evaluate_logic(const Expression& expression);
   Value evaluate_compare(const Expression& expression);
   Value evaluate_slice(const Expression& expression);
@@ -99,6 +107,7 @@ class Interpreter {
   Value evaluate_items(const Expression& expression);
   Value evaluate_sign(const Expression& expression);
   Arguments evaluate_arguments(const Expression& expression);
+  const Value* find_variable(const std::string& name) const;  // null: none in the template
   Value look_up(const std::string& name) const;
   Value call(const Value& callee, const Arguments& arguments);
   Value call_function(const std::string& name, const Arguments& arguments);

@@ -246,11 +246,15 @@ bool compare(Interpreter& interpreter, Operator operation, const Value& left, co
 Value attribute_of(const Value& object, const std::string& name) {
   if (object.is_undefined()) throw Problem(fmt::format("{} of {}", printable(name), object.undefined_name()));
   if (object.is(Value::Kind::kLoop)) return loop_attribute(object.as_loop(), name);
-  if (object.is(Value::Kind::kDict) && find_method("dict." + name) != nullptr) {
+  if (object.is(Value::Kind::kDict) && is_dict_method(name)) {
     return method_or_undefined(object, name);
   }
   if (const Value* member = member_of(object, name)) return *member;
   return method_or_undefined(object, name);
+}
+
+bool is_dict_method(std::string_view name) {
+  return name == "items" || name == "keys" || name == "values" || name == "get";
 }
 
 // Jinja looks for an item and then for an attribute.

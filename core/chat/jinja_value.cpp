@@ -7,6 +7,7 @@
 
 #include "core/base/text/parse_number.h"
 #include "core/chat/python_text.h"
+#include "core/checkpoint/printable.h"
 
 namespace megalith::jinja {
 
@@ -56,6 +57,12 @@ Value Value::undefined(std::string name) {
   return value;
 }
 
+Value Value::undefined_variable(const std::string& name) {
+  Value value;
+  value.content_ = Undefined{std::shared_ptr<const std::string>(std::shared_ptr<void>(), &name)};
+  return value;
+}
+
 Value Value::make_list(std::vector<Value> items, ListKind kind) {
   int depth = 0;
   std::size_t weight = 1;
@@ -84,7 +91,8 @@ Value Value::callable(Callable value) {
 
 std::string Value::undefined_name() const {
   const auto& name = std::get<Undefined>(content_).name;
-  return name ? *name : "a value that is undefined";
+  if (!name) return "a value that is undefined";
+  return name.use_count() > 0 ? *name : printable(*name) + ", which is undefined";
 }
 
 std::int64_t Value::as_integer() const {

@@ -44,6 +44,7 @@ class Value {
 
   Value() = default;  // undefined
   static Value undefined(std::string name);
+  static Value undefined_variable(const std::string& name);  // which lives longer than the value
   static Value none() { return Value(None{}); }
   static Value boolean(bool value) { return Value(value); }
   static Value integer(std::int64_t value) { return Value(value); }
@@ -87,7 +88,7 @@ class Value {
 
  private:
   struct Undefined {
-    std::shared_ptr<const std::string> name;
+    std::shared_ptr<const std::string> name;  // without an owner: of a variable
   };
   struct None {};
   struct Text {
