@@ -130,7 +130,9 @@ jinja::Range ChatTemplate::find_answer(std::span<const jinja::Value> messages, c
                                        std::size_t message, std::string_view text) const {
   constexpr const char* kRemedy = "mark answers in the template by {% generation %}, or choose a built-in template";
   const std::string prompt = render_first(messages.first(message), tools, true).text;
-  const std::string turn = render_first(messages.first(message + 1), tools, false).text;
+  const bool is_last = message + 1 == messages.size();  // then the text is that of all messages
+  const std::string rendered = is_last ? std::string() : render_first(messages.first(message + 1), tools, false).text;
+  const std::string_view turn = is_last ? text : rendered;
   if (!turn.starts_with(prompt)) {
     refuse_format(name(),
                   fmt::format("the text of {} and the generation prompt to begin that of {}", messages_of(message),
