@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
+#include "core/base/side_by_side.h"
 #include "core/data/numpy_shuffle.h"
 #include "core/data/pack_writer.h"
 #include "core/data/packing.h"
@@ -40,22 +42,52 @@ std::vector<std::int64_t> shuffled_packs(std::int64_t count) {
   return packs;
 }
 
-void write_packs(const ConversationSpool& spool, const Packing& packing, PackWriter& writer) {
-  std::vector<std::uint32_t> words;
+struct LoadedPack {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> trained;
-  for (const std::int64_t pack : shuffled_packs(packing.num_packs())) {
-    for (const std::int32_t document : packing.pack(pack)) {
-      const std::int64_t length = spool.lengths()[static_cast<std::size_t>(document)];
-      words.resize(static_cast<std::size_t>(std::min(length, writer.record().seq_length)));
-      spool.read(document, words);
-      ids.resize(words.size());
-      trained.resize(words.size());
-      std::ranges::transform(words, ids.begin(), token_in);
-      std::ranges::transform(words, trained.begin(), [](std::uint32_t word) { return is_trained(word) ? 1 : 0; });
-      writer.add_document(ids, trained);
-    }
-    writer.end_pack();
+  std::vector<std::size_t> lengths;  // of its conversations, in order
+};
+
+LoadedPack load_pack(const ConversationSpool& spool, std::span<const std::int32_t> documents, std::int64_t max_tokens) {
+  LoadedPack pack;
+  std::vector<std::uint32_t> words;
+  for (const std::int32_t document : documents) {
+    const std::int64_t length = spool.lengths()[static_cast<std::size_t>(document)];
+    words.resize(static_cast<std::size_t>(std::min(length, max_tokens)));
+    spool.read(document, words);
+    for (const std::uint32_t word : words) pack.ids.push_back(token_in(word));
+    for (const std::uint32_t word : words) pack.trained.push_back(is_trained(word) ? 1 : 0);
+    pack.lengths.push_back(words.size());
+  }
+  return pack;
+}
+
+void write_pack(const LoadedPack& pack, PackWriter& writer) {
+  std::size_t begin = 0;
+  for (const std::size_t length : pack.lengths) {
+    writer.add_document(std::span(pack.ids).subspan(begin, length), std::span(pack.trained).subspan(begin, length));
+    begin += length;
+  }
+  writer.end_pack();
+}
+
+// Writes some packs while the next ones are read.
+void write_packs(const ConversationSpool& spool, const Packing& packing, std::size_t threads, PackWriter& writer) {
+  constexpr std::int64_t kTokens = std::int64_t{1} << 19;  // of the packs in memory, about
+  const std::vector<std::int64_t> order = shuffled_packs(packing.num_packs());
+  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, kTokens / writer.record().seq_length));
+  std::vector<LoadedPack> loaded;
+  for (std::size_t begin = 0; begin < order.size() || !loaded.empty(); begin += most) {
+    const std::size_t count = begin < order.size() ? std::min(most, order.size() - begin) : 0;
+    std::vector<LoadedPack> next(count);
+    side_by_side(count + 1, threads, [&](std::size_t i) {
+      if (i == 0) {
+        for (const LoadedPack& pack : loaded) write_pack(pack, writer);
+      } else {
+        next[i - 1] = load_pack(spool, packing.pack(order[begin + i - 1]), writer.record().seq_length);
+      }
+    });
+    loaded = std::move(next);
   }
   writer.commit();
 }
@@ -79,6 +111,7 @@ void warn(const BadLines& bad, const EncodeCounts& counts, const Packing& packin
 void prepare_sft(const Options& all, const Tokenizer& tokenizer) {
   const PrepareOptions& options = all.prepare;
   const auto start = std::chrono::steady_clock::now();
+  const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
   check_inputs(options.inputs);
   ConversationSpool spool(options.output_prefix);
   PackWriter writer(options.output_prefix, {.seq_length = all.model.seq_length,
@@ -91,7 +124,7 @@ void prepare_sft(const Options& all, const Tokenizer& tokenizer) {
                             .encoder = make_conversation_encoder(all),
                             .tokenizer = tokenizer,
                             .max_tokens = options.sft_long == LongDocuments::kTruncate ? all.model.seq_length : 0,
-                            .threads = std::max(1u, std::thread::hardware_concurrency())},
+                            .threads = threads},
                            spool, bad);
   const Packing packing = pack_documents(spool.lengths(), {.seq_length = all.model.seq_length,
                                                            .pad_multiple = options.pad_to_multiple,
@@ -101,7 +134,7 @@ void prepare_sft(const Options& all, const Tokenizer& tokenizer) {
     refuse_format(options.inputs.size() == 1 ? options.inputs[0] : "--input",
                   "at least one conversation with a trained token", "none", "check the files and the chat template");
   }
-  write_packs(spool, packing, writer);
+  write_packs(spool, packing, threads, writer);
   const PackingReport report = report_packing(packing, spool.lengths(), all.model.seq_length);
   const double seconds = std::max(seconds_since(start), 1e-6),
                megabytes = static_cast<double>(counts.text_bytes) * 1e-6;
