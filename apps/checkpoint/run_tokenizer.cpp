@@ -40,7 +40,9 @@ RunTokenizer run_tokenizer(const Options& options, const LoadedCheckpoint* check
     const std::string copy = take_copy(file.name);
     if (!named.empty()) run.note = fmt::format("{} {} does not exist; {} is used", file.flag, named, copy);
     flags.*file.path = "";
-    if (file.name == kTokenizerJson && has(copies, kTokenizerConfig)) take_copy(kTokenizerConfig);
+    for (const std::string_view other : {kTokenizerConfig, kChatTemplate}) {
+      if (file.name == kTokenizerJson && has(copies, other)) take_copy(other);
+    }
   }
   texts.merge(read_tokenizer_files(flags));
   run.tokenizer = make_tokenizer(flags, texts);

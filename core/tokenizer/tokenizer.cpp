@@ -194,10 +194,11 @@ TokenizerTexts read_tokenizer_files(const TokenizerOptions& options) {
                                                             : read_whole_file(path, kMaxTokenizerFileBytes)};
     if (file.name != kTokenizerJson) continue;
     const std::string folder = is_folder(named) ? named : folder_of(named);
-    const std::string config = fmt::format("{}/{}", folder, kTokenizerConfig);
-    if (look_at(config))
-      texts[std::string(kTokenizerConfig)] = {config,
-                                              read_model_file(folder, kTokenizerConfig, kMaxTokenizerFileBytes)};
+    for (const std::string_view name : {kTokenizerConfig, kChatTemplate}) {
+      const std::string path_of_name = fmt::format("{}/{}", folder, name);
+      if (look_at(path_of_name))
+        texts[std::string(name)] = {path_of_name, read_model_file(folder, name, kMaxTokenizerFileBytes)};
+    }
   }
   return texts;
 }

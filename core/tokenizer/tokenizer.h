@@ -65,10 +65,11 @@ struct TokenizerOptions {
 std::span<const std::string_view> tokenizer_types();
 
 // Content of a tokenizer's files, by their names in checkpoints: vocab.json and merges.txt; kTokenizerJson and, if its
-// folder has one, kTokenizerConfig; tokenizer.tiktoken.
+// folder has them, kTokenizerConfig and kChatTemplate; tokenizer.tiktoken.
 using TokenizerTexts = std::map<std::string, TokenizerFile>;
 inline constexpr std::string_view kTokenizerJson = "tokenizer.json";
 inline constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
+inline constexpr std::string_view kChatTemplate = "chat_template.jinja";  // copied, not read
 
 // File that a type requires: its name as above, its flag, and the option with its path.
 struct TokenizerFileField {

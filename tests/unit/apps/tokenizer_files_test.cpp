@@ -84,17 +84,20 @@ TEST_F(TokenizerFiles, OfAFolderStayWithTheCheckpointToo) {
   std::filesystem::create_directory("hf");
   std::filesystem::copy(kGoldenTokenizers + "gpt2.json", "hf/tokenizer.json");
   std::ofstream("hf/tokenizer_config.json") << R"({"bos_token": "a"})";
+  std::ofstream("hf/chat_template.jinja") << "{{ messages }}";
   const Words flags = joined(joined(run_, model_),
                              {"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "hf", "--train-iters"});
+  const Words files = {"chat_template.jinja", "tokenizer.json", "tokenizer_config.json"};
   EXPECT_THAT(train(joined(flags, {"2"})), Not(HasSubstr("exit")));
-  EXPECT_EQ(newest().small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(newest().small_files(), files);
+  EXPECT_EQ(newest().read_small_file("chat_template.jinja"), "{{ messages }}");
   std::filesystem::remove("hf/tokenizer.json");  // the folder stays
   EXPECT_THAT(train(joined(flags, {"3"})),
               HasSubstr("--tokenizer-model hf does not exist; kept/step_0000002/tokenizer"));
   std::filesystem::remove_all("hf");
   EXPECT_THAT(train(joined(flags, {"4"})), Not(HasSubstr("exit")));
   EXPECT_EQ(newest().state().step, 4);
-  EXPECT_EQ(newest().small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(newest().small_files(), files);
 }
 
 TEST_F(TokenizerFiles, AreWantedWhereThereIsNoCheckpointYet) {
