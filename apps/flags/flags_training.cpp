@@ -227,15 +227,17 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
                          {"document-start"},
                          {"document-separator"},
                          {"append-eod"}}});
+  const FlagTraits of_masks{.apps = kShaped | kInspectApp, .needs = {{"samples", {}, kInspectApp}}};
   data.add("reset-position-ids", "", toggle(&o.data.masks.reset_position_ids),
-           "positions restart after a token that ends a document", {.apps = kShaped});
+           "positions restart after a token that ends a document", of_masks);
   data.add("reset-attention-mask", "", toggle(&o.data.masks.reset_attention_mask),
-           "no attention across a token that ends a document", {.apps = kShaped});
+           "no attention across a token that ends a document", of_masks);
   data.add("eod-mask-loss", "", toggle(&o.data.masks.eod_mask_loss), "no loss where the input token ends a document",
-           {.apps = kShaped});
-  data.add("dataloader-inter-document-masking", "", toggle(&o.data.masks.inter_document_masking),
-           "attention and positions separate by the documents of the dataset's index, whatever their last token",
-           {.apps = kShaped, .excludes = {{"reset-attention-mask"}, {"reset-position-ids"}}});
+           of_masks);
+  data.add(
+      "dataloader-inter-document-masking", "", toggle(&o.data.masks.inter_document_masking),
+      "attention and positions separate by the documents of the dataset's index, whatever their last token",
+      {.apps = of_masks.apps, .needs = of_masks.needs, .excludes = {{"reset-attention-mask"}, {"reset-position-ids"}}});
   data.add("max-documents-per-sample", "N", integer(&o.data.max_documents_per_sample, {0, 1 << 20}),
            "number of documents in a sample for which a step is planned, if attention separates documents. 0: counted "
            "in the index of the data, or 64 without any",

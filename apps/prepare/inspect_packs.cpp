@@ -26,16 +26,19 @@ Ids read_sequence(const IndexedDataset& data, std::int64_t sequence) {
   return values;
 }
 
-// Prints the parts of a conversation, alternately trained and not.
-void show_parts(const Ids& ids, const Ids& marks, const Tokenizer& tokenizer) {
+}  // namespace
+
+void show_parts(std::span<const std::int32_t> ids, std::span<const std::int32_t> marks, const Tokenizer& tokenizer) {
   const std::size_t shown = std::min(ids.size(), static_cast<std::size_t>(kShownTokensOfConversation));
   for (std::size_t begin = 0, end = 0; begin < shown; begin = end) {
     while (end < shown && marks[end] == marks[begin]) ++end;
     const bool is_cut = end == shown && shown < ids.size();
     fmt::print("      {:10}{}{}\n", marks[begin] != 0 ? "trained" : "untrained",
-               escaped(tokenizer.decode(std::span(ids).subspan(begin, end - begin))), is_cut ? " ..." : "");
+               escaped(tokenizer.decode(ids.subspan(begin, end - begin))), is_cut ? " ..." : "");
   }
 }
+
+namespace {
 
 void show_pack(const IndexedDataset& data, const IndexedDataset& mask, const PackRecord& record, std::int64_t pack,
                const Tokenizer& tokenizer) {

@@ -6,18 +6,14 @@
 
 #include "apps/config/data_options.h"
 #include "apps/config/program_options.h"
-#include "apps/config/training_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/prepare/prepare.h"
 #include "core/base/counted.h"
-#include "core/base/error.h"
-#include "core/base/log.h"
 #include "core/base/text/text.h"
 #include "core/base/text/utf8.h"
 #include "core/data/dataset.h"
 #include "core/data/indexed_dataset.h"
 #include "core/data/pack_record.h"
-#include "core/model/config.h"
 
 namespace megalith {
 
@@ -65,40 +61,11 @@ void show_counts(const std::string& prefix, const Tokenizer& tokenizer, std::int
   }
 }
 
-// Samples of the whole run, which determine the number of epochs.
-std::int64_t samples_of_run(const Options& options) {
-  if (options.is_given("train-iters")) return options.train.train_iters * options.train.global_batch_size;
-  return options.is_given("train-samples") ? options.train.train_samples : options.prepare.samples;
-}
-
-void show_samples(const Options& options) {
-  const std::int64_t samples = options.prepare.samples, train_samples = samples_of_run(options);
-  const std::int64_t seq_length = options.model.seq_length;
-  if (samples > train_samples) {
-    refuse_usage("--samples", {.expected = fmt::format("at most the {} samples of the run", train_samples),
-                               .got = std::to_string(samples),
-                               .remedy = "lower it, or raise --train-samples"});
-  }
-  // train checks that the model has all ids.
-  const Datasets datasets = build_datasets({.data_path = options.data.data_path,
-                                            .split = options.data.split,
-                                            .seed = options.train.seed,
-                                            .seq_length = seq_length,
-                                            .vocab_size = std::numeric_limits<std::int32_t>::max(),
-                                            .num_samples = {.train = train_samples}});
-  for (const std::string& note : datasets.notes) log_info(note);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length + 1));
-  for (std::int64_t k = 0; k < samples; ++k) {
-    datasets.train.sample(k, tokens);
-    fmt::print("[{}]\n", fmt::join(tokens, ", "));
-  }
-}
-
 }  // namespace
 
 void inspect(const Options& options) {
   const Tokenizer tokenizer = make_tokenizer(tokenizer_options(options));
-  if (options.prepare.samples > 0) return show_samples(options);
+  if (options.prepare.samples > 0) return show_samples(options, tokenizer);
   for (const std::string& prefix : prefixes_of(options.data.data_path)) {
     const bool has_packs = read_pack_record(prefix).has_value();
     (has_packs ? show_packs : show_counts)(prefix, tokenizer, options.prepare.documents);
