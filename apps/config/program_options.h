@@ -52,6 +52,8 @@ struct ConvertOptions {
   std::vector<std::string> ignore_config_keys;  // keys of config.json, --to native
 };
 
+enum class TrainedAnswers { kAll, kLast };  // order of the values of --sft-train
+
 // Options of prepare and prepare inspect; DataOptions has data and tokenizer.
 struct PrepareOptions {
   std::vector<std::string> inputs;
@@ -61,8 +63,10 @@ struct PrepareOptions {
   std::string document_separator;  // only if given, possibly empty
   bool append_eod = false;
   std::int64_t max_bad_lines = 0;    // skipped JSON lines in all inputs
-  std::int64_t pad_to_multiple = 1;  // this and the next two with DataOptions::sft
+  std::int64_t pad_to_multiple = 1;  // this and the next four with DataOptions::sft
   LongDocuments sft_long = LongDocuments::kError;
+  TrainedAnswers sft_train = TrainedAnswers::kAll;
+  std::string sft_tokenizer_prompt_format;  // a name of Megatron-LM; excludes chat_template
   std::string chat_template;   // file or name of a template; empty: the tokenizer folder's. Also of generate
   std::int64_t documents = 3;  // documents or packs that inspect shows per dataset
   std::int64_t samples = 0;    // training samples whose ids inspect prints; 0: counts and documents instead

@@ -168,6 +168,14 @@ void add_prepare(FlagTable& t, Options& o) {
           "multiple that the rows of each conversation are padded to, a divisor of --seq-length");
   sft.add("sft-long", "NAME", choice(&p.sft_long, {"error", "truncate", "drop"}),
           "treatment of conversations above --seq-length tokens");
+  sft.add("sft-train", "NAME", choice(&p.sft_train, {"all", "last"}),
+          "trained answers of a conversation. last: the last trained answer; messages after it are left out. For "
+          "templates that change earlier answers when more messages follow, such as those that drop reasoning");
+  sft.add("sft-tokenizer-prompt-format", "NAME", text(&p.sft_tokenizer_prompt_format),
+          "chat template by Megatron-LM's name: nemotron-h-aligned, nemotron-nano-v2 or identity",
+          {.shown = "none",
+           .excludes = {{.flag = "chat-template", .remedy = "give one of the two"}},
+           .example = "nemotron-nano-v2"});
   sft.add("chat-template", "TEMPLATE", text(&p.chat_template),
           "chat template: a Jinja file, or the name of a built-in one",
           {.apps = kPrepareApp | kGenerateApp,
@@ -178,8 +186,8 @@ void add_prepare(FlagTable& t, Options& o) {
               {.shown = "required", .positional = true});
   inspect.add("documents", "N", integer(&p.documents, {0, kMany}), "number of documents or packs to show per dataset");
   inspect.add("samples", "N", integer(&p.samples, {1, kMany}),
-              "number of first training samples whose token ids are printed instead, each as a JSON array. The run's "
-              "flags determine these samples",
+              "number of first training samples that are printed instead: token ids as a JSON array, or of packs and "
+              "masked documents the rows and trained parts of each document. The run's flags determine these samples",
               {.shown = "off", .needs = {{"seq-length"}}});
 }
 

@@ -101,7 +101,7 @@ constexpr MegatronNote kNotes[] = {
      "moe-upcycling- moe-use- "
      "mlp-chunks- mscale- mtp- muon- mup- nccl- no-align- no-dsa- no-flight- no-log- no-pin- no-save- no-tp- "
      "no-use- non-persistent- null-tokenizer- one-logger- optimizer- otel- pytorch- qk-clip- relative-attention- "
-     "replication- retriever- retro- rl- sft-mock- sft-tokenizer- straggler- tokenizer-hf- use-grouped- use-torch- "
+     "replication- retriever- retro- rl- sft-mock- straggler- tokenizer-hf- use-grouped- use-torch- "
      "vision- wandb- yarn- "
      "activation-func-clamp-value adlr-autoresume adlr-autoresume-interval "
      "allow-ambiguous-pad-tokens async-indexer async-strategy attention-output-gate cache-mla-latents "

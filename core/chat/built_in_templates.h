@@ -1,4 +1,5 @@
-// Chat templates that need no file. They reject tools and content other than text.
+// Chat templates that need no file. They reject tools and content other than text. The texts and trained tokens of
+// identity and the two of Nemotron are those of Megatron-LM's --sft-tokenizer-prompt-format.
 #pragma once
 
 #include <string_view>
@@ -53,6 +54,36 @@ inline constexpr BuiltInTemplate kBuiltInTemplates[] = {
         {{- message.content }}
     {%- endif %}
 {%- endfor %})"},
+    {"nemotron-h-aligned",
+     R"({%- if tools %}{{ raise_exception('nemotron-h-aligned has no tools') }}{% endif %}
+{%- for message in messages %}
+    {%- if message.content is not string or message.tool_calls %}
+        {{- raise_exception('nemotron-h-aligned has content of text alone') }}
+    {%- endif %}
+    {%- set content = message.content.strip() ~ '\n' %}
+    {%- if message.role == 'system' %}
+        {{- '<SPECIAL_10>System\n' ~ content }}
+    {%- elif message.role == 'user' %}
+        {{- '<SPECIAL_11>User\n' ~ content ~ '<SPECIAL_11>Assistant\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- generation %}{{ content }}{% endgeneration %}
+    {%- endif %}
+{%- endfor %})"},
+    {"nemotron-nano-v2",
+     R"({%- if tools %}{{ raise_exception('nemotron-nano-v2 has no tools') }}{% endif %}
+{%- for message in messages %}
+    {%- if message.content is not string or message.tool_calls %}
+        {{- raise_exception('nemotron-nano-v2 has content of text alone') }}
+    {%- endif %}
+    {%- if message.role == 'assistant' %}
+        {{- '<SPECIAL_11>Assistant\n' }}
+        {%- generation %}{{ message.content.strip() ~ '\n<SPECIAL_12>\n' }}{% endgeneration %}
+    {%- elif message.role == 'system' or message.role == 'user' %}
+        {{- '<SPECIAL_10>System\n' if message.role == 'system' else '<SPECIAL_11>User\n' }}
+        {{- message.content.replace('/think', '').replace('/no_think', '').strip() ~ '\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<SPECIAL_11>Assistant\n' }}{% endif %})"},
 };
 
 }  // namespace megalith

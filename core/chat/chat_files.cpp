@@ -22,7 +22,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMaxTokenText = 1024;
-constexpr std::string_view kTemplateFile = "chat_template.jinja";
 constexpr std::string_view kToolTemplateFile = "additional_chat_templates/tool_use.jinja";
 
 // Text of a token: a string, or an object with the string `content`.
@@ -82,8 +81,8 @@ Texts texts_of_config(const json& config, const std::string& subject) {
 
 Texts texts_of_folder(const std::string& folder, const json& config, const std::string& subject) {
   const auto read = [&](std::string_view name) { return read_model_file(folder, name, jinja::kMaxTemplateBytes); };
-  if (!look_at(fmt::format("{}/{}", folder, kTemplateFile))) return texts_of_config(config, subject);
-  Texts texts = {{"default", read(kTemplateFile)}};
+  if (!look_at(fmt::format("{}/{}", folder, kChatTemplate))) return texts_of_config(config, subject);
+  Texts texts = {{"default", read(kChatTemplate)}};
   if (look_at(fmt::format("{}/{}", folder, kToolTemplateFile))) texts.emplace_back("tool_use", read(kToolTemplateFile));
   return texts;
 }
@@ -98,7 +97,9 @@ const BuiltInTemplate* find_built_in(const std::string& name) {
   return found == std::end(kBuiltInTemplates) ? nullptr : found;
 }
 
-constexpr const char* kKinds = "chatml, llama3, identity, a file that ends in .jinja, or a folder with a chat template";
+constexpr const char* kKinds =
+    "chatml, llama3, identity, nemotron-h-aligned, nemotron-nano-v2, a file that ends in .jinja, or a folder with a "
+    "chat template";
 
 ChatTemplate load_folder(const std::string& folder, const json& config, const std::string& subject,
                          SpecialTexts special, ChatOptions options) {
@@ -109,8 +110,8 @@ ChatTemplate load_folder(const std::string& folder, const json& config, const st
                                    .got = fmt::format("{}, which has no chat template", printable(folder)),
                                    .remedy = "name a built-in template or a file"});
   }
-  const bool has_file = look_at(fmt::format("{}/{}", folder, kTemplateFile)).has_value();
-  const std::string source = has_file ? fmt::format("{}/{}", folder, kTemplateFile) : subject + ": chat_template";
+  const bool has_file = look_at(fmt::format("{}/{}", folder, kChatTemplate)).has_value();
+  const std::string source = has_file ? fmt::format("{}/{}", folder, kChatTemplate) : subject + ": chat_template";
   ChatTemplate loaded(jinja::Template(source, *text), std::move(special), std::move(options));
   if (const std::string* tools = text_named(texts, "tool_use")) {
     loaded.set_tool_template(jinja::Template(source + " (tool_use)", *tools));

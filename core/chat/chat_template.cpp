@@ -144,7 +144,7 @@ jinja::Range ChatTemplate::find_answer(std::span<const jinja::Value> messages, c
                   fmt::format("the text of {} to begin that of all {}", messages_of(message + 1), messages.size()),
                   fmt::format("another text from byte {}, as if the template changes earlier answers",
                               first_difference(turn, text)),
-                  std::string("train the last answer alone, or ") + kRemedy);
+                  std::string("train the last answer alone (--sft-train last), or ") + kRemedy);
   }
   return {.begin = prompt.size(), .end = turn.size()};
 }

@@ -33,7 +33,7 @@ class ChatTemplate {
   // - a folder of transformers: chat_template.jinja, and additional_chat_templates/tool_use.jinja if it exists, or else
   //   chat_template of tokenizer_config.json;
   // - a file with the ending .jinja;
-  // - chatml, llama3 or identity (the contents alone, as Megatron-LM's format of that name).
+  // - chatml, llama3, or Megatron-LM's formats identity (the contents alone), nemotron-h-aligned and nemotron-nano-v2.
   // Special tokens are those of tokenizer_config.json in `tokenizer_folder`, which may be empty, or of the folder.
   // Errors: kUsage for another name or a folder without a template; kFileIo; kFormat.
   static ChatTemplate load(const std::string& where, const std::string& tokenizer_folder, ChatOptions options = {});

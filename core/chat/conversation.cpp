@@ -203,11 +203,14 @@ Conversation parse_conversation(std::string_view line, const std::string& place)
 }
 
 void train_last_answer(Conversation& conversation) {
-  bool is_found = false;
-  for (std::size_t i = conversation.trained.size(); i-- > 0;) {
-    if (is_found) conversation.trained[i] = false;
-    is_found = is_found || conversation.trained[i];
-  }
+  std::vector<bool>& trained = conversation.trained;
+  const auto last = std::find(trained.rbegin(), trained.rend(), true);
+  if (last == trained.rend()) return;
+  const auto kept = trained.rend() - last;
+  trained.assign(static_cast<std::size_t>(kept), false);
+  trained.back() = true;
+  const std::vector<Value>& messages = conversation.messages.as_list().items;
+  if (kept < std::ssize(messages)) conversation.messages = Value::list({messages.begin(), messages.begin() + kept});
 }
 
 }  // namespace megalith

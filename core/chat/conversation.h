@@ -26,7 +26,8 @@ struct Conversation {
 // members as null.
 Conversation parse_conversation(std::string_view line, const std::string& place);
 
-// Trains the last answer alone, of those that are trained.
+// Trains the last answer alone, of those that are trained, and removes the messages after it. So no template sees more
+// messages, for which it may change the answer.
 void train_last_answer(Conversation& conversation);
 
 }  // namespace megalith

@@ -76,9 +76,10 @@ TEST_F(ChatFolder, BadFilesAreRejected) {
   const auto refused = [&](ExitCode code, const std::string& where) {
     return error_of(code, [&] { ChatTemplate::load(where, ""); });
   };
-  EXPECT_THAT(refused(ExitCode::kUsage, folder_.path()),
-              AllOf(HasSubstr("chat template: expected chatml, llama3, identity, a file that ends in .jinja"),
-                    HasSubstr("which has no chat template; name a built-in template or a file")));
+  EXPECT_THAT(
+      refused(ExitCode::kUsage, folder_.path()),
+      AllOf(HasSubstr("chat template: expected chatml, llama3, identity, nemotron-h-aligned, nemotron-nano-v2, a file"),
+            HasSubstr("which has no chat template; name a built-in template or a file")));
   EXPECT_THAT(refused(ExitCode::kUsage, "chatlm"), HasSubstr("got 'chatlm'; check the name and the path"));
   EXPECT_THAT(refused(ExitCode::kFileIo, folder_ / "missing.jinja"), HasSubstr("missing.jinja"));
   for (const char* config :
@@ -121,6 +122,29 @@ TEST(ChatTemplate, BuiltInTemplates) {
   }
 }
 
+// Texts that Megatron-LM's templates of these names give, and the parts whose targets its SFTTokenizer keeps: of
+// nano-v2 without the first three tokens of a turn, <SPECIAL_11>, Assistant and the line's end.
+TEST(ChatTemplate, FormatsOfMegatron) {
+  const jinja::Value messages = json(
+      R"([{"role": "system", "content": " Be /think brief. "}, {"role": "user", "content": "/no_think Hi\n"},
+          {"role": "assistant", "content": " Hello\n/think"}, {"role": "user", "content": "2"},
+          {"role": "assistant", "content": "two\n"}])");
+  const auto labelled = [&](const char* name) { return ChatTemplate::load(name, "").render_labelled(messages, kNone); };
+  const LabelledText aligned = labelled("nemotron-h-aligned");
+  EXPECT_EQ(aligned.text,
+            "<SPECIAL_10>System\nBe /think brief.\n<SPECIAL_11>User\n/no_think Hi\n<SPECIAL_11>Assistant\nHello\n"
+            "/think\n<SPECIAL_11>User\n2\n<SPECIAL_11>Assistant\ntwo\n");
+  EXPECT_THAT(trained_parts(aligned), ElementsAre("Hello\n/think\n", "two\n"));
+  const LabelledText nano = labelled("nemotron-nano-v2");
+  EXPECT_EQ(nano.text,
+            "<SPECIAL_10>System\nBe  brief.\n<SPECIAL_11>User\nHi\n<SPECIAL_11>Assistant\nHello\n/think\n"
+            "<SPECIAL_12>\n<SPECIAL_11>User\n2\n<SPECIAL_11>Assistant\ntwo\n<SPECIAL_12>\n");
+  EXPECT_THAT(trained_parts(nano), ElementsAre("Hello\n/think\n<SPECIAL_12>\n", "two\n<SPECIAL_12>\n"));
+  const LabelledText identity = labelled("identity");
+  EXPECT_EQ(identity.text, " Be /think brief. /no_think Hi\n Hello\n/think2two\n");
+  EXPECT_THAT(trained_parts(identity), ElementsAre(" Hello\n/think", "two\n"));
+}
+
 TEST(ChatTemplate, AnswersWithoutMarksFollowTheGenerationPrompt) {
   for (const std::string name : {"chatml", "llama3", "mistral", "gemma", "deepseek", "zephyr", "llama2", "olmo"}) {
     const ChatTemplate chat = chat_template(read_bytes(kTests + "chat/templates/" + name + ".jinja"),
@@ -145,9 +169,10 @@ TEST(ChatTemplate, AnswersWithoutMarksFollowTheGenerationPrompt) {
 TEST(ChatTemplate, EarlierAnswersThatChangeAreAnError) {
   const ChatTemplate qwen = chat_template(read_bytes(kTests + "chat/templates/qwen3.jinja"));
   const jinja::Value messages = json(kMessages);
-  EXPECT_THAT(error_of(ExitCode::kFormat, [&] { qwen.render_labelled(messages, kNone); }),
-              AllOf(HasSubstr("expected the text of 3 messages to begin that of all 5"),
-                    HasSubstr("as if the template changes earlier answers; train the last answer alone")));
+  EXPECT_THAT(
+      error_of(ExitCode::kFormat, [&] { qwen.render_labelled(messages, kNone); }),
+      AllOf(HasSubstr("expected the text of 3 messages to begin that of all 5"),
+            HasSubstr("as if the template changes earlier answers; train the last answer alone (--sft-train last)")));
   EXPECT_THAT(trained_parts(qwen.render_labelled(messages, kNone, {false, false, false, false, true})),
               ElementsAre("<think>\n\n</think>\n\ntwo\n<|im_end|>\n"));
 }

@@ -80,7 +80,12 @@ TEST(Conversation, LastAnswerAlone) {
           {"role": "assistant", "content": "c", "weight": 0}, {"role": "user", "content": "d"}]})",
       "f:1");
   train_last_answer(parsed);
-  EXPECT_EQ(parsed.trained, (std::vector<bool>{false, true, false, false}));
+  EXPECT_EQ(parsed.trained, (std::vector<bool>{false, true}));
+  EXPECT_EQ(json_of(parsed.messages),
+            R"([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}])");
+  Conversation none = parse_conversation(R"({"messages": [{"role": "user", "content": "a"}]})", "f:1");
+  train_last_answer(none);
+  EXPECT_EQ(none.trained, std::vector<bool>{false});
 }
 
 TEST(Conversation, BadLinesAreRejectedWithTheirPlace) {

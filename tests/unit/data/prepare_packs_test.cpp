@@ -164,6 +164,80 @@ TEST_F(PreparePacks, BadLines) {
   EXPECT_THAT(outcome.out, HasSubstr("2 packs of 70 rows, 2 conversations"));
 }
 
+// A template that drops the reasoning of earlier answers, and a message after the last answer.
+TEST_F(PreparePacks, LastAnswerOfTemplatesThatChangeEarlierOnes) {
+  write_bytes(folder_ / "a.jsonl",
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}, {\"role\": \"assistant\", "
+              "\"reasoning_content\": \"first\", \"content\": \"A\"}, {\"role\": \"user\", \"content\": \"2\"}, "
+              "{\"role\": \"assistant\", \"reasoning_content\": \"second\", \"content\": \"B\"}, "
+              "{\"role\": \"user\", \"content\": \"3\"}]}\n");
+  std::vector<std::string> arguments = command({"--seq-length", "200"});
+  arguments[6] = MEGALITH_SOURCE_DIR "/tests/chat/templates/qwen3.jinja";
+  const Run all = run(arguments);
+  EXPECT_EQ(all.exit_code, static_cast<int>(ExitCode::kFormat));
+  EXPECT_THAT(all.err, HasSubstr("as if the template changes earlier answers; train the last answer alone "
+                                 "(--sft-train last)"));
+  arguments.insert(arguments.end(), {"--sft-train", "last"});
+  EXPECT_EQ(run(arguments).exit_code, 0);
+  const std::string parts =
+      "      untrained \"<|im_start|>user\\n1<|im_end|>\\n<|im_start|>assistant\\nA<|im_end|>\\n"
+      "<|im_start|>user\\n2<|im_end|>\\n<|im_start|>assistant\\n\"\n"
+      "      trained   \"<think>\\nsecond\\n</think>\\n\\nB<|im_end|>\\n\"\n";
+  EXPECT_THAT(run({"inspect", folder_ / "d"}).out, EndsWith(parts));
+
+  const Run read = run({"inspect", folder_ / "d", "--samples", "1", "--seq-length", "210", "--split", "1"});
+  EXPECT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_EQ(read.out, "sample 0: 1 document, 40 trained\n  rows 0 to 147: 148 tokens\n" + parts +
+                          "  rows 148 to 209: 0 tokens, 62 rows of padding\n");
+}
+
+TEST_F(PreparePacks, SamplesAsTrainingReadsThem) {
+  write_bytes(folder_ / "a.jsonl", std::string(kTalk) + kTalk);
+  ASSERT_EQ(pack({"--seq-length", "144", "--pad-to-multiple", "8"}).exit_code, 0);
+  const std::string parts =
+      "      untrained \"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n\"\n"
+      "      trained   \"Ho<|im_end|>\"\n      untrained \"\\n\"\n";
+  EXPECT_EQ(run({"inspect", folder_ / "d", "--samples", "1", "--seq-length", "144", "--split", "1"}).out,
+            "sample 0: 2 documents, 24 trained\n  rows 0 to 71: 65 tokens, 7 rows of padding\n" + parts +
+                "  rows 72 to 143: 65 tokens, 7 rows of padding\n" + parts);
+
+  write_bytes(folder_ / "t.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"defgh\"}\n");
+  ASSERT_EQ(run({"--input", folder_ / "t.jsonl", "--append-eod", "--output-prefix", folder_ / "t"}).exit_code, 0);
+  const auto masked = [&](const std::string& mask) {
+    return run({"inspect", folder_ / "t", "--samples", "1", "--seq-length", "9", "--split", "1", mask}).out;
+  };
+  const bool is_abc_first = masked("--dataloader-inter-document-masking").find("rows 0 to 3") != std::string::npos;
+  EXPECT_EQ(masked("--dataloader-inter-document-masking"),
+            is_abc_first
+                ? "sample 0: 2 documents, 9 trained\n  rows 0 to 3: 4 tokens\n      untrained \"a\"\n      trained   "
+                  "\"bc\"\n  rows 4 to 8: 5 tokens\n      trained   \"defgh\"\n"
+                : "sample 0: 2 documents, 9 trained\n  rows 0 to 5: 6 tokens\n      untrained \"d\"\n      trained   "
+                  "\"efgh\"\n  rows 6 to 8: 3 tokens\n      trained   \"abc\"\n");
+  EXPECT_THAT(masked("--eod-mask-loss"), HasSubstr("sample 0: 1 document, 8 trained\n  rows 0 to 8: 9 tokens\n"));
+}
+
+TEST_F(PreparePacks, PromptFormatsOfMegatron) {
+  write_bytes(folder_ / "a.jsonl", kTalk);
+  const auto format = [&](const std::string& name) {
+    std::vector<std::string> arguments = command({"--seq-length", "90"});
+    arguments[5] = "--sft-tokenizer-prompt-format";
+    arguments[6] = name;
+    return run(arguments);
+  };
+  EXPECT_EQ(format("nemotron-nano-v2").exit_code, 0);
+  EXPECT_THAT(run({"inspect", folder_ / "d"}).out,
+              EndsWith("      untrained \"<SPECIAL_11>User\\nHi\\n<SPECIAL_11>Assistant\\n\"\n"
+                       "      trained   \"Ho\\n<SPECIAL_12>\\n\"\n"));
+  EXPECT_EQ(format("nemotron-h-aligned").exit_code, 0);
+  EXPECT_EQ(format("identity").exit_code, 0);
+  EXPECT_THAT(run({"inspect", folder_ / "d"}).out, EndsWith("untrained \"Hi\"\n      trained   \"Ho\"\n"));
+  const Run own = format("default");
+  EXPECT_EQ(own.exit_code, static_cast<int>(ExitCode::kUsage));
+  EXPECT_THAT(own.err, AllOf(HasSubstr("--sft-tokenizer-prompt-format: expected one of nemotron-h-aligned, "
+                                       "nemotron-nano-v2, identity, got 'default'"),
+                             HasSubstr("--chat-template")));
+}
+
 TEST_F(PreparePacks, TemplateOfTheTokenizersFolderOrAFile) {
   write_bytes(folder_ / "a.jsonl", kTalk);
   std::filesystem::create_directory(folder_ / "model");
