@@ -11,6 +11,7 @@
 #include "apps/config/training_options.h"
 #include "core/base/counted.h"
 #include "core/base/files/file.h"
+#include "core/base/side_by_side.h"
 #include "core/base/text/parse_number.h"
 #include "core/model/config.h"
 
@@ -66,15 +67,41 @@ SomeSamples measure_samples(const Dataset& data, std::int64_t seq_length) {
   return some;
 }
 
+// Returns the maximum number of documents that EOD tokens end in the first `samples`. Beyond kTokens, samples at even
+// distances are read, and the result has a margin. Each rank counts, so the result must not depend on time.
+std::int64_t count_documents(const Dataset& data, std::int64_t samples, std::int64_t seq_length) {
+  constexpr std::int64_t kTokens = std::int64_t{1} << 27;
+  constexpr std::int64_t kThreads = 4;
+  const std::int64_t count = std::min(samples, std::max<std::int64_t>(1, kTokens / seq_length));
+  std::vector<std::int64_t> maximum(kThreads, 0);
+  side_by_side(kThreads, kThreads, [&](std::size_t thread) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length + 1));
+    SampleMarks marks;
+    for (auto i = static_cast<std::int64_t>(thread); i < count; i += kThreads) {
+      data.sample(i * (samples / count), tokens, &marks);
+      maximum[thread] = std::max(maximum[thread], std::ssize(marks.documents));
+    }
+  });
+  const std::int64_t most = std::ranges::max(maximum);
+  return count == samples ? most : most + most / 4;
+}
+
 }  // namespace
 
-void measure_documents(const Options& options, const Datasets& sets, MarkedSamples& marks) {
+void measure_documents(const Options& options, const RunData& data, MarkedSamples& marks) {
   constexpr std::int64_t kMultiple = 8;  // a capacity also serves orders with slightly more
   if (marks.documents == 0) return;
+  const Datasets& sets = data.sets;
   const SomeSamples some = measure_samples(sets.train, options.model.seq_length);
   marks.pairs = some.mean_pairs;
   if (options.data.max_documents_per_sample > 0) return;
   std::int64_t most = std::max({sets.train.max_documents(), sets.valid.max_documents(), sets.test.max_documents()});
+  if (most > 0 && options.data.masks.ends_at_eod()) {
+    for (const Dataset* set : {&sets.train, &sets.valid, &sets.test}) {
+      const std::int64_t read = set == &sets.train ? std::min(data.order_samples, set->size()) : set->size();
+      most = std::max(most, count_documents(*set, read, options.model.seq_length));
+    }
+  }
   if (most == 0) most = std::max(marks.documents, 2 * some.max_documents);  // there is no index
   marks.documents = (most + kMultiple - 1) / kMultiple * kMultiple;
 }

@@ -48,8 +48,8 @@ void build_data(RunData& data, const DataRequest& request);
 // Returns the words of --data-path, or those in the file of --data-args-path.
 std::vector<std::string> data_path_of(const DataOptions& data);
 
-// Sets the documents per sample from the index of the data, unless a flag gives their number, and the cost of their
-// attention.
-void measure_documents(const Options& options, const Datasets& sets, MarkedSamples& marks);
+// Sets the documents per sample from the index of the data, and from the samples if EOD tokens end documents, unless a
+// flag gives their number. Also sets the cost of their attention.
+void measure_documents(const Options& options, const RunData& data, MarkedSamples& marks);
 
 }  // namespace megalith

@@ -65,7 +65,7 @@ RunSetup load_run(const Options& options, int rank, int world, FoundCheckpoint f
   if (rank == 0) warn_of_routers(setup.options);
   if (const std::optional<DataStart> start = known_start(setup))
     build_data(setup.data, {.options = setup.options, .tokenizer = setup.tokenizer, .start = *start});
-  measure_documents(setup.options, setup.data.sets, setup.config.marks);
+  measure_documents(setup.options, setup.data, setup.config.marks);
   return setup;
 }
 

@@ -18,6 +18,7 @@ struct DocumentMasks {
 
   bool any() const { return reset_position_ids || reset_attention_mask || eod_mask_loss || inter_document_masking; }
   bool restarts_positions() const { return reset_position_ids || inter_document_masking; }
+  bool ends_at_eod() const { return (reset_position_ids || reset_attention_mask) && !inter_document_masking; }
   bool separates_documents() const { return reset_attention_mask || inter_document_masking; }
 };
 

@@ -2,6 +2,7 @@
 // first byte selects tokenizer_config.json instead.
 #include "core/chat/conversation.h"
 
+#include "core/base/error.h"
 #include "core/chat/chat_tokens.h"
 #include "core/chat/jinja_plain_json.h"
 #include "core/chat/jinja_text.h"
@@ -26,7 +27,7 @@ void compare_readers(std::string_view line) {
   std::string text = jinja::to_json(*plain, {}), other;
   try {
     other = jinja::to_json(jinja::parse_any_json(line, "line"), {});
-  } catch (const Error&) {
+  } catch (const megalith::Error&) {
   }
   if (text != other) fuzz::defect("two readers of JSON differ");
 }

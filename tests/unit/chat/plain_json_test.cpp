@@ -80,7 +80,7 @@ TEST(PlainJson, EqualsTheGeneralReaderOnChangedTexts) {
   constexpr std::string_view kBytes = "\"\\{}[]:,u0dD8cn1-. \xc3\xa9\xed\x80";
   std::mt19937 random(7);
   int plain = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 8000; ++i) {
     std::string text = whole;
     for (unsigned changes = 1 + random() % 3; changes > 0; --changes) {
       const std::size_t at = random() % text.size();
@@ -93,7 +93,7 @@ TEST(PlainJson, EqualsTheGeneralReaderOnChangedTexts) {
     }
     plain += is_plain(text) ? 1 : 0;
   }
-  EXPECT_GT(plain, 500);
+  EXPECT_GT(plain, 200);
 }
 
 }  // namespace

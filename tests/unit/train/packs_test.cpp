@@ -201,5 +201,25 @@ TEST(MaskedRuns, HaveTheBitsOfEagerStepsAndTheLossesOfOneRank) {
   }
 }
 
+// EOD tokens within the index's one document: 20 documents in one sample, where the index alone would plan 8.
+TEST(MaskedRuns, CountDocumentsThatEodTokensEnd) {
+  const TestFolder folder;
+  {
+    IndexedDatasetWriter writer(folder / "d", TokenType::kU16, {});
+    std::vector<std::int32_t> tokens(32 * 12, 0);
+    std::fill_n(tokens.begin() + 32 * 7, 19, 1);
+    writer.add_document(tokens);
+    writer.commit();
+  }
+  const Words flags = llama_flags() + Words{"--mock-data=false", "--data-path", folder / "d", "--split", "1"} +
+                      words(
+                          "--tokenizer-type null --vocab-size 1 --seq-length 32 --train-iters 5 --eval-iters 0 "
+                          "--reset-attention-mask");
+  const RunResult want = train({.flags = flags + words("--max-documents-per-sample 24"), .ranks = 1});
+  EXPECT_EQ(want.losses.size(), 5U);
+  expect_same_run(train({.flags = flags, .ranks = 1}), want);
+  EXPECT_THROW(train({.flags = flags + words("--max-documents-per-sample 8"), .ranks = 1}), Error);
+}
+
 }  // namespace
 }  // namespace megalith::test
