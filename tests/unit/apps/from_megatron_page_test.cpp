@@ -23,13 +23,13 @@ constexpr std::string_view kOwnFlags =
     "activation-func add-attn-proj-bias allow-faults check-hazards check-weight-hash-interval comm-dump "
     "comm-timeout config device document-separator document-start eod-token "
     "expert-data-parallel-sharding-strategy fault fault-rank fsdp-embedding-and-head fsdp-gradient-slots "
-    "fsdp-prefetch fsdp-reduce-grads fsdp-unit-slots help hf-model-type keep-last loss-chunk-size "
+    "fsdp-prefetch fsdp-reduce-grads fsdp-unit-slots help help-all hf-model-type keep-last log-format loss-chunk-size "
     "max-bad-lines max-failed-saves max-skipped-steps metrics-jsonl min-offload-bytes moe-combine-groups "
     "offload-distance offload-mb-per-layer offload-slowdown pad-to-multiple peak-tflops pipeline-schedule "
     "print-actions "
     "print-config rates rope-scaling-high-freq-factor rope-scaling-low-freq-factor "
-    "rope-scaling-original-max-position-embeddings sft-long stop-file suppress-wait tiktoken-special-tokens trace "
-    "version";
+    "rope-scaling-original-max-position-embeddings sft-long sft-train stop-file suppress-wait tiktoken-special-tokens "
+    "trace version";
 
 bool is_own(std::string_view name) { return std::ranges::count(split_words(kOwnFlags), std::string(name)) > 0; }
 
