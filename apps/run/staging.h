@@ -42,7 +42,7 @@ struct SampleTokens {
 struct StepInput {
   std::int64_t iteration = 0;  // from 1
   float learning_rate = 0;
-  std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence
+  std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence, as one rank reads it
   std::span<const std::int32_t> tokens;     // [M, B, S + 1], unsplit sequences; labels are shifted by one
   std::span<const SampleMarks> marks;       // [M, B]; empty: all predictions count, and each sequence is one document
   SampleTokens of_batch;                    // of the global batch, with marks

@@ -35,6 +35,7 @@ StepInput StepSamples::read(const Evaluated& set, const Place& place, Samples& s
   samples.marks.resize(has_marks ? count : 0);
   const std::int64_t step_samples = place.microbatches * config_.sequences * mesh_.sizes().dp;
   const std::vector<std::int64_t> order = balanced_order(set.from, place.consumed_samples, step_samples);
+  const std::vector<std::int64_t> numbers = number_microbatches(order, config_.sequences);
   std::size_t at = 0;
   for (std::int64_t m = 0; m < place.microbatches; ++m) {
     const SampleRange range = microbatch_samples({.consumed_samples = place.consumed_samples,
@@ -42,7 +43,9 @@ StepInput StepSamples::read(const Evaluated& set, const Place& place, Samples& s
                                                   .micro_batch_size = config_.sequences,
                                                   .data_parallel_size = mesh_.sizes().dp,
                                                   .data_parallel_rank = mesh_.coordinates().dp});
-    input.first_samples.push_back(range.begin);
+    const std::int64_t in_order = (range.begin - place.consumed_samples) / config_.sequences;
+    const std::int64_t number = order.empty() ? in_order : numbers[static_cast<std::size_t>(in_order)];
+    input.first_samples.push_back(place.consumed_samples + number * config_.sequences);
     for (std::int64_t sample = range.begin; sample < range.end; ++sample, ++at) {
       const auto in_step = static_cast<std::size_t>(sample - place.consumed_samples);
       const std::int64_t k = order.empty() ? sample : place.consumed_samples + order[in_step];

@@ -183,4 +183,18 @@ std::vector<std::int64_t> balance(std::span<const std::int64_t> squares, const S
   return result;
 }
 
+// The microbatches in the order of their first packs.
+std::vector<std::int64_t> number_microbatches(std::span<const std::int64_t> order, std::int64_t packs_per_microbatch) {
+  require(packs_per_microbatch >= 1 && std::ssize(order) % packs_per_microbatch == 0,
+          "number_microbatches: not a result of balance()");
+  std::vector<std::int64_t> number_of_pack(order.size());
+  for (std::size_t p = 0; p < order.size(); p += static_cast<std::size_t>(packs_per_microbatch))
+    number_of_pack[static_cast<std::size_t>(order[p])] = 1;
+  std::exclusive_scan(number_of_pack.begin(), number_of_pack.end(), number_of_pack.begin(), std::int64_t{0});
+  std::vector<std::int64_t> numbers;
+  for (std::size_t p = 0; p < order.size(); p += static_cast<std::size_t>(packs_per_microbatch))
+    numbers.push_back(number_of_pack[static_cast<std::size_t>(order[p])]);
+  return numbers;
+}
+
 }  // namespace megalith

@@ -71,4 +71,8 @@ struct StepShape {
 // goes to the rank with the least sum so far. The result depends on the arguments alone.
 std::vector<std::int64_t> balance(std::span<const std::int64_t> squares, const StepShape& shape);
 
+// Returns a number in [0, R M) for each microbatch of an order that balance() returned. The number of a microbatch
+// depends on R M, not on R.
+std::vector<std::int64_t> number_microbatches(std::span<const std::int64_t> order, std::int64_t packs_per_microbatch);
+
 }  // namespace megalith

@@ -2,6 +2,7 @@
 #include "core/data/packing.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -203,6 +204,31 @@ TEST(Balance, ConcurrentMicrobatchesAreClose) {
   // Two ranks, two microbatches of one pack: the long packs run together, and the ranks' sums are even.
   const std::vector<std::int64_t> order = balance(Squares{9, 1, 2, 10}, {.ranks = 2, .microbatches = 2});
   EXPECT_EQ(order, (std::vector<std::int64_t>{3, 0, 1, 2}));
+}
+
+// The same microbatches, each with the same number, on any number of ranks.
+TEST(Balance, NumbersOfMicrobatchesDoNotDependOnTheRanks) {
+  std::mt19937_64 random(3);
+  Squares squares(24);
+  for (std::int64_t& square : squares) square = static_cast<std::int64_t>(random() % 1000);
+  for (const std::int64_t packs : {1, 2, 3}) {
+    const auto microbatches = [&](std::int64_t ranks) {
+      const std::vector<std::int64_t> order =
+          balance(squares, {.ranks = ranks, .microbatches = 24 / packs / ranks, .packs_per_microbatch = packs});
+      std::map<std::int64_t, std::vector<std::int64_t>> by_number;
+      auto pack = order.begin();
+      for (const std::int64_t number : number_microbatches(order, packs)) {
+        by_number[number].assign(pack, pack + packs);
+        pack += packs;
+      }
+      return by_number;
+    };
+    const auto want = microbatches(1);
+    EXPECT_EQ(std::ssize(want), 24 / packs);
+    EXPECT_EQ(want.rbegin()->first, 24 / packs - 1);
+    EXPECT_EQ(microbatches(2), want);
+    EXPECT_EQ(microbatches(4), want);
+  }
 }
 
 TEST(Balance, HugeSquaresDoNotOverflow) {

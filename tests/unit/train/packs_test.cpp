@@ -106,6 +106,15 @@ TEST_F(PackRuns, HaveTheLossesOfOneRankInEveryLayout) {
   }
 }
 
+TEST_F(PackRuns, DropoutDoesNotDependOnTheRanks) {
+  const RunResult want = run(kDropout);
+  for (const int ranks : {2, 4}) {
+    const RunResult got = run(kDropout, ranks);
+    expect_losses_near(got, want, 2e-6);
+    expect_norms_near(got, want, 2e-5);
+  }
+}
+
 // By token, the loss is one mean, whatever shares a microbatch; otherwise microbatches with few tokens weigh more.
 TEST_F(PackRuns, TheLossByTokenDoesNotDependOnMicrobatches) {
   const RunResult by_two = run({}), by_four = run(words("--micro-batch-size 4"));
