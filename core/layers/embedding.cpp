@@ -33,10 +33,11 @@ TensorList Embedding::forward(const Context& ctx, const Microbatch& mb, const Te
                                .part = mb.part,
                                .start = mb.cache != nullptr ? mb.cache->start : nullptr,
                                .y = partial});
-  if (adds_positions && mb.positions) {
+  if (positions_ != nullptr && mb.positions) {
+    // Looked up by every rank: ranks that allocate in the same order offload the same buffers.
     const Tensor added = ctx.empty(partial.shape, partial.dtype, "position embedding");
     launch(ctx, EmbeddingForward{.tokens = mb.positions, .table = positions_->weight, .y = added});
-    launch(ctx.compute, Add{.a = partial, .b = added, .y = partial});
+    if (adds_positions) launch(ctx.compute, Add{.a = partial, .b = added, .y = partial});
   }
   stash[kTokens] = tokens;
   return {apply_dropout(ctx, mb, spec_.dropout, rows_.sum_rows(ctx, partial, "embedding")), Tensor{}};

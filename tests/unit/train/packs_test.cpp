@@ -230,5 +230,15 @@ TEST(MaskedRuns, CountDocumentsThatEodTokensEnd) {
   EXPECT_THROW(train({.flags = flags + words("--max-documents-per-sample 8"), .ranks = 1}), Error);
 }
 
+// Tensor-parallel ranks move the same buffers, though one of them alone adds the learned positions.
+TEST(MaskedRuns, LearnedPositionsOfDocumentsCanBeOffloadedOnTensorRanks) {
+  const Words flags = words("--dataloader-inter-document-masking --tensor-model-parallel-size 2 --sequence-parallel");
+  const Words moving = offload({"auto"}) + Words{"--rates", MEGALITH_SOURCE_DIR "/configs/rates/h200.toml"};
+  const RunResult got = train({.flags = flags + moving, .ranks = 2}), want = train({.flags = flags, .ranks = 2});
+  expect_same_run(got, want);
+  EXPECT_TRUE(got.memory_as_planned);
+  EXPECT_GT(got.ranks[1].offload.offloads, 0);
+}
+
 }  // namespace
 }  // namespace megalith::test
