@@ -60,6 +60,18 @@ Values of_offloads() {
   return values;
 }
 
+// Documents of mock data, and packs of chats. One token in 22 of mock data ends a document.
+Values of_documents() {
+  const std::string marked = "--tokenizer-type null --vocab-size 7 --reset-position-ids --reset-attention-mask";
+  Values values =
+      lines({"--dataloader-inter-document-masking", "--dataloader-inter-document-masking --calculate-per-token-loss",
+             marked, marked + " --eod-mask-loss", marked + " --eod-mask-loss --calculate-per-token-loss"});
+  for (const char* packs : {"short", "long"})
+    values.push_back({words("--mock-data=false --sft --split 70,30 --data-path") +
+                      Words{std::string(MEGALITH_SOURCE_DIR "/tests/golden/packs/") + packs}});
+  return values;
+}
+
 const auto with = [](std::string_view row) { return [row](const Draw& draw) { return draw.at(row) > 0; }; };
 const auto both = [](auto one, auto other) {
   return [one, other](const Draw& draw) { return one(draw) && other(draw); };
@@ -82,6 +94,7 @@ std::vector<Row> rows_of_models() {
       {"vocabulary", kModel, lines({"--make-vocab-size-divisible-by 100"})},
       {"loss chunks", kModel, lines({"--loss-chunk-size 4", "--loss-chunk-size 3"})},
       {"clip", kModel, lines({"--clip-grad 0.1", "--clip-grad 0"})},
+      {"documents", kModel, of_documents()},
       {"evaluations", kModel, lines({"--eval-interval 2 --eval-iters 1", "--eval-interval 1 --eval-iters 2"})},
       {"NaN steps", kModel, lines({"--lr 1e38 --max-skipped-steps 8"})},
       {"balancing", kModel,
