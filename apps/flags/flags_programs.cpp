@@ -124,7 +124,8 @@ void add_other_programs(FlagTable& t, Options& o) {
                              {.flag = "json", .remedy = "run plan --json with the flags of a suggestion"},
                              {.flag = "timeline", .remedy = "run plan --timeline with the flags of a suggestion"}}});
   forecast.add("device-memory-gib", "GIB", real(&o.forecast.device_memory_gib, {0, 1e6}),
-               "with --suggest: memory of a device; 0: the value in --rates", {.needs = {{"suggest"}}});
+               "memory of a device; 0: the value in --rates. If a rank does not fit, plan ends with exit code 6",
+               {.needs = {{"rates"}}, .example = "80"});
   forecast.add(
       "document-length", "TOKENS", integer(&o.forecast.document_length, {0, kMaxLength}),
       "with packs or masks of documents: length of documents whose attention is forecast, at most --seq-length. "

@@ -14,6 +14,7 @@
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
 #include "apps/forecast/forecast.h"
+#include "apps/forecast/memory_fit.h"
 #include "apps/forecast/suggest.h"
 #include "apps/plan/plan_json.h"
 #include "apps/plan/plan_page.h"
@@ -47,10 +48,35 @@ void decide_on_ends(Options& options, const Rates& rates, Forecast& forecast) {
   forecast = std::move(sharded);
 }
 
-void print_suggestions(const Options& options, const Rates& rates) {
+double device_memory(const Options& options, const Rates& rates) {
   constexpr double kGib = 1024.0 * 1024 * 1024;
-  const double memory =
-      options.forecast.device_memory_gib > 0 ? options.forecast.device_memory_gib * kGib : rates.device_memory;
+  return options.forecast.device_memory_gib > 0 ? options.forecast.device_memory_gib * kGib : rates.device_memory;
+}
+
+// Fails if a rank does not fit the device, with the flags that change it.
+void check_fit(const Options& options, const Rates& rates, const Forecast& forecast) {
+  const double room = device_memory(options, rates) - rates.device_reserve;
+  const auto largest =
+      std::ranges::max_element(forecast.stages, {}, [](const StageForecast& stage) { return stage.memory.total(); });
+  if (largest == forecast.stages.end() || static_cast<double>(largest->memory.total()) <= room) return;
+  const int world = static_cast<int>(options.parallel.world_size);
+  std::string remedy;
+  for (const FittingFlags& fitting :
+       find_fitting_flags(options, world, rates, static_cast<std::size_t>(std::max(room, 0.0)))) {
+    remedy += fmt::format("{} {} ({:.2f} GiB)", remedy.empty() ? "add" : ", or", fitting.flags, gib(fitting.bytes));
+  }
+  if (remedy.empty()) remedy = "find a layout with --suggest, or use more ranks";
+  fail({.code = ExitCode::kOutOfMemory,
+        .subject = fmt::format("memory of a rank of stage {}", largest->stage),
+        .expected = fmt::format("at most {:.2f} GiB, {:.2f} of {} without {:.2f} for libraries", gib(room),
+                                gib(device_memory(options, rates)), rates.device, gib(rates.device_reserve)),
+        .got = fmt::format("a forecast of {:.2f} GiB", gib(largest->memory.total())),
+        .remedy = remedy,
+        .show_place = false});
+}
+
+void print_suggestions(const Options& options, const Rates& rates) {
+  const double memory = device_memory(options, rates);
   if (memory <= rates.device_reserve) {
     refuse_usage("--device-memory-gib",
                  {.expected = fmt::format("more than the {:.1f} GiB of libraries", gib(rates.device_reserve)),
@@ -101,6 +127,7 @@ ExitCode forecast(int argc, char** argv) {
   if (!options.forecast.html.empty()) write(options.forecast.html, plan_page(options, forecast, *rates), "--html");
   if (!options.forecast.timeline.empty())
     write(options.forecast.timeline, draw_timeline(plan_timeline(options, world, *rates)), "--timeline");
+  if (rates && options.device == DeviceType::kCuda) check_fit(options, *rates, forecast);
   return ExitCode::kOk;
 }
 

@@ -163,6 +163,10 @@ TEST(Runs, AreForecastOnGpusWherePlanHasRates) {
   std::erase(plan, "cpu");
   const Outcome on_gpus = run_ok(plan, folder);
   EXPECT_THAT(on_gpus.out, HasSubstr("flex: ranks read the tokens"));
+  const Outcome too_large = run(plan + Words{"--device-memory-gib", "2.0001"}, folder);
+  EXPECT_EQ(too_large.code, 6);
+  EXPECT_THAT(too_large.err, HasSubstr("memory of a rank of stage 0: expected at most 0.00 GiB, 2.00 of NVIDIA H200 "
+                                       "without 2.00 for libraries, got a forecast of 0.0"));
 }
 
 TEST(Runs, PrintConfigIsAConfiguration) {

@@ -205,7 +205,7 @@ TEST(Suggest, FlagsNeedEachOther) {
   for (const auto& [flags, part] :
        {std::pair{Words{"--suggest"}, "--rates"},
         {Words{"--html", "x.html"}, "--rates"},
-        {Words{"--device-memory-gib", "80"}, "--suggest"},
+        {Words{"--device-memory-gib", "80"}, "--rates"},
         {Words{"--suggest", "--rates", "r.toml", "--html", "x.html"}, "--html"},
         {Words{"--suggest", "--rates", "r.toml", "--global-batch-size", "0"}, "--global-batch-size"}}) {
     EXPECT_THAT(error_of(ExitCode::kUsage, [&] { parse_flags(App::kPlan, plan_flags() + flags); }), HasSubstr(part));
