@@ -290,6 +290,11 @@ void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
             {.apps = kShaped});
   saves.add("keep-last", "N", integer(&o.keep_last, {0, 1'000'000}), "number of newest checkpoints to keep; 0: all",
             {.example = "9"});
+  saves.add(
+      "save-retain-interval", "STEPS", integer(&o.save_retain_interval, {0, kMany}),
+      "checkpoints of multiples of these steps stay, and of the others the newest --keep-last, or one if it is 0. "
+      "0: --keep-last alone",
+      {.example = "90"});
   saves.add("max-failed-saves", "N", integer(&o.max_failed_saves, {0, 1'000'000}),
             "number of consecutive failed saves that ends the run with exit code 3; 0: never", {.example = "9"});
   checkpoint.add("ckpt-step", "STEP", integer(&o.ckpt_step, {0, kMany}), "step to load; 0: the newest valid one",

@@ -53,7 +53,6 @@ constexpr MegatronNote kNotes[] = {
     {"use --check-weight-hash-interval", "check-weight-hash-across-dp-replicas-interval"},
     {"use --config with a TOML file", "yaml-cfg"},
     {"use --load with --finetune", "pretrained-checkpoint"},
-    {"use --keep-last", "save-retain-interval"},
     {"use --trace", "use-pytorch-profiler timing-log-level timing-log-option"},
     {"remove it: there is one checkpoint format, independent of the layout and written by all ranks",
      "ckpt-format use-dist-ckpt dist-ckpt-format auto-detect-ckpt-format ckpt-fully-parallel-save "

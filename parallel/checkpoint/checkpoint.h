@@ -69,6 +69,7 @@ struct SaveRequest {
   std::vector<Shard> shards;                      // written by this rank (see assign_writers); data must stay valid
   const std::vector<SmallFile>* files = nullptr;  // optional; rank 0's are written; must stay valid
   int keep_last = 0;                              // number of verified checkpoints to keep; 0 keeps all
+  std::int64_t retain_interval = 0;               // steps whose multiples stay in any case; 0: none
   // If set, the checkpoint records its parent, and checkpoints of other branches are moved aside.
   CheckpointHistory* history = nullptr;
   Communicator* ranks = nullptr;                    // all ranks that write; null: this one

@@ -197,7 +197,8 @@ std::string prune_checkpoints(const Directory& root, const PruneRequest& request
     if (!folders.contains(name)) continue;
     const bool just_saved = name == request.just_saved;
     if (!just_saved && kept >= request.keep_last) {
-      old.push_back(name);
+      const std::int64_t step = step_of_name(name).value_or(0);
+      if (request.retain_interval == 0 || step % request.retain_interval != 0) old.push_back(name);
     } else if (just_saved || is_verified(root, name, request.verified)) {
       ++kept;
     }

@@ -75,11 +75,13 @@ void report_moved(const Directory& root, const std::string& name, const std::str
 std::string remove_stale_temporaries(const Directory& root);
 
 // Removes the checkpoints of `names`, the latest step first, after the first `keep_last` verified ones; 0 keeps all.
+// Steps that are multiples of `retain_interval` stay; 0: none.
 // `just_saved` stays and counts as verified. Others count if their sizes match, and their name is in `verified` or all
 // hashes match. Damaged checkpoints newer than these stay for inspection.
 struct PruneRequest {
   std::vector<std::string> names;
   int keep_last = 0;
+  std::int64_t retain_interval = 0;
   std::string just_saved = {};
   std::set<std::string>& verified;
 };

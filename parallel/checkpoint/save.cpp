@@ -148,9 +148,10 @@ void Saver::prune_ahead() {
     const std::vector<Kin> all = list_checkpoints(*root_, history_);
     if (const Kin* parent = find_kin(all, *history_.parent)) names = branch_of(all, *parent).live;
   }
-  add_problem(troubles_,
-              prune_checkpoints(
-                  *root_, {.names = std::move(names), .keep_last = request_.keep_last, .verified = history_.verified}));
+  add_problem(troubles_, prune_checkpoints(*root_, {.names = std::move(names),
+                                                    .keep_last = request_.keep_last,
+                                                    .retain_interval = request_.retain_interval,
+                                                    .verified = history_.verified}));
   std::erase_if(history_.known, [&](const auto& kin) { return !root_->contains(kin.first); });
 }
 
@@ -309,6 +310,7 @@ void Saver::sort_out() {
   const FaultScope scope("save.prune");
   add_problem(troubles_, prune_checkpoints(*root_, {.names = branch.live,
                                                     .keep_last = request_.keep_last,
+                                                    .retain_interval = request_.retain_interval,
                                                     .just_saved = name_,
                                                     .verified = history_.verified}));
   std::erase_if(history_.known, [&](const auto& kin) { return !root_->contains(kin.first); });

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/base/files/fault.h"
+#include "parallel/checkpoint/folder.h"
 #include "parallel/checkpoint/manifest.h"
 #include "tests/unit/parallel/checkpoint_support.h"
 
@@ -380,6 +381,19 @@ TEST_F(Branches, AFolderThatIsNotTheRunsFailsTheSave) {
   EXPECT_EQ(refused.message, "held by another");
   EXPECT_EQ(checkpoints(), (Names{"step_0000001", "step_0000002", "step_0000003"}));
   EXPECT_TRUE(save([](const Directory&) {}).saved);
+}
+
+TEST_F(Branches, MultiplesOfTheRetainIntervalStay) {
+  SavingRun run(save_, 3);
+  for (const std::int64_t step : {4, 5}) EXPECT_EQ(run.save(step), "");
+  std::set<std::string> verified{"step_0000005"};
+  const PruneRequest request{.names = {"step_0000005", "step_0000004", "step_0000003", "step_0000002", "step_0000001"},
+                             .keep_last = 1,
+                             .retain_interval = 2,
+                             .just_saved = "step_0000005",
+                             .verified = verified};
+  EXPECT_EQ(prune_checkpoints(Directory::open(save_), request), "");
+  EXPECT_EQ(checkpoints(), (Names{"step_0000002", "step_0000004", "step_0000005"}));
 }
 
 }  // namespace
