@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,14 +12,15 @@
 #include "apps/config/training_options.h"
 #include "apps/flags/flags_check.h"
 #include "apps/flags/flags_table.h"
+#include "apps/flags/given_values.h"
+#include "apps/flags/megatron_line.h"
 #include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
 #include "core/base/files/standard_files.h"
-#include "core/base/text/edit_distance.h"
+#include "core/base/log.h"
 #include "core/base/text/text.h"
-#include "core/flags/command_line.h"
 #include "core/flags/values.h"
 #include "core/model/config.h"
 
@@ -43,6 +43,7 @@ struct State {
   Options options = fresh();
   Requests requests;
   std::vector<RawValue> given;  // values of the command line
+  MegatronNotes megatron;       // about the command line
   FlagTable table = make_table(options, requests);
   const std::vector<std::string> defaults = values();  // in the order of the table
 
@@ -58,30 +59,20 @@ struct State {
     return fresh;
   }
 
-  void clear() {
+  void reset_values() {
     options = fresh();
+    for (Flag& flag : table)
+      if (flag.group != FlagGroup::kProgram) flag.origin = "default";
+  }
+
+  void clear() {
+    reset_values();
     requests = Requests();
     given.clear();
+    megatron = MegatronNotes();
     for (Flag& flag : table) flag.origin = "default";
   }
 };
-
-// Remedy for a wrong value: the nearest choice, or --help.
-std::string remedy_for(const Flag& flag, const RawValue& value) {
-  const auto in_lower_case = [](std::string text) {
-    std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return text;
-  };
-  constexpr std::size_t kLongest = 64;
-  for (const std::string& choice : flag.binding.choices) {
-    if (value.items.size() != 1 || value.items[0].size() > kLongest) break;
-    if (3 * edit_distance(in_lower_case(value.items[0]), in_lower_case(choice)) <= choice.size()) {
-      return "did you mean " + choice + "?";
-    }
-  }
-  const bool is_number = flag.binding.kind == ValueKind::kInteger || flag.binding.kind == ValueKind::kReal;
-  return is_number ? "use a number in this range" : "see --help";
-}
 
 // Flag of a value. A file gives neither flags of the program nor positional arguments.
 FlagTable::iterator flag_of(State& state, const RawValue& value) {
@@ -95,11 +86,11 @@ void refuse_unknown_keys(State& state, App app, const std::vector<RawValue>& val
   for (const Flag& flag : state.table) {
     if (is_key(flag)) names.emplace_back(flag.name);
   }
-  std::vector<UnknownFlag> unknown;
+  std::vector<FlagProblem> unknown;
   for (const RawValue& value : values) {
     if (flag_of(state, value) == state.table.end()) unknown.push_back(unknown_key(value.name, prefix_of(value), names));
   }
-  if (!unknown.empty()) refuse_unknown(name_of(app), unknown, "use the names of flags as keys, see --help");
+  if (!unknown.empty()) refuse_problems(name_of(app), unknown, "use the names of flags as keys, see --help");
 }
 
 void apply(State& state, const RawValue& value) {
@@ -133,40 +124,6 @@ void apply_files(State& state, App app, const std::vector<std::vector<RawValue>>
   for (const std::vector<RawValue>& values : files) apply_file(state, values);
 }
 
-// Rejects the words of a command line that belong to no flag of the program.
-[[noreturn]] void refuse_words(App app, const FlagTable& table, const std::vector<std::string>& words) {
-  std::vector<std::string> own;
-  for (const Flag& flag : table) {
-    if (takes(flag, app) && !flag.traits.positional) own.emplace_back(flag.name);
-  }
-  std::vector<UnknownFlag> unknown = unknown_flags(words, own);
-  for (UnknownFlag& entry : unknown) {
-    const auto flag = std::ranges::find(table, entry.name, &Flag::name);
-    if (flag == table.end() || flag->traits.positional || entry.is_word || takes(*flag, app)) continue;
-    for (const App other : kApps) {
-      if (takes(*flag, other) && entry.other.empty()) entry.other = name_of(other);
-    }
-  }
-  refuse_unknown(name_of(app), unknown, fmt::format("see {} --help", name_of(app)));
-}
-
-// Values of the command line, in the order of the table.
-std::vector<RawValue> given_values(App app, const FlagTable& table, const std::vector<std::string>& arguments) {
-  std::vector<FlagSyntax> flags;
-  for (const Flag& flag : table) {
-    if (!takes(flag, app)) continue;
-    flags.push_back({.name = flag.name,
-                     .synonym = flag.traits.synonym,
-                     .binding = &flag.binding,
-                     .positional = flag.traits.positional,
-                     .adds = flag.traits.adds,
-                     .is_whole = flag.binding.kind == ValueKind::kIntegers || flag.unit.ends_with("...")});
-  }
-  CommandLine line = read_command_line(name_of(app), flags, arguments);
-  if (!line.unknown.empty()) refuse_words(app, table, line.unknown);
-  return std::move(line.values);
-}
-
 // Checks the options; an error also reports the line of each of its flags that a file gave.
 void check_with_origins(const State& state, App app) {
   try {
@@ -192,6 +149,14 @@ bool is_given(const Flag& flag, std::string_view initial) {
   return flag.binding.get() != initial || (flag.traits.at_default && !is_saved);
 }
 
+// Notes flags that resolve() ignores.
+void note_idle(State& state, std::string_view flag) {
+  if (flag == "sequence-parallel")
+    state.megatron.idle.emplace_back("--sequence-parallel (only with --tensor-model-parallel-size above 1)");
+  if (flag == "moe-router-pre-softmax")
+    state.megatron.idle.emplace_back("--moe-router-pre-softmax (only with --moe-router-score-function softmax)");
+}
+
 void complete(State& state, App app) {
   const std::vector<std::string> before = state.values();
   resolve(state.options);
@@ -199,6 +164,7 @@ void complete(State& state, App app) {
   for (std::size_t i = 0; i < state.table.size(); ++i) {
     Flag& flag = state.table[i];
     // A flag may set the field of another.
+    if (after[i] != before[i] && flag.origin != "default") note_idle(state, flag.name);
     if (after[i] != before[i] || (flag.origin == "default" && after[i] != state.defaults[i])) flag.origin = "derived";
   }
   for (std::size_t i = 0; i < state.table.size(); ++i) {
@@ -262,6 +228,19 @@ void fit_positions(State& state) {
     model.max_position_embeddings = 0;
 }
 
+void take_arguments(State& state, App app, const std::vector<std::string>& arguments) {
+  GivenValues given = read_given_values(app, state.table, arguments);
+  state.clear();  // the values apply after those of files
+  state.given = std::move(given.values);
+  state.megatron = std::move(given.notes);
+}
+
+// Applies files, then the command line.
+void apply_run(State& state, App app, const std::vector<std::vector<RawValue>>& files) {
+  apply_files(state, app, files);
+  for (const RawValue& value : state.given) apply(state, value);
+}
+
 void arm(const Requests& requests, int rank) {
   if (requests.faults.empty()) return;
   if (!requests.allow_faults) {
@@ -308,7 +287,7 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
     if (topic != arguments.end() && !topic->starts_with("-"))
       return {.options = {}, .print = topic_help(app_, *topic, state.declared)};
   }
-  state.given = given_values(app_, state.table, arguments);
+  take_arguments(state, app_, arguments);
   for (const RawValue& value : state.given) {
     if (flag_of(state, value)->group == FlagGroup::kProgram) apply(state, value);
   }
@@ -320,8 +299,12 @@ Parsed FlagParser::read(const std::vector<std::string>& arguments, int rank) {
   arm(state.requests, rank);
   std::vector<std::vector<RawValue>> files;
   for (const std::string& path : state.requests.config) files.push_back(read_config_file(path));
-  apply_files(state, app_, files);
-  for (const RawValue& value : state.given) apply(state, value);
+  apply_run(state, app_, files);
+  if (state.megatron.is_megatrons && !state.options.checkpoint.use_checkpoint_args) {
+    state.megatron.idle = settle_megatron_line(state.table, app_, state.given);
+    state.reset_values();
+    apply_run(state, app_, files);
+  }
   return {.options = state.options};
 }
 
@@ -344,12 +327,18 @@ Parsed FlagParser::finish(const std::map<std::string, std::string>* checkpoint) 
     fit_positions(state);
   }
   complete(state, app_);
+  check_taken(state.megatron, state.options);
   std::string print = state.requests.print_config ? print_config(app_, state.options) : "";
-  return {.options = std::move(state.options), .replaced = std::move(replaced), .print = std::move(print)};
+  std::vector<std::string> notices = notices_of(state.megatron, state.options);
+  return {.options = std::move(state.options),
+          .replaced = std::move(replaced),
+          .print = std::move(print),
+          .notices = std::move(notices)};
 }
 
 Options parse_options(App app, int argc, char** argv, OwnOptions own) {
   Parsed parsed = parse_flags(app, std::vector<std::string>(argv + std::min(argc, 1), argv + argc), 0, std::move(own));
+  for (const std::string& notice : parsed.notices) log_info(notice);
   if (parsed.print.empty()) return std::move(parsed.options);
   std::fputs(parsed.print.c_str(), stdout);
   check_standard_output();

@@ -35,6 +35,7 @@ struct Parsed {
   Options options;
   std::string replaced;  // flags of --config files that a checkpoint overrides, for a warning
   std::string print;  // output of --help, --version or --print-config; if not empty, print it and end with exit code 0
+  std::vector<std::string> notices = {};  // about flags of Megatron-LM, for the banner
 };
 
 // Parses `arguments` (without the program's name). Arms the faults (core/base/files/fault.h) that --fault requests for

@@ -217,6 +217,10 @@ void check_shape(const Options& options) {
 }  // namespace
 
 void resolve(Options& options) {
+  ParallelOptions& parallel = options.parallel;
+  MoeConfig& moe = options.model.moe;
+  if (parallel.tensor_model_parallel_size == 1) parallel.sequence_parallel = false;
+  if (moe.router_score_function == MoeScoreFunction::kSigmoid) moe.router_pre_softmax = false;
   resolve(options.model);
   if (options.data.sft && !options.train.chooses_loss_mean) options.train.calculate_per_token_loss = true;
   TrainingOptions& train = options.train;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "apps/flags/flags.h"
+#include "apps/flags/flags_table.h"
 
 namespace megalith {
 
@@ -19,6 +20,8 @@ struct Companion {
 
 // Checks `needs` and `excludes` (flags_table.h) of each row whose flag is given (ConfigEntry::given).
 void check_companions(App app, const Options& options);
+// First need of a flag that the values of the table do not meet, or null.
+const OtherFlag* unmet_need(const FlagTable& table, const Flag& flag, App app);
 
 void only_with(bool holds, const Companion& pair);
 struct FlagNumber {

@@ -51,6 +51,15 @@ void check_needs(const Flag& flag, const OtherFlag& need, const Flag& other) {
 
 }  // namespace
 
+const OtherFlag* unmet_need(const FlagTable& table, const Flag& flag, App app) {
+  for (const OtherFlag& need : flag.traits.needs) {
+    const Flag& other = *std::ranges::find(table, need.flag, &Flag::name);
+    const bool holds = (need.apps & static_cast<unsigned>(app)) != 0 && takes(other, app);
+    if (holds && !has_value(other, need)) return &need;
+  }
+  return nullptr;
+}
+
 void check_companions(App app, const Options& options) {
   Options copy = options;
   Requests requests;

@@ -198,7 +198,8 @@ std::string describe_owners(const MemoryUse& use) {
   return text;
 }
 
-std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks) {
+std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks,
+                        const std::vector<std::string>& notices) {
   std::vector<StepGraphs> graphs;
   graphs.reserve(ranks.size());
   for (const RankFacts& rank : ranks) graphs.push_back(rank.graphs);
@@ -213,10 +214,12 @@ std::string banner_text(const Options& options, const RunConfig& config, const s
                                     {"memory", describe_memory(ranks)}}) {
     if (!line.empty()) text += fmt::format("  {:<8}{}\n", label, line);
   }
-  return text + describe_offloads(ranks, config.mesh.pp);
+  text += describe_offloads(ranks, config.mesh.pp);
+  for (const std::string& notice : notices) text += fmt::format("  {:<8}{}\n", "flags", notice);
+  return text;
 }
 
-void print_banner(const RunSetup& setup, Communicator& world) {
+void print_banner(const RunSetup& setup, Communicator& world, const std::vector<std::string>& notices) {
   const MemoryUse use = memory_use(setup.plans);
   const std::vector<std::string> hosts = hosts_of(world);
   const std::vector<std::string> devices = world.host_all_gather(device_name(setup.options));
@@ -233,7 +236,7 @@ void print_banner(const RunSetup& setup, Communicator& world) {
                      .offload = offloads[r],
                      .graphs = graphs[r]});
   if (world.rank() != 0) return;
-  std::fputs(banner_text(setup.options, setup.config, ranks).c_str(), stdout);
+  std::fputs(banner_text(setup.options, setup.config, ranks, notices).c_str(), stdout);
   std::fflush(stdout);
 }
 

@@ -21,13 +21,14 @@ struct RankFacts {
 // Name of this process's GPU, or CPU.
 std::string device_name(const Options& options);
 
-// Lines of a run; `options` are complete.
-std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks);
+// Lines of a run; `options` are complete. `notices`: those of the command line.
+std::string banner_text(const Options& options, const RunConfig& config, const std::vector<RankFacts>& ranks,
+                        const std::vector<std::string>& notices = {});
 
 // Text such as "parameters 0.25, gradients 0.50 MiB", the largest first, without amounts that are too small to show.
 std::string describe_owners(const MemoryUse& use);
 
 // Prints the banner to standard output on rank 0. Collective over all ranks.
-void print_banner(const RunSetup& setup, Communicator& world);
+void print_banner(const RunSetup& setup, Communicator& world, const std::vector<std::string>& notices);
 
 }  // namespace megalith

@@ -187,7 +187,7 @@ ExitCode train(MpiRuntime& mpi, Communicator& world, const Flags& flags, StopReq
   if (setup.options.logging.print_actions) return print_text(format_actions(setup.options, setup.config));
   watch(mpi, setup, stop, world.rank() == 0, timeout_of(flags, {}));
   const std::unique_ptr<Communicator> gpus = on_gpus ? gpu_world(mpi) : nullptr;
-  print_banner(setup, world);
+  print_banner(setup, world, parsed.notices);
   Trainer trainer(std::move(setup), gpus ? *gpus : world, stop, &world);
   folder.hand_to(trainer);
   const ExitCode code = trainer.run();

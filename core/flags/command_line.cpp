@@ -33,10 +33,10 @@ const FlagSyntax* flag_of(const Flags& flags, std::string_view argument) {
                           .remedy = fmt::format("see {} --help", program)});
 }
 
-// Arguments for CLI11, with "--flag=" as two arguments. Fails if the next flag stands where a value should be, since
-// CLI11 would use that flag as the value.
-std::vector<std::string> prepared(std::string_view program, const Flags& flags,
-                                  const std::vector<std::string>& arguments) {
+// Arguments for CLI11, with "--flag=" as two arguments. A flag followed by the next flag or the end goes to `missing`,
+// since CLI11 would use the next flag as the value.
+std::vector<std::string> prepared(const Flags& flags, const std::vector<std::string>& arguments,
+                                  std::vector<std::string>& missing) {
   const auto takes_value = [](const FlagSyntax* flag) {
     return flag != nullptr && flag->binding->kind != ValueKind::kToggle;
   };
@@ -49,8 +49,11 @@ std::vector<std::string> prepared(std::string_view program, const Flags& flags,
       continue;
     }
     const FlagSyntax* const flag = flag_of(flags, argument);
-    if (takes_value(flag) && i + 1 < arguments.size() && flag_of(flags, arguments[i + 1]) != nullptr)
-      refuse_without_value(program, flag, argument);
+    const bool is_last = i + 1 == arguments.size();
+    if (takes_value(flag) && (is_last || flag_of(flags, arguments[i + 1]) != nullptr)) {
+      missing.push_back(argument);
+      continue;
+    }
     out.push_back(argument);
   }
   return out;
@@ -101,7 +104,8 @@ CLI::Option* declare(CLI::App& parser, const FlagSyntax& flag) {
 
 CommandLine read_command_line(std::string_view program, const std::vector<FlagSyntax>& flags,
                               const std::vector<std::string>& arguments) {
-  const std::vector<std::string> words = without_earlier_lists(flags, prepared(program, flags, arguments));
+  CommandLine line;
+  const std::vector<std::string> words = without_earlier_lists(flags, prepared(flags, arguments, line.missing));
   std::vector<std::string_view> names;
   for (const std::string& word : words) {
     if (const std::string_view name = name_in(word); !name.empty()) names.push_back(name);
@@ -122,7 +126,7 @@ CommandLine read_command_line(std::string_view program, const std::vector<FlagSy
   } catch (const CLI::ParseError& error) {
     refuse_usage(error.what(), {.remedy = fmt::format("see {} --help", program)});
   }
-  CommandLine line{.values = {}, .unknown = parser.remaining()};
+  line.unknown = parser.remaining();
   for (const auto& [flag, option] : declared) {
     if (option->count() == 0) continue;
     RawValue value{.name = std::string(flag->name), .items = option->results()};

@@ -25,9 +25,10 @@ struct FlagSyntax {
 struct CommandLine {
   std::vector<RawValue> values;      // in the order of the flags
   std::vector<std::string> unknown;  // words that belong to no flag
+  std::vector<std::string> missing;  // flags without their value, as written
 };
 
-// Fails with kUsage for a flag without its value; the remedy points to --help of `program`.
+// Fails with kUsage for words that CLI11 rejects; the remedy points to --help of `program`.
 CommandLine read_command_line(std::string_view program, const std::vector<FlagSyntax>& flags,
                               const std::vector<std::string>& arguments);
 

@@ -94,8 +94,9 @@ TEST_F(FlagsConfig, UnknownKeysOfAllFilesAreReportedTogether) {
   write("a.toml", "[model]\nnum_layer = 3\nmtp_num_layers = 8\nseed = 1\n");
   write("b.toml", "seed = \"no number\"\nwallpaper = 3\n");
   EXPECT_EQ(train_outcome({"--config", "a.toml", "--config", "b.toml"}),
-            "exit 2: unknown keys: a.toml:2:1: num_layer (did you mean num-layers?), a.toml:3:1: mtp_num_layers (of "
-            "Megatron-LM, not implemented), b.toml:2:1: wallpaper; use the names of flags as keys, see --help");
+            "exit 2: unknown keys: a.toml:2:1: num_layer (did you mean num-layers?), b.toml:2:1: wallpaper; features "
+            "of Megatron-LM that are not built: multi-token prediction (a.toml:3:1: mtp_num_layers); use the names of "
+            "flags as keys, see --help and docs/from-megatron.md");
   EXPECT_EQ(file_outcome("seed = 1\nuse_flash_attn = true\n"),
             "exit 2: run.toml:2:1: use_flash_attn: a flag of Megatron-LM, not of train; remove it: attention is always "
             "one fused kernel with fp32 softmax");

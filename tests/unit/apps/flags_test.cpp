@@ -12,7 +12,6 @@
 #include "apps/config/program_options.h"
 #include "apps/config/training_options.h"
 #include "apps/flags/flags_table.h"
-#include "apps/flags/unknown_flags.h"
 #include "apps/program/version.h"
 #include "core/model/config.h"
 #include "tests/support/matchers.h"
@@ -92,9 +91,10 @@ TEST(Flags, DtypesOfGradientsAndMoments) {
   EXPECT_EQ(narrow.memory.loss_chunk_size, 512);
   EXPECT_EQ(train_outcome({"--exp-avg-dtype", "bf16"}), "valid");
   EXPECT_EQ(train_outcome({"--exp-avg-dtype", "fp8"}),
-            "exit 2: --exp-avg-dtype: expected fp32 or bf16, got \"fp8\"; see --help");
-  EXPECT_EQ(train_outcome({"--exp-avg-sq-dtype", "fp16"}),
-            "exit 2: --exp-avg-sq-dtype: expected fp32 or bf16, got \"fp16\"; see --help");
+            "exit 2: --exp-avg-dtype fp8: a feature of Megatron-LM that is not built, 8-bit and fp16 moments: expected "
+            "fp32 or bf16; see docs/from-megatron.md");
+  EXPECT_EQ(train_outcome({"--exp-avg-sq-dtype", "fp64"}),
+            "exit 2: --exp-avg-sq-dtype: expected fp32 or bf16, got \"fp64\"; see --help");
   EXPECT_EQ(train_outcome({"--main-grads-dtype", "bf16"}),
             "exit 2: --main-grads-dtype bf16 and --bf16: expected --main-grads-dtype bf16 only with --bf16, got "
             "--main-grads-dtype bf16 alone; use --bf16, or remove --main-grads-dtype bf16");
@@ -169,30 +169,20 @@ TEST(Flags, AHintIsNoFartherThanAThirdOfTheLetters) {
 TEST(Flags, AllUnknownFlagsAreReportedTogether) {
   EXPECT_EQ(train_outcome({"--num-layer", "3", "--mtp-num-layers=8", "--fp16", "--temperature", "1", "--wallpaper",
                            "-1", "red", "--mtp-num-layers=4", "--seed", "7"}),
-            "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --mtp-num-layers (of "
-            "Megatron-LM, not implemented), --fp16 (of Megatron-LM; use --bf16), --temperature (a flag of generate), "
-            "--wallpaper; see train --help");
+            "exit 2: unknown flags of train: --num-layer (did you mean --num-layers?), --temperature (a flag of "
+            "generate), --wallpaper; features of Megatron-LM that are not built: multi-token prediction "
+            "(--mtp-num-layers), fp16 training (--fp16); see train --help and docs/from-megatron.md");
   EXPECT_EQ(outcome(App::kTrain, {"stray", "--wallpaper", "red"}),
             "exit 2: unknown flags of train: \"stray\" (an argument without a flag), --wallpaper; see train --help");
 }
 
-TEST(Flags, MegatronsFlagsThatAreNotBuiltAreKnown) {
-  EXPECT_EQ(train_outcome({"--moe_extended_tp", "2"}),
-            "exit 2: --moe_extended_tp: a flag of Megatron-LM that is not implemented; see train --help");
-  EXPECT_EQ(train_outcome({"--use-mcore-models"}),
-            "exit 2: --use-mcore-models: a flag of Megatron-LM, not of train; remove it: there is one implementation, "
-            "fused if that is faster");
-  for (const char* name : {"fsdp-db-use-persist-buf-on-alloc-fail", "DDP-impl", "quick-geglu",
-                           "yarn-original-max-position-embeddings", "biencoder-x"})
-    EXPECT_TRUE(note_on_megatron_flag(name)) << name;
-  for (const char* name : {"", "moe", "use", "wallpaper", "quick", "quick-geglu-"})
-    EXPECT_FALSE(note_on_megatron_flag(name)) << name;
-}
-
-TEST(Flags, WhatIsBuiltIsNotInTheTableOfWhatIsNot) {
-  Options options;
-  Requests requests;
-  for (const Flag& flag : make_table(options, requests)) EXPECT_FALSE(note_on_megatron_flag(flag.name)) << flag.name;
+TEST(Flags, ValuesAndUnknownFlagsAreReportedTogether) {
+  EXPECT_EQ(
+      train_outcome({"--seed", "x", "--wallpaper", "--batch-size", "4", "--lr-decay-style", "cosin", "--lr"}),
+      "exit 2: unknown flags of train: --wallpaper, --batch-size (of Megatron-LM; use --micro-batch-size); values: "
+      "--lr (expected a number of at least 0 and finite, in fp32, got no value), --seed (expected an integer from "
+      "0 to 4294967295, got \"x\"), --lr-decay-style (expected constant, linear, cosine, WSD or "
+      "inverse-square-root, got \"cosin\"); see train --help");
 }
 
 TEST(Flags, MissingValueNamesTheFlag) {

@@ -1,16 +1,21 @@
-// docs/from-megatron.md is made from the table of flags and from the notes on Megatron-LM's other flags.
+// docs/from-megatron.md and docs/from-megatron-flags.md are made from the tables of flags, here and in Megatron-LM.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <regex>
 #include <set>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "apps/flags/flags_table.h"
-#include "apps/flags/unknown_flags.h"
+#include "apps/flags/megatron_flags.h"
+#include "tests/support/megatron_lines.h"
+#include "tests/unit/apps/flags_support.h"
 #include "tests/unit/apps/generated_page.h"
 
 namespace megalith::test {
@@ -37,12 +42,6 @@ bool is_for_training(const Flag& flag) { return takes(flag, App::kTrain) || take
 
 std::string dashed(std::string_view name) { return fmt::format("`--{}{}`", name, name.ends_with('-') ? "*" : ""); }
 
-std::vector<std::string> dashed_names(std::string_view names) {
-  std::vector<std::string> words = split_words(names);
-  for (std::string& word : words) word = dashed(word);
-  return words;
-}
-
 std::string same_names() {
   Options options;
   Requests requests;
@@ -60,57 +59,144 @@ std::string same_names() {
   return text;
 }
 
-// "`--fp16`: use `--bf16`"; `names` are those whose notes begin with "use ", or those with another note.
-std::string notes(bool are_replaced) {
-  static const std::regex kFlag("--[a-z][a-z0-9-]*( ([a-z_:]*[0-9_][a-z0-9_:-]*|full|selective|local)\\b)?");
-  constexpr std::string_view kRemove = "remove it: ";
+// `--flag value` in a text.
+std::string with_code(std::string_view text) {
+  static const std::regex kFlag(
+      "--[a-z][a-z0-9-]*( ([a-z_:]*[0-9_][a-z0-9_:-]*|full|selective|local|rope|flex|optim|moe|VALUE)\\b)?");
+  std::string with_value(text);
+  if (const std::size_t at = with_value.find("{}"); at != std::string::npos) with_value.replace(at, 2, "VALUE");
+  return std::regex_replace(with_value, kFlag, "`$&`");
+}
+
+// "`--attention-backend` auto, flash or fused" of a row; with `are_features` without values.
+std::vector<std::string> flag_words(const MegatronRow& row, bool are_features) {
+  std::vector<std::string> words;
+  const std::vector<MegatronFlag> flags = flags_of(row);
+  for (const MegatronFlag& flag : flags) {
+    const bool is_covered = std::ranges::any_of(flags, [&](const MegatronFlag& other) {
+      return other.name.ends_with('-') && other.name != flag.name && flag.name.starts_with(other.name);
+    });
+    if (is_covered) continue;
+    if (!words.empty()) words.back() += are_features ? "," : ";";
+    words.push_back(dashed(flag.name));
+    if (flag.is_toggle() || are_features) continue;
+    for (std::string& word : split_words(flag.expected())) words.push_back(std::move(word));
+  }
+  return words;
+}
+
+std::string rows_of(std::span<const MegatronRow> rows, MegatronKind kind) {
   std::string text;
-  for (const MegatronNote& entry : megatron_notes()) {
-    if (entry.note.empty() || entry.note.starts_with("use ") != are_replaced) continue;
-    std::string note(entry.note);
-    if (note.starts_with(kRemove)) note.erase(0, kRemove.size());
-    std::vector<std::string> words = dashed_names(entry.names);
-    for (std::size_t i = 0; i + 1 < words.size(); ++i) words[i] += ',';
+  for (const MegatronRow& row : rows) {
+    if (row.kind != kind) continue;
+    const bool is_taken = kind == MegatronKind::kTaken;
+    std::vector<std::string> words = is_taken ? split_words(with_code(row.text)) : flag_words(row, true);
     words.back() += ':';
-    for (std::string& word : split_words(std::regex_replace(note, kFlag, "`$&`"))) words.push_back(std::move(word));
+    for (std::string& word : is_taken ? flag_words(row, false) : split_words(with_code(row.text)))
+      words.push_back(std::move(word));
     text += wrapped(words, "- ", "  ", "");
   }
   return text;
 }
 
-std::string not_built() {
-  std::vector<std::string> names;
-  for (const MegatronNote& entry : megatron_notes()) {
-    if (!entry.note.empty()) continue;
-    names = split_words(entry.names);
-    std::ranges::sort(names);
+// "- FP8: `--fp8-format`, ...", with values of flags that exist here.
+std::string features() {
+  std::string text;
+  for (const MegatronRow& row : megatron_features()) {
+    std::vector<std::string> words = split_words(row.text);
+    words.back() += ':';
+    for (std::string& word : flag_words(row, true)) words.push_back(std::move(word));
+    text += wrapped(words, "- ", "  ", "");
   }
-  for (std::string& name : names)
-    if (name.ends_with('-')) name += '*';
-  return fmt::format("```text\n{}```\n", wrapped(names, "", "", ""));
+  text += "\nThese values of flags that exist here:\n\n";
+  for (const MegatronRow& row : megatron_values()) {
+    std::vector<std::string> words = split_words(row.text);
+    words.back() += ':';
+    for (const MegatronFlag& flag : flags_of(row)) {
+      if (words.back().back() != ':') words.back() += ';';
+      for (std::string& word : split_words(fmt::format("`--{}` {}", flag.name, flag.expected())))
+        words.push_back(std::move(word));
+    }
+    text += wrapped(words, "- ", "  ", "");
+  }
+  return text;
+}
+
+// Features that the message about a line names, and the number of their flags.
+std::pair<std::vector<std::string>, std::size_t> missing_features(std::string message) {
+  static const std::regex kFeature("(?:^|, |: )([^,:()]+) \\(([^)]*)\\)");
+  std::pair<std::vector<std::string>, std::size_t> missing;
+  message = message.substr(message.find("not built"));
+  for (std::sregex_iterator at(message.begin(), message.end(), kFeature), none; at != none; ++at) {
+    missing.first.push_back((*at)[1]);
+    const std::string flags = (*at)[2];
+    missing.second += 1 + static_cast<std::size_t>(std::ranges::count(flags, ','));
+  }
+  return missing;
+}
+
+// Table of the edits of each line, and the features for which they are.
+std::string real_lines() {
+  std::string table = "| Line | GPUs | Flags | Flags to edit | Required there too (a) |\n|---|---|---|---|---|\n", list;
+  const auto is_flag = [](const std::string& word) { return word.starts_with("--"); };
+  for (const std::string_view name : kMegatronLines) {
+    const RealLine line = real_line(name);
+    const std::string said = outcome(App::kTrain, runnable(line));
+    std::vector<std::string> missing, also;
+    std::size_t edits = 0;
+    if (said != "valid") std::tie(missing, edits) = missing_features(said);
+    EXPECT_TRUE(said == "valid" || edits > 0) << name << ": " << said;
+    for (const std::string& word : line.also)
+      if (is_flag(word)) also.push_back(dashed(std::string_view(word).substr(2)));
+    table += fmt::format("| {} | {} | {} | {} | {} |\n", name, line.world, std::ranges::count_if(line.words, is_flag),
+                         edits, fmt::join(also, ", "));
+    if (!missing.empty())
+      list += wrapped(split_words(fmt::format("{} waits for {}", name, fmt::join(missing, ", "))), "- ", "  ", "");
+  }
+  return fmt::format("{}\n{}", table, list);
 }
 
 std::string megatron_page() {
   return fmt::format(
       "# From Megatron-LM\n\n"
-      "Look up what each flag of a Megatron-LM command line does here. The page is made from the tables of flags by\n"
+      "Start a Megatron-LM command line here. [Flags of Megatron-LM](from-megatron-flags.md) lists those that exist\n"
+      "under the same name, and the features that are not built. The pages are made from the tables of flags by\n"
       "`{}`.\n\n"
-      "`train` and `plan` reject a flag that they do not have before anything is loaded, and say which list below it\n"
-      "is in. `plan` checks a command line without running it.\n\n"
-      "## Same name\n\n"
-      "These flags exist under Megatron-LM's name. Follow a link for default, range and effect.\n\n{}\n"
+      "A command line of Megatron-LM starts unedited but for paths if its features exist here. Otherwise one message\n"
+      "lists the missing features, unknown flags and wrong values of the line before anything is loaded. The banner\n"
+      "of `train` lists flags without effect, and flags that are not given and have another default in Megatron-LM.\n\n"
+      "## Command lines\n\n"
+      "Flags of published command lines, edits that each needs, and features that it waits for. Paths of data and\n"
+      "tokenizer are not counted.\n\n{}\n"
+      "(a) Megatron-LM requires these flags too, which the published line leaves to another file.\n\n"
+      "## Other spelling\n\n"
+      "These flags mean the words after them. A toggle `--NAME` of this project also has the form `--no-NAME`.\n\n{}\n"
       "## Another flag\n\n"
       "Replace these flags as follows.\n\n{}\n"
-      "## Leave out\n\n"
-      "Remove these flags from the command line. Each entry says what happens without them.\n\n{}\n"
+      "## No effect\n\n"
+      "These flags are accepted with the listed values, since they ask for what is done in any case. Any other value\n"
+      "is rejected with exit code 2. `--no-NAME` also has the forms `--NAME` and `--disable-NAME`.\n\n{}",
+      kMegatronUpdate, real_lines(), rows_of(megatron_spellings(), MegatronKind::kSpelling),
+      rows_of(megatron_spellings(), MegatronKind::kReplaced), rows_of(megatron_taken(), MegatronKind::kTaken));
+}
+
+std::string flags_page() {
+  return fmt::format(
+      "# Flags of Megatron-LM\n\n"
+      "Look up whether a flag or feature of Megatron-LM exists here. [From Megatron-LM](from-megatron.md) lists other\n"
+      "spellings and flags without effect. The page is made from the tables of flags by\n"
+      "`{}`.\n\n"
+      "## Same name\n\n"
+      "These flags exist under Megatron-LM's name. Follow a link for default, range and effect.\n\n{}\n"
       "## Not built\n\n"
-      "What these flags ask for does not exist here. `NAME-*` stands for all flags that begin with `NAME-`,\nexcept "
-      "those of the other lists.\n\n{}",
-      kMegatronUpdate, same_names(), notes(true), notes(false), not_built());
+      "These features do not exist here. `NAME-*` stands for all flags that begin with `NAME-`, except those of the\n"
+      "other lists. A value that leaves the feature off, such as `--mtp-num-layers 0`, is accepted.\n\n{}",
+      kMegatronUpdate, same_names(), features());
 }
 
 TEST(FromMegatronPage, HasEveryFlagOfTheTables) {
   expect_generated("from-megatron.md", megatron_page(), kMegatronUpdate);
+  expect_generated("from-megatron-flags.md", flags_page(), kMegatronUpdate);
 }
 
 TEST(FromMegatronPage, OwnFlagsExist) {
