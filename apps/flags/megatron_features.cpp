@@ -55,6 +55,7 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "vision models",
      "vision- dino- img- swin-backbone-type num-classes num-channels patch-dim classes-fraction "
      "data-per-class-fraction no-data-sharding head-lr-mult mask-type mask-factor iter-per-epoch min-scale"},
+    {kFeature, "ModelOpt", "export- modelopt- teacher-model-config"},
     {kFeature, "ONNX export", "onnx-safe"},
     // Experts.
     {kFeature, "jitter of router inputs", "moe-input-jitter-eps=0"},
@@ -98,6 +99,10 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "frozen layers", "freeze-all-layers"},
     {kFeature, "schedule from the checkpoint", "use-checkpoint-opt-param-scheduler use-checkpoint-lr-scheduler"},
     // Parallelism.
+    {kFeature, "offload of full layers instead of --fine-grained-activation-offloading",
+     "cpu-offloading cpu-offloading-"},
+    {kFeature, "offload that differs by stage instead of --offload-modules with layers",
+     "delta-offload-bytes-across-pp-ranks=0"},
     {kFeature, "microbatch groups of interleaved stages", "microbatch-group-size-per-virtual-pipeline-stage"},
     {kFeature, "hierarchical context parallelism",
      "hierarchical-context-parallel-sizes hybrid-context-parallel max-seqlen-per-dp-cp-rank"},
@@ -118,6 +123,9 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "fake process group", "fake-process-group"},
     {kFeature, "chunked MLP", "mlp-chunks-for-training=1 mlp-chunks-for-prefill=1"},
     // Data and tokenizers.
+    {kFeature, "YAML files instead of --config", "yaml-cfg"},
+    {kFeature, "size of the padded vocabulary instead of --make-vocab-size-divisible-by",
+     "padded-vocab-size no-pad-vocab-size disable-pad-vocab-size"},
     {kFeature, "fill-in-the-middle", "fim-"},
     {kFeature, "object storage", "object-storage-cache-path s3-cache-path enable-msc"},
     {kFeature, "data arguments by split",
@@ -135,6 +143,8 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "sentences in prepare", "split-sentences lang"},
     {kFeature, "search for the number of workers", "find-optimal-num-workers workers-to-check max-documents"},
     // Checkpoints.
+    {kFeature, "retained checkpoints instead of --keep-last", "save-retain-interval"},
+    {kFeature, "pretrained checkpoint next to --load", "pretrained-checkpoint"},
     {kFeature, "checkpoints without the optimizer", "no-save-optim"},
     {kFeature, "checkpoints without tokenizer files", "no-save-tokenizer-assets disable-save-tokenizer-assets"},
     {kFeature, "checkpoints in memory", "non-persistent-save-interval non-persistent- replication replication-"},
@@ -156,6 +166,9 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "workload inspector", "run-workload-inspector-server"},
     {kFeature, "OpenTelemetry", "otel-"},
     {kFeature, "One Logger", "enable-one-logger"},
+    {kFeature, "PyTorch profiler instead of --trace", "use-pytorch-profiler pytorch-profiler- record-shapes"},
+    {kFeature, "NCCL flight recorder instead of --comm-dump",
+     "flight-recorder- no-flight-recorder- disable-flight-recorder-"},
     {kFeature, "memory snapshots", "record-memory-history memory-snapshot-path"},
     // Faults.
     {kFeature, "checks for spikes and large gradients", "check-for-spiky-loss check-for-large-grads check-for-"},

@@ -63,7 +63,8 @@ constexpr MegatronRow kTakenRows[] = {
      "rotary-seq-len-interpolation-factor=1 rope-type=rope rotary-scaling-factor=1"},
     {kTaken, "--position-embedding-type decides", "no-position-embedding"},
     {kTaken, "checkpoints have one sharded format, independent of the layout, written by all ranks and verified",
-     "ckpt-format=torch_dist|torch_dcp|fsdp_dtensor use-dist-ckpt dist-ckpt-format=torch_dist auto-detect-ckpt-format "
+     "ckpt-format=torch_dist|torch_dcp|fsdp_dtensor|torch use-dist-ckpt dist-ckpt-format=torch_dist "
+     "auto-detect-ckpt-format "
      "ckpt-fully-parallel-save no-ckpt-fully-parallel-save ckpt-fully-parallel-load ckpt-assume-constant-structure "
      "dist-ckpt-strictness=assume_ok_unexpected|log_unexpected|log_all|raise_unexpected|raise_all "
      "dist-ckpt-optim-fully-reshardable distrib-optim-fully-reshardable-mem-efficient verify-integrity "
@@ -121,6 +122,7 @@ constexpr MegatronRow kSpellingRows[] = {
     {kSpelling, "--num-query-groups 1", "multi-query-attention"},
     {kSpelling, "--activation-func gelu_tanh", "openai-gelu"},
     {kSpelling, "--recompute-granularity selective", "recompute-activations"},
+    {kSpelling, "--recompute-granularity selective --recompute-modules moe", "moe-layer-recompute"},
     {kSpelling, "--cuda-graph-impl local", "enable-cuda-graph external-cuda-graph"},
     {kSpelling, "--use-megatron-fsdp", "use-custom-fsdp"},
     {kSpelling, "--data-parallel-sharding-strategy optim_grads_params", "use-torch-fsdp2"},
@@ -132,19 +134,7 @@ constexpr MegatronRow kSpellingRows[] = {
     {kReplaced, "use --lr-warmup-iters or --lr-warmup-fraction", "warmup"},
     {kReplaced, "use --recompute-granularity full", "checkpoint-activations"},
     {kReplaced, "use --recompute-num-layers", "checkpoint-num-layers"},
-    {kReplaced, "use --recompute-granularity selective with --recompute-modules moe", "moe-layer-recompute"},
     {kReplaced, "use --expert-tensor-parallel-size", "moe-extended-tp"},
-    {kReplaced, "use --vocab-size and --make-vocab-size-divisible-by", "padded-vocab-size"},
-    {kReplaced, "use --make-vocab-size-divisible-by 1", "no-pad-vocab-size disable-pad-vocab-size"},
-    {kReplaced, "use --load with --finetune", "pretrained-checkpoint"},
-    {kReplaced, "use --config with a TOML file", "yaml-cfg"},
-    {kReplaced, "use --trace, which writes a file for Perfetto",
-     "use-pytorch-profiler pytorch-profiler- record-shapes"},
-    {kReplaced, "use --comm-dump, which writes the last collectives of a hang",
-     "flight-recorder- no-flight-recorder- disable-flight-recorder-"},
-    {kReplaced, "use --fine-grained-activation-offloading with --offload-modules", "cpu-offloading cpu-offloading-"},
-    {kReplaced, "use --activation-offload-fraction, or layers such as --offload-modules act:0-10",
-     "delta-offload-bytes-across-pp-ranks=0"},
 };
 
 }  // namespace

@@ -172,7 +172,7 @@ std::string megatron_page() {
       "## Other spelling\n\n"
       "These flags mean the words after them. A toggle `--NAME` of this project also has the form `--no-NAME`.\n\n{}\n"
       "## Another flag\n\n"
-      "Replace these flags as follows.\n\n{}\n"
+      "Replace these flags, which Megatron-LM rejects or no longer has.\n\n{}\n"
       "## No effect\n\n"
       "These flags are accepted with the listed values, since they ask for what is done in any case. Any other value\n"
       "is rejected with exit code 2. `--no-NAME` also has the forms `--NAME` and `--disable-NAME`.\n\n{}",
