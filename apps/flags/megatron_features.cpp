@@ -143,7 +143,6 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "sentences in prepare", "split-sentences lang"},
     {kFeature, "search for the number of workers", "find-optimal-num-workers workers-to-check max-documents"},
     // Checkpoints.
-    {kFeature, "retained checkpoints instead of --keep-last", "save-retain-interval"},
     {kFeature, "pretrained checkpoint next to --load", "pretrained-checkpoint"},
     {kFeature, "checkpoints without the optimizer", "no-save-optim"},
     {kFeature, "checkpoints without tokenizer files", "no-save-tokenizer-assets disable-save-tokenizer-assets"},
