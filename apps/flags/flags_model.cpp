@@ -24,6 +24,32 @@ Binding window_size(std::vector<std::int64_t>* field) {
   return pair;
 }
 
+// Rows of YaRN. Megatron-LM gives them the same meaning with multi-latent attention.
+void add_yarn(FlagTable& t, ModelConfig& m) {
+  Section rope(t, kModel, kShaped, {.needs = {{"position-embedding-type", "rope"}}});
+  Section yarn(t, kModel, kShaped, {.needs = {{"rope-type", "yarn"}}});
+  rope.add("rope-type", "NAME", choice(&m.rope_type, {"rope", "yarn"}),
+           "yarn: RoPE scaling by YaRN (rope_type yarn of transformers)",
+           {.excludes = {{"use-rope-scaling"}, {"rotary-seq-len-interpolation-factor", "above 1"}}, .example = "yarn"});
+  yarn.add("rotary-scaling-factor", "X", real(&m.yarn.factor, {1, kInfinity}),
+           "YaRN: divisor of the low frequencies, new context / original context", {.example = "40"});
+  yarn.add("original-max-position-embeddings", "TOKENS",
+           integer(&m.yarn.original_max_position_embeddings, {1, kMaxLength}),
+           "YaRN: context length of the original pretraining", {.example = "8192"});
+  yarn.add("beta-fast", "X", real(&m.yarn.beta_fast, {0, kInfinity, true}),
+           "YaRN: turns in the original context from which a frequency is not scaled", {.example = "16"});
+  yarn.add("beta-slow", "X", real(&m.yarn.beta_slow, {0, kInfinity, true}),
+           "YaRN: turns in the original context up to which a frequency is low", {.example = "2"});
+  yarn.add("no-yarn-correction-range-round-to-int", "", inverted_toggle(&m.yarn.truncate),
+           "YaRN: the range between low and high frequencies is not rounded to whole pairs");
+  yarn.add("mscale", "X", real(&m.yarn.mscale, {0, kInfinity}),
+           "YaRN: cos and sin are multiplied by m(mscale) / m(mscale-all-dim), with m(x) = 0.1 x ln(factor) + 1",
+           {.example = "0.7"});
+  yarn.add("mscale-all-dim", "X", real(&m.yarn.mscale_all_dim, {0, kInfinity}), "YaRN: see --mscale", {.example = "1"});
+  yarn.add("rope-scaling-attention-factor", "X", real(&m.yarn.attention_factor, {0, kInfinity}),
+           "YaRN: factor of cos and sin instead of the one by --mscale; 0: by --mscale", {.example = "1.25"});
+}
+
 }  // namespace
 
 void add_model(FlagTable& t, ModelConfig& m) {
@@ -67,7 +93,8 @@ void add_model(FlagTable& t, ModelConfig& m) {
   rope.add("rotary-percent", "X", real(&m.rotary_percent, {0, 1, true}), "fraction of a head that RoPE rotates",
            {.example = "0.5"});
   rope.add("use-rope-scaling", "", toggle(&m.use_rope_scaling),
-           "RoPE frequency scaling of Llama 3.1 (rope_type llama3 of transformers)");
+           "RoPE frequency scaling of Llama 3.1 (rope_type llama3 of transformers)",
+           {.excludes = {{"rotary-seq-len-interpolation-factor", "above 1"}}});
   scaling.add("rope-scaling-factor", "X", real(&m.rope_scaling.factor, {1, kInfinity}),
               "with --use-rope-scaling: divisor of the low frequencies", {.example = "32"});
   scaling.add("rope-scaling-low-freq-factor", "X", real(&m.rope_scaling.low_freq_factor, {0, kInfinity, true}),
@@ -78,6 +105,9 @@ void add_model(FlagTable& t, ModelConfig& m) {
   scaling.add("rope-scaling-original-max-position-embeddings", "TOKENS",
               integer(&m.rope_scaling.original_max_position_embeddings, {1, kMaxLength}),
               "with --use-rope-scaling: context length of the original pretraining", {.example = "8191"});
+  rope.add("rotary-seq-len-interpolation-factor", "X", real(&m.rotary_seq_len_interpolation_factor, {1, kInfinity}),
+           "linear RoPE scaling: divisor of the positions (rope_type linear of transformers)", {.example = "2"});
+  add_yarn(t, m);
   model.add("window-size", "LEFT RIGHT", window_size(&m.window_size),
             "sliding window of attention: keys that a query sees to its left and to its right, without its position. "
             "LEFT -1: all. RIGHT: 0, for causal attention",

@@ -15,8 +15,7 @@ constexpr MegatronRow kFeatureRows[] = {
      "mla-down-proj-fusion"},
     {kFeature, "multi-token prediction",
      "mtp-num-layers=0 mtp-loss-scaling-factor mtp-standalone mtp-use-repeated-layer mtp-detach-heads mtp-hsm mtp-"},
-    {kFeature, "YaRN",
-     "rotary-scaling-factor mscale mscale-all-dim yarn- no-yarn-correction-range-round-to-int rope-type"},
+    {kFeature, "YaRN by flags other than --rope-type yarn", "yarn-"},
     {kFeature, "interleaved RoPE", "rotary-interleaved"},
     {kFeature, "layers without RoPE", "no-rope-freq"},
     {kFeature, "multimodal RoPE", "mrope-section"},
@@ -187,7 +186,7 @@ constexpr MegatronRow kFeatureRows[] = {
 
 // Values of flags that exist here.
 constexpr MegatronRow kValueRows[] = {
-    {kFeature, "YaRN", "position-embedding-type=yarn"},
+    {kFeature, "YaRN by flags other than --rope-type yarn", "position-embedding-type=yarn"},
     {kFeature, "multimodal RoPE", "position-embedding-type=mrope"},
     {kFeature, "relative position embeddings", "position-embedding-type=relative"},
     {kFeature, "square root of softplus in routers", "moe-router-score-function=sqrtsoftplus"},

@@ -59,8 +59,6 @@ constexpr MegatronRow kTakenRows[] = {
      "cuda-graph-share-io-buffers cuda-graph-use-single-mempool cuda-graph-retain-backward-graph"},
     {kTaken, "each offloaded copy has a separate wait, one layer later",
      "fine-grained-offloading-max-inflight-offloads=<int> delay-offload-until-cuda-graph"},
-    {kTaken, "positions of RoPE are not interpolated",
-     "rotary-seq-len-interpolation-factor=1 rope-type=rope rotary-scaling-factor=1"},
     {kTaken, "--position-embedding-type decides", "no-position-embedding"},
     {kTaken, "checkpoints have one sharded format, independent of the layout, written by all ranks and verified",
      "ckpt-format=torch_dist|torch_dcp|fsdp_dtensor|torch use-dist-ckpt dist-ckpt-format=torch_dist "

@@ -29,7 +29,7 @@ struct HfKeys {
 
 // Parses a config.json to a resolved, valid model. seq_length and max_position_embeddings are its number of positions;
 // parameters are fp32, since tensors carry their dtypes. Error (kFormat) for other architectures and for features that
-// a ModelConfig cannot represent: RoPE scaling other than Llama 3.1's, router noise, quantization. Unknown keys are
+// a ModelConfig cannot represent: dynamic and longrope scaling of RoPE, router noise, quantization. Unknown keys are
 // errors too, unless `keys` ignores them. Keys of transformers without effect on weights or arithmetic are skipped.
 // Error (kUsage) for an ignored key that is read or absent. `subject` is the file.
 ModelConfig parse_hf_config(std::string_view text, const std::string& subject, HfKeys* keys = nullptr);

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/hf/hf_config.h"
+#include "core/hf/hf_rope.h"
 #include "core/model/config.h"
 
 namespace megalith {
@@ -111,19 +112,7 @@ void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
   text["rms_norm_eps"] = model.norm_epsilon;
   text["hidden_act"] = "silu";
   text["attention_dropout"] = model.attention_dropout;
-  text["rope_theta"] = model.rotary_base;
-  json rope = {{"rope_type", "default"}};
-  if (model.use_rope_scaling) {
-    const RopeScaling& scaling = model.rope_scaling;
-    rope = {{"rope_type", "llama3"},
-            {"factor", scaling.factor},
-            {"low_freq_factor", scaling.low_freq_factor},
-            {"high_freq_factor", scaling.high_freq_factor},
-            {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
-    text["rope_scaling"] = rope;  // for transformers 4
-  }
-  rope["rope_theta"] = model.rotary_base;
-  text["rope_parameters"] = rope;
+  add_rope_keys(text, {.theta = model.rotary_base, .scaling = model.rotary_scaling()});
   const bool is_mistral_like = family == HfFamily::kMistral || family == HfFamily::kMixtral;
   if (!is_mistral_like && family != HfFamily::kQwen2) text["attention_bias"] = model.has_qkv_bias();
   if (family == HfFamily::kLlama) text["mlp_bias"] = model.add_bias_linear;

@@ -118,11 +118,35 @@ void check_rope_scaling(const RopeScaling& scaling) {
               {1, kMaxLength});
 }
 
+void check_yarn(const ModelConfig& config) {
+  const RopeScaling& yarn = config.yarn;
+  check_value("--rotary-scaling-factor", yarn.factor, yarn.factor >= 1.0 && !std::isinf(yarn.factor),
+              "a finite value of at least 1");
+  check_range("--original-max-position-embeddings", yarn.original_max_position_embeddings, {1, kMaxLength});
+  if (!(yarn.beta_slow > 0.0) || !(yarn.beta_fast >= yarn.beta_slow) || std::isinf(yarn.beta_fast)) {
+    refuse_usage("--beta-fast and --beta-slow", {.expected = "finite values above 0, --beta-fast >= --beta-slow",
+                                                 .got = fmt::format("{} and {}", yarn.beta_fast, yarn.beta_slow),
+                                                 .remedy = kUsual});
+  }
+  for (const auto& [flag, value] : {std::pair{"--mscale", yarn.mscale},
+                                    {"--mscale-all-dim", yarn.mscale_all_dim},
+                                    {"--rope-scaling-attention-factor", yarn.attention_factor}})
+    check_value(flag, value, value >= 0.0 && !std::isinf(value), "a finite value of at least 0");
+  if (config.rope_type == RopeType::kYarn && config.rotary_base <= 1.0) {
+    refuse_usage("--rotary-base with --rope-type yarn",
+                 {.expected = "a value above 1", .got = fmt::format("{}", config.rotary_base), .remedy = kUsual});
+  }
+}
+
 void check_numbers(const ModelConfig& config) {
   const double percent = config.rotary_percent, epsilon = config.norm_epsilon, dropout = config.hidden_dropout;
   check_value("--rotary-base", config.rotary_base, is_finite_above(config.rotary_base, 0.0), "a finite value above 0");
   check_value("--rotary-percent", percent, percent > 0.0 && percent <= 1.0, "a value above 0 and at most 1");
   check_rope_scaling(config.rope_scaling);
+  check_yarn(config);
+  const double interpolation = config.rotary_seq_len_interpolation_factor;
+  check_value("--rotary-seq-len-interpolation-factor", interpolation,
+              interpolation >= 1.0 && !std::isinf(interpolation), "a finite value of at least 1");
   const std::int64_t rotary_dim = config.rotary_dim();
   if (config.position_embedding_type == PositionEmbedding::kRope && (rotary_dim < 2 || rotary_dim % 2 != 0)) {
     refuse_usage("--rotary-percent and --kv-channels",
@@ -187,6 +211,21 @@ double ModelConfig::output_layer_init_std() const {
 std::int64_t ModelConfig::rotary_dim() const {
   if (position_embedding_type != PositionEmbedding::kRope) return 0;
   return static_cast<std::int64_t>(static_cast<double>(kv_channels) * rotary_percent);
+}
+
+RopeScaling ModelConfig::rotary_scaling() const {
+  if (rope_type == RopeType::kYarn) return yarn;
+  if (use_rope_scaling) return rope_scaling;
+  if (rotary_seq_len_interpolation_factor == 1) return {};
+  return {.kind = RopeScalingKind::kLinear, .factor = rotary_seq_len_interpolation_factor};
+}
+
+void ModelConfig::set_rotary_scaling(const RopeScaling& scaling) {
+  use_rope_scaling = scaling.kind == RopeScalingKind::kLlama3;
+  rope_type = scaling.kind == RopeScalingKind::kYarn ? RopeType::kYarn : RopeType::kRope;
+  rotary_seq_len_interpolation_factor = scaling.kind == RopeScalingKind::kLinear ? scaling.factor : 1;
+  if (use_rope_scaling) rope_scaling = scaling;
+  if (rope_type == RopeType::kYarn) yarn = scaling;
 }
 
 void resolve(ModelConfig& config) {

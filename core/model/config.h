@@ -14,6 +14,7 @@
 namespace megalith {
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone };
+enum class RopeType { kRope, kYarn };
 enum class Normalization { kLayerNorm, kRmsNorm };
 
 // Activation of the MLP without `swiglu`. kGeluTanh is the tanh form of Hendrycks & Gimpel (arXiv:1606.08415), as in
@@ -47,8 +48,12 @@ struct ModelConfig {
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   double rotary_base = 10000.0;
   double rotary_percent = 1.0;  // fraction of the head dim that is rotated
+  // Scaling of RoPE: use_rope_scaling, the factor of linear interpolation, or rope_type kYarn; at most one of them.
   bool use_rope_scaling = false;
-  RopeScaling rope_scaling{.factor = 8.0};  // with use_rope_scaling; flags --rope-scaling-*
+  RopeScaling rope_scaling{.kind = RopeScalingKind::kLlama3, .factor = 8};  // flags --rope-scaling-*
+  double rotary_seq_len_interpolation_factor = 1;
+  RopeType rope_type = RopeType::kRope;
+  RopeScaling yarn{.kind = RopeScalingKind::kYarn, .original_max_position_embeddings = 4096};
 
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
@@ -76,8 +81,9 @@ struct ModelConfig {
   double output_layer_init_std() const;
   // Returns the number of leading elements of each head that RoPE rotates (even); 0 for other position embeddings.
   std::int64_t rotary_dim() const;
-  // Returns the scaling of RoPE's frequencies; none without use_rope_scaling.
-  RopeScaling rotary_scaling() const { return use_rope_scaling ? rope_scaling : RopeScaling{}; }
+  // Returns the scaling of RoPE that the fields select.
+  RopeScaling rotary_scaling() const;
+  void set_rotary_scaling(const RopeScaling& scaling);
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool has_attn_proj_bias() const { return add_bias_linear || add_attn_proj_bias; }
 };

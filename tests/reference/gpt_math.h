@@ -89,12 +89,13 @@ class AttentionMath {
   // In place, rotate-half, q or k; sign -1 is the gradient.
   void rotate(Vector& x, int sign) const {
     const std::size_t half = z_.rotary_dim / 2, heads = x.size() / (rows_ * z_.dim);
+    const double factor = attention_factor(z_.rope_scaling);
     for (std::size_t i = 0; i < half; ++i) {
-      const double exponent = -2 * static_cast<double>(i) / static_cast<double>(z_.rotary_dim);
-      const double frequency = scaled(std::pow(z_.rotary_base, exponent), z_.rope_scaling);
+      const double frequency = scaled_frequency(z_.rotary_base, i, z_.rotary_dim, z_.rope_scaling);
       for (std::size_t row = 0; row < rows_ * heads; ++row) {
         const double angle = sign * static_cast<double>(row / heads % z_.length) * frequency;
-        const auto cosine = static_cast<Number>(std::cos(angle)), sine = static_cast<Number>(std::sin(angle));
+        const auto cosine = static_cast<Number>(factor * std::cos(angle));
+        const auto sine = static_cast<Number>(factor * std::sin(angle));
         Number& low = x[row * z_.dim + i];
         Number& high = x[row * z_.dim + i + half];
         const Number turned = stored(low * cosine - high * sine);

@@ -25,19 +25,20 @@ struct RopeResult {
 inline RopeResult rope(const std::vector<double>& x, const RopeSizes& z, bool backward) {
   RopeResult r{x, x};
   const std::size_t half = z.rotary_dim / 2;
+  const double factor = attention_factor(z.scaling);
   for (std::size_t row = 0; row < z.samples * z.tokens * z.heads; ++row) {
     const std::size_t token = row / z.heads;
     const double position =
         z.positions.empty() ? static_cast<double>(z.start + token % z.tokens) : std::max(z.positions[token], 0.0);
     for (std::size_t i = 0; i < half; ++i) {
-      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(z.rotary_dim);
-      const double frequency = scaled(std::pow(z.theta, exponent), z.scaling);
+      const double frequency = scaled_frequency(z.theta, i, z.rotary_dim, z.scaling);
       const double angle = position * frequency * (backward ? -1 : 1);
       const std::size_t low = row * z.dim + i, high = low + half;
-      r.y[low] = x[low] * std::cos(angle) - x[high] * std::sin(angle);
-      r.y[high] = x[high] * std::cos(angle) + x[low] * std::sin(angle);
-      r.magnitude[low] = std::abs(x[low] * std::cos(angle)) + std::abs(x[high] * std::sin(angle));
-      r.magnitude[high] = std::abs(x[high] * std::cos(angle)) + std::abs(x[low] * std::sin(angle));
+      const double cosine = factor * std::cos(angle), sine = factor * std::sin(angle);
+      r.y[low] = x[low] * cosine - x[high] * sine;
+      r.y[high] = x[high] * cosine + x[low] * sine;
+      r.magnitude[low] = std::abs(x[low] * cosine) + std::abs(x[high] * sine);
+      r.magnitude[high] = std::abs(x[high] * cosine) + std::abs(x[low] * sine);
     }
   }
   return r;

@@ -121,8 +121,7 @@ template <class T>
 struct DecodeArguments {
   Heads<const T> k, v;
   Heads<T> k_cache, v_cache;
-  double theta;
-  RopeScaling scaling;
+  RopeFrequencies frequencies;
   int pairs;  // rotated pairs; 0: none
 };
 
@@ -134,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t n = blockIdx.x % p.heads, b = blockIdx.x / p.heads, kv = n / p.group;
   const int i = static_cast<int>(threadIdx.x);
   let_next_grid_start();
-  const double frequency = i < d.pairs ? rope_frequency(d.theta, i, d.pairs, d.scaling) : 0;
+  const double frequency = i < d.pairs ? d.frequencies[i] : 0;
   wait_for_previous_grids();
   const std::int64_t start = *p.start;
   if (start < 0 || start >= p.cache_rows) {
@@ -148,7 +147,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int r = 0; r < 2; ++r) {
     if (i < d.pairs) {  // same as rope_kernel
       const float low = widen(rows[r][i]), high = widen(rows[r][i + d.pairs]);
-      const auto c = static_cast<float>(cosine), s = static_cast<float>(sine);
+      const auto c = static_cast<float>(d.frequencies.attention_factor * cosine);
+      const auto s = static_cast<float>(d.frequencies.attention_factor * sine);
       turned[r][i] = narrow<T>(fmaf(-high, s, low * c));
       turned[r][i + d.pairs] = narrow<T>(fmaf(low, s, high * c));
     }
@@ -232,13 +232,13 @@ void run(CudaStream& stream, const DecodeAttention& op) {
   Variants(op.q.dtype, rows_aligned(op.v, op.k_cache, op.v_cache)).visit([&](auto type, auto is_aligned) {
     using T = decltype(type);
     constexpr int kWidth = is_aligned() ? kPack<T> : 1;
-    const DecodeArguments<T> d{.k = op.k,
-                               .v = op.v,
-                               .k_cache = op.k_cache,
-                               .v_cache = op.v_cache,
-                               .theta = static_cast<double>(op.theta),
-                               .scaling = op.scaling,
-                               .pairs = static_cast<int>(op.rotary_dim / 2)};
+    const DecodeArguments<T> d{
+        .k = op.k,
+        .v = op.v,
+        .k_cache = op.k_cache,
+        .v_cache = op.v_cache,
+        .frequencies = rope_frequencies(static_cast<double>(op.theta), op.rotary_dim / 2, op.scaling),
+        .pairs = static_cast<int>(op.rotary_dim / 2)};
     launch_early(stream, {blocks_for(op.q.size(0) * op.q.size(2), 1), kThreads}, decode_attention_kernel<T, kWidth>,
                  arguments_of<T>(stream, forward, op.start, kWidth), d, stream.fault(), raise_bad_start);
   });

@@ -26,6 +26,15 @@ void check_rotation(std::int64_t rotary_dim, float theta, const RopeScaling& s, 
           .got = fmt::format("{}, {} to {}, {}", s.factor, s.low_freq_factor, s.high_freq_factor,
                              s.original_max_position_embeddings)});
   }
+  if (s.kind != RopeScalingKind::kYarn) return;
+  f.expect(theta > 1, "op.theta", "more than 1 for YaRN", theta);
+  if (!(s.beta_slow > 0) || !(s.beta_fast >= s.beta_slow) || !(s.mscale >= 0) || !(s.mscale_all_dim >= 0) ||
+      !(s.attention_factor >= 0)) {
+    fail({.subject = "op.scaling",
+          .expected = "betas that fall to above 0, and an mscale, mscale_all_dim and attention factor of at least 0",
+          .got = fmt::format("{} to {}, {}, {}, {}", s.beta_fast, s.beta_slow, s.mscale, s.mscale_all_dim,
+                             s.attention_factor)});
+  }
 }
 
 void fields(const Rope& op, Fields& f) {
@@ -52,6 +61,7 @@ struct Rotations {
   double frequency[kMaxPairs];
   double step_cos[kMaxPairs];  // rotation by one position
   double step_sin[kMaxPairs];
+  double scale = 1;  // of cosines and sines
   float cosine[kPositions][kMaxPairs];
   float sine[kPositions][kMaxPairs];
   std::int64_t first = -1;  // position of the first ones
@@ -59,8 +69,10 @@ struct Rotations {
 
 void set_frequencies(const Rope& op, Rotations& r) {
   const int pairs = static_cast<int>(op.rotary_dim / 2);
+  const RopeFrequencies frequencies = rope_frequencies(static_cast<double>(op.theta), pairs, op.scaling);
+  r.scale = frequencies.attention_factor;
   for (int i = 0; i < pairs; ++i) {
-    r.frequency[i] = rope_frequency(static_cast<double>(op.theta), i, pairs, op.scaling);
+    r.frequency[i] = frequencies[i];
     r.step_cos[i] = std::cos(r.frequency[i]);
     r.step_sin[i] = std::sin(r.frequency[i]);
   }
@@ -74,8 +86,8 @@ void set_rotations(std::int64_t first, std::int64_t pairs, bool backward, Rotati
     const double angle = static_cast<double>(first) * r.frequency[i];
     double c = std::cos(angle), s = std::sin(angle);
     for (std::int64_t p = 0; p < kPositions; ++p) {
-      r.cosine[p][i] = static_cast<float>(c);
-      r.sine[p][i] = static_cast<float>(backward ? -s : s);
+      r.cosine[p][i] = static_cast<float>(r.scale * c);
+      r.sine[p][i] = static_cast<float>(r.scale * (backward ? -s : s));
       const double next = c * r.step_cos[i] - s * r.step_sin[i];
       s = s * r.step_cos[i] + c * r.step_sin[i];
       c = next;

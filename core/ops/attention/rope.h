@@ -11,13 +11,13 @@ namespace megalith {
 
 inline constexpr std::int64_t kMaxRotaryDim = 1024;
 
-// With R = rotary_dim, i < R / 2, position p of row s (+ *start) and angle phi = p theta^(-2 i / R), its frequency
-// scaled by rope_frequency:
-//   y[i]         = x[i] cos(phi) - x[i + R/2] sin(phi)
-//   y[i + R/2]   = x[i + R/2] cos(phi) + x[i] sin(phi)
+// With R = rotary_dim, i < R / 2, position p of row s (+ *start), angle phi = p f[i] and attention factor m, which
+// rope_frequencies gives (unscaled: f[i] = theta^(-2 i / R), m = 1):
+//   y[i]         = m (x[i] cos(phi) - x[i + R/2] sin(phi))
+//   y[i + R/2]   = m (x[i + R/2] cos(phi) + x[i] sin(phi))
 //   y[j]         = x[j] for j >= R
 // `backward` rotates by -phi, which is the gradient: x is then dy, y is dx. B samples, S tokens per sample, N heads, D
-// head dim. Leading dims may be strided. cos and sin are fp64 values (error below 1e-14 plus 1e-16 times the angle)
+// head dim. Leading dims may be strided. m cos and m sin are fp64 values (error below 1e-14 plus 1e-16 times the angle)
 // rounded once to fp32. They depend on the position alone: prefill, decoding, any cut of the sequence and any pack of
 // documents give equal bits.
 struct Rope {
@@ -26,7 +26,7 @@ struct Rope {
   Tensor y;                     // [B, S, N, D] out, dtype of x; x itself, or disjoint from it
   float theta = 10000.0f;       // base of the frequencies
   std::int64_t rotary_dim = 0;  // R: even, 2 to D, at most kMaxRotaryDim; no default
-  RopeScaling scaling;          // scaling of the frequencies
+  RopeScaling scaling;          // scaling of the frequencies, and of cos and sin
   bool backward = false;
   SequencePart part;                    // positions of the S rows
   const std::int32_t* start = nullptr;  // device, optional: added to the positions; not negative

@@ -21,8 +21,7 @@ struct RopeArguments {
   const std::int32_t* start;
   const std::int32_t* row_positions;  // of the rows; null: start, first and gap give them
   std::int64_t first, gap;            // first position and gap
-  double theta;
-  RopeScaling scaling;
+  RopeFrequencies frequencies;
   int samples, tokens, heads, dim, pairs;
   int positions;         // positions of a block
   int samples_of_block;  // samples of a block
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArguments a) {
   const int first_sample = static_cast<int>(blockIdx.y) * a.samples_of_block;
   const int samples = min(a.samples_of_block, a.samples - first_sample);
   let_next_grid_start();
-  const auto frequency_of = [&a](int i) { return rope_frequency(a.theta, i % a.pairs, a.pairs, a.scaling); };
+  const auto frequency_of = [&a](int i) { return a.frequencies[i % a.pairs]; };
   const int begin = static_cast<int>(threadIdx.x);
   double frequency = begin < tokens * a.pairs ? frequency_of(begin) : 0;  // overlaps the end of the previous grids
   wait_for_previous_grids();
@@ -69,8 +68,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const RopeArguments a) {
     if (a.row_positions != nullptr) position = max(a.row_positions[std::int64_t{first_sample} * a.tokens + token], 0);
     double s, c;
     sincos(static_cast<double>(position) * frequency, &s, &c);
-    tables[i] = static_cast<float>(c);
-    sines[i] = static_cast<float>(a.backward ? -s : s);
+    tables[i] = static_cast<float>(a.frequencies.attention_factor * c);
+    sines[i] = static_cast<float>(a.frequencies.attention_factor * (a.backward ? -s : s));
   }
   __syncthreads();
 
@@ -120,8 +119,7 @@ void run(CudaStream& stream, const Rope& op) {
                         .row_positions = op.positions.as<const std::int32_t>(),
                         .first = op.part.first,
                         .gap = op.part.gap,
-                        .theta = static_cast<double>(op.theta),
-                        .scaling = op.scaling,
+                        .frequencies = rope_frequencies(static_cast<double>(op.theta), pairs, op.scaling),
                         .samples = size(0),
                         .tokens = size(1),
                         .heads = size(2),

@@ -21,7 +21,8 @@ namespace megalith::test {
 namespace {
 
 const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/hf/golden/";
-constexpr std::array kFamilies = {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"};
+constexpr std::array kFamilies = {"gpt2",  "llama", "llama31",    "llama_yarn", "llama_linear", "mistral",
+                                  "qwen2", "qwen3", "qwen3_yarn", "mixtral",    "qwen3_moe"};
 
 std::string run(const Words& flags) { return convert(parse_flags(App::kConvert, flags).options); }
 

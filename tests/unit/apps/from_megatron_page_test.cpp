@@ -32,7 +32,7 @@ constexpr std::string_view kOwnFlags =
     "max-bad-lines max-failed-saves max-skipped-steps metrics-jsonl min-offload-bytes moe-combine-groups "
     "offload-distance offload-mb-per-layer offload-slowdown pad-to-multiple peak-tflops pipeline-schedule "
     "print-actions "
-    "print-config rates rope-scaling-high-freq-factor rope-scaling-low-freq-factor "
+    "print-config rates rope-scaling-attention-factor rope-scaling-high-freq-factor rope-scaling-low-freq-factor "
     "rope-scaling-original-max-position-embeddings sft-long sft-train stop-file suppress-wait tiktoken-special-tokens "
     "trace version";
 

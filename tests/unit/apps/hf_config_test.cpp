@@ -118,9 +118,11 @@ TEST(HfConfig, ReadsLlamaAndQwen) {
 TEST(HfConfig, ReadsTheScaledRopeAndTheAttentionBiasOfALlama) {
   const ModelConfig model = golden_model("llama31");
   EXPECT_TRUE(model.use_rope_scaling);
-  EXPECT_EQ(
-      model.rope_scaling,
-      (RopeScaling{.factor = 4, .low_freq_factor = 1, .high_freq_factor = 8, .original_max_position_embeddings = 512}));
+  EXPECT_EQ(model.rope_scaling, (RopeScaling{.kind = RopeScalingKind::kLlama3,
+                                             .factor = 4,
+                                             .low_freq_factor = 1,
+                                             .high_freq_factor = 8,
+                                             .original_max_position_embeddings = 512}));
   EXPECT_EQ(model.rotary_base, 500000.0);
   EXPECT_TRUE(model.add_qkv_bias && model.add_attn_proj_bias && !model.add_bias_linear);
   EXPECT_EQ(hf_family(model), HfFamily::kLlama);
@@ -226,8 +228,10 @@ TEST(HfConfig, ReadsThePublishedKeysWithoutMeaning) {
 }
 
 TEST(HfConfig, WhatIsWrittenReadsBack) {
-  std::vector<ModelConfig> models = {golden_model("gpt2"),  golden_model("llama"),   golden_model("qwen2"),
-                                     golden_model("qwen3"), golden_model("llama31"), golden_model("mistral")};
+  std::vector<ModelConfig> models = {
+      golden_model("gpt2"),       golden_model("llama"),        golden_model("qwen2"),
+      golden_model("qwen3"),      golden_model("llama31"),      golden_model("mistral"),
+      golden_model("llama_yarn"), golden_model("llama_linear"), golden_model("qwen3_yarn")};
   models.push_back(models[0]);
   models.back().untie_embeddings_and_output_weights = true;
   models.back().activation_func = ActivationFunction::kGelu;
@@ -287,9 +291,11 @@ TEST(HfConfig, RefusesWhatAModelCannotSay) {
          "config.json: rms_norm_eps: expected a finite number above 0, got -1e-06");
   expect(with("llama", "rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e4}}),
          "config.json: rope_parameters: expected key factor, got none");
-  expect(with("llama", "rope_scaling", {{"type", "linear"}, {"factor", 2}}),
-         "config.json: rope_scaling: type: expected default or llama3: RoPE scaled in another way is not built, got "
-         "'linear'");
+  for (const char* type : {"dynamic", "longrope"})
+    expect(with("llama", "rope_scaling", {{"type", type}, {"factor", 2}}),
+           std::string("config.json: rope_scaling: type: expected default, linear, yarn or llama3: RoPE scaled in "
+                       "another way is not built, got '") +
+               type + "'");
   json scaled = json::parse(golden_text("llama31"));
   scaled["rope_parameters"]["beta_fast"] = 32;
   expect(scaled.dump(), "config.json: rope_parameters: expected known keys only, got 'beta_fast'");

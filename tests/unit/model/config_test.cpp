@@ -217,6 +217,41 @@ std::string message_of(const std::function<void(ModelConfig&)>& change) {
   });
 }
 
+TEST(ModelConfig, RefusesScalingsOfRope) {
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.rope_scaling.factor = 0.5; }),
+            "--rope-scaling-factor: expected a finite value of at least 1, got 0.5; leave it out for the usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.rope_scaling.high_freq_factor = 1; }),
+            "--rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor: expected finite values above 0, the "
+            "low one below the high one, got 1 and 1; leave it out for the usual value");
+  EXPECT_EQ(
+      message_of([](ModelConfig& c) { c.rope_scaling.original_max_position_embeddings = 0; }),
+      "--rope-scaling-original-max-position-embeddings: expected an integer from 1 to 268435456, got 0; raise it");
+  EXPECT_EQ(
+      message_of([](ModelConfig& c) { c.rotary_seq_len_interpolation_factor = 0.5; }),
+      "--rotary-seq-len-interpolation-factor: expected a finite value of at least 1, got 0.5; leave it out for the "
+      "usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.yarn.factor = std::nan(""); }),
+            "--rotary-scaling-factor: expected a finite value of at least 1, got nan; leave it out for the usual "
+            "value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.yarn.original_max_position_embeddings = 0; }),
+            "--original-max-position-embeddings: expected an integer from 1 to 268435456, got 0; raise it");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.yarn.beta_fast = 0.5; }),
+            "--beta-fast and --beta-slow: expected finite values above 0, --beta-fast >= --beta-slow, got 0.5 and 1; "
+            "leave it out for the usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.yarn.mscale = -1; }),
+            "--mscale: expected a finite value of at least 0, got -1; leave it out for the usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.yarn.mscale_all_dim = -1; }),
+            "--mscale-all-dim: expected a finite value of at least 0, got -1; leave it out for the usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.yarn.attention_factor = -1; }),
+            "--rope-scaling-attention-factor: expected a finite value of at least 0, got -1; leave it out for the "
+            "usual value");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.rope_type = RopeType::kYarn;
+              c.rotary_base = 1;
+            }),
+            "--rotary-base with --rope-type yarn: expected a value above 1, got 1; leave it out for the usual value");
+}
+
 TEST(ModelConfig, AcceptsASmallModelWithAnUnknownVocabulary) {
   EXPECT_EQ(message_of([](ModelConfig& c) { c.vocab_size = 0; }), "valid");
 }
@@ -254,14 +289,6 @@ TEST(ModelConfig, RefusesNamingFlagsAndValidValues) {
             }),
             "--rotary-percent and --kv-channels: expected an even number of at least 2 rotated elements per head, got "
             "3 of 4; RoPE turns pairs: change one of the two");
-  EXPECT_EQ(message_of([](ModelConfig& c) { c.rope_scaling.factor = 0.5; }),
-            "--rope-scaling-factor: expected a finite value of at least 1, got 0.5; leave it out for the usual value");
-  EXPECT_EQ(message_of([](ModelConfig& c) { c.rope_scaling.high_freq_factor = 1; }),
-            "--rope-scaling-low-freq-factor and --rope-scaling-high-freq-factor: expected finite values above 0, the "
-            "low one below the high one, got 1 and 1; leave it out for the usual value");
-  EXPECT_EQ(
-      message_of([](ModelConfig& c) { c.rope_scaling.original_max_position_embeddings = 0; }),
-      "--rope-scaling-original-max-position-embeddings: expected an integer from 1 to 268435456, got 0; raise it");
   EXPECT_EQ(message_of([](ModelConfig& c) {
               c.window_size = {3, 1};
             }),

@@ -42,6 +42,24 @@ struct Ablation {
   DeviceType device = DeviceType::kCpu;
 };
 
+std::vector<Ablation> rope_features() {
+  return {
+      {"rope", "llama", [](World& w) { w.config.rotary_dim = 0; }},
+      {"rotary_base", "llama", [](World& w) { w.config.rotary_base = 10000; }},
+      {"rope_scaling", "llama31", [](World& w) { w.config.rope_scaling.factor = 1; }},
+      {"rope_scaling_low_freq_factor", "llama31", [](World& w) { w.config.rope_scaling.low_freq_factor = 0.5; }},
+      {"rope_scaling_high_freq_factor", "llama31", [](World& w) { w.config.rope_scaling.high_freq_factor = 8; }},
+      {"rope_interpolation", "interpolated", [](World& w) { w.config.rope_scaling.factor = 1; }},
+      {"yarn", "yarn", [](World& w) { w.config.rope_scaling.factor = 1; }},
+      {"yarn_original_positions", "yarn", [](World& w) { w.config.rope_scaling.original_positions = 256; }},
+      {"yarn_beta_fast", "yarn", [](World& w) { w.config.rope_scaling.beta_fast = 3; }},
+      {"yarn_beta_slow", "yarn", [](World& w) { w.config.rope_scaling.beta_slow = 0.1; }},
+      {"yarn_truncate", "yarn", [](World& w) { w.config.rope_scaling.truncate = false; }},
+      {"yarn_mscale", "yarn", [](World& w) { w.config.rope_scaling.mscale = 1; }},
+      {"yarn_mscale_all_dim", "yarn", [](World& w) { w.config.rope_scaling.mscale_all_dim = 0; }},
+  };
+}
+
 std::vector<Ablation> features() {
   return {
       {"learned_positions", "gpt2", [](World& w) { erase_tensors(w, "position_embeddings"); }},
@@ -67,11 +85,6 @@ std::vector<Ablation> features() {
            if (at != std::string::npos) w.weights[name.substr(0, at) + "layernorm.bias"].assign(values.size(), 0);
          }
        }},
-      {"rope", "llama", [](World& w) { w.config.rotary_dim = 0; }},
-      {"rotary_base", "llama", [](World& w) { w.config.rotary_base = 10000; }},
-      {"rope_scaling", "llama31", [](World& w) { w.config.rope_scaling.factor = 1; }},
-      {"rope_scaling_low_freq_factor", "llama31", [](World& w) { w.config.rope_scaling.low_freq_factor = 0.5; }},
-      {"rope_scaling_high_freq_factor", "llama31", [](World& w) { w.config.rope_scaling.high_freq_factor = 8; }},
       {"proj_bias_alone", "llama31", [](World& w) { erase_tensors(w, "linear_proj.bias"); }},
       {"swiglu_order", "llama",
        [](World& w) {
@@ -100,9 +113,11 @@ std::vector<Ablation> features() {
 std::vector<Ablation> ablations() {
   std::vector<Ablation> all;
   for (const DeviceType device : test::devices()) {
-    for (const Ablation& feature : features()) {
-      all.push_back(feature);
-      all.back().device = device;
+    for (const std::vector<Ablation>& list : {features(), rope_features()}) {
+      for (const Ablation& feature : list) {
+        all.push_back(feature);
+        all.back().device = device;
+      }
     }
   }
   return all;

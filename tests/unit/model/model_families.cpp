@@ -40,6 +40,25 @@ ModelConfig llama31() {
   return c;
 }
 
+// Divided, mixed and kept frequencies; cos and sin are scaled. With heads of their own width, as in Qwen3.
+ModelConfig yarn() {
+  ModelConfig c = llama();
+  c.kv_channels = 16;
+  c.rope_type = RopeType::kYarn;
+  c.yarn.factor = 4;
+  c.yarn.original_max_position_embeddings = 64;
+  c.yarn.beta_fast = 8;
+  c.yarn.mscale = 2;
+  c.yarn.mscale_all_dim = 0.5;
+  return c;
+}
+
+ModelConfig interpolated() {
+  ModelConfig c = llama();
+  c.rotary_seq_len_interpolation_factor = 2.5;
+  return c;
+}
+
 ModelConfig qwen2() {
   ModelConfig c = llama();
   c.add_qkv_bias = true;
@@ -99,7 +118,8 @@ std::vector<ModelFamily> model_families() {
   std::vector<ModelFamily> families = {
       {"gpt2", gpt2()},   {"gpt2_dropout", with_dropout(gpt2())},   {"llama", llama()},
       {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
-      {"nope", nope()},   {"llama_long", longer(llama())},          {"llama31", llama31()}};
+      {"nope", nope()},   {"llama_long", longer(llama())},          {"llama31", llama31()},
+      {"yarn", yarn()},   {"interpolated", interpolated()}};
   families.push_back({"windows", with_windows(qwen2(), 4)});
   families.push_back({"windows_long", with_windows(longer(llama()), 70)});
   for (ModelFamily& family : families) {

@@ -13,6 +13,7 @@
 #include "parallel/comm/memory_sharing.h"
 #include "tests/reference/dropout_mask.h"
 #include "tests/support/download.h"
+#include "tests/support/reference_rope.h"
 
 namespace megalith::test {
 
@@ -297,10 +298,7 @@ reference::GptConfig reference_config(const ModelConfig& c) {
           .padded_vocab = size(c.padded_vocab_size),
           .rotary_dim = size(c.rotary_dim()),
           .rotary_base = c.rotary_base,
-          .rope_scaling = {.factor = c.rotary_scaling().factor,
-                           .low_freq_factor = c.rope_scaling.low_freq_factor,
-                           .high_freq_factor = c.rope_scaling.high_freq_factor,
-                           .original_positions = static_cast<double>(c.rope_scaling.original_max_position_embeddings)},
+          .rope_scaling = reference_scaling(c.rotary_scaling()),
           .windows = {windows.begin(), windows.end()},
           .rms_norm = c.normalization == Normalization::kRmsNorm,
           .epsilon = static_cast<double>(static_cast<float>(c.norm_epsilon)),

@@ -215,12 +215,14 @@ TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
       const Values keys = normal(cache_shape.numel()), some = normal(cache_shape.numel());
       const Fused x = fused_input(z);
       const auto* start = device_struct(std::int32_t{position});
+      const RopeScaling scaling =
+          rotary_dim == 24 ? RopeScaling{.kind = RopeScalingKind::kYarn, .factor = 4} : RopeScaling{};
       Tensor q = x.q, k = x.k;
       if (rotary_dim > 0) {
         q = output(x.q.shape), k = output(x.k.shape);
-        run(Rope{.x = x.q, .y = q, .rotary_dim = rotary_dim, .start = start});
+        run(Rope{.x = x.q, .y = q, .rotary_dim = rotary_dim, .scaling = scaling, .start = start});
         const Values turned = values(q);
-        run(Rope{.x = x.k, .y = k, .rotary_dim = rotary_dim, .start = start});
+        run(Rope{.x = x.k, .y = k, .rotary_dim = rotary_dim, .scaling = scaling, .start = start});
         k = input(k.shape, dtype(), values(k)), q = input(q.shape, dtype(), turned);
       }
       const Tensor k_cache = inout(cache_shape, dtype(), keys), v_cache = inout(cache_shape, dtype(), some);
@@ -246,6 +248,7 @@ TEST_P(AttentionTest, DecodingHasTheBitsOfItsParts) {
                           .start = start,
                           .scale = scale_of(z),
                           .rotary_dim = rotary_dim,
+                          .scaling = scaling,
                           .window = window},
           position == 0 ? Idles{{k_filled, "no row is seen"}, {v_filled, "no row is seen"}} : Idles{});
       EXPECT_EQ(values(decoded), want);

@@ -169,7 +169,8 @@ TEST_P(CudaSizesTest, Rope) {
         return Rope{.x = fused.slice(2, 1, 6),
                     .y = fused.slice(2, 1, 6),
                     .rotary_dim = dim == 80 ? 32 : dim,
-                    .scaling = {.factor = dim == 128 ? 8.0 : 1.0},
+                    .scaling = {.kind = dim == 64 ? RopeScalingKind::kYarn : RopeScalingKind::kLlama3,
+                                .factor = dim == 80 ? 1.0 : 8.0},
                     .backward = backward,
                     .start = s.structure(std::int32_t{5000})};
       });

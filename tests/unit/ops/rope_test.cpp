@@ -4,6 +4,7 @@
 
 #include "tests/reference/rope.h"
 #include "tests/support/op_test.h"
+#include "tests/support/reference_rope.h"
 #include "tests/unit/ops/magnitude.h"
 
 namespace megalith::test {
@@ -15,21 +16,17 @@ class RopeTest : public OpTest {
     const Values x = values(op.x);
     run(op);
     const auto size = [&op](int dim) { return static_cast<std::size_t>(op.x.size(dim)); };
-    const auto want = reference::rope(
-        x,
-        {.samples = size(0),
-         .tokens = size(1),
-         .heads = size(2),
-         .dim = size(3),
-         .rotary_dim = static_cast<std::size_t>(op.rotary_dim),
-         .theta = static_cast<double>(op.theta),
-         .scaling = {.factor = op.scaling.factor,
-                     .low_freq_factor = op.scaling.low_freq_factor,
-                     .high_freq_factor = op.scaling.high_freq_factor,
-                     .original_positions = static_cast<double>(op.scaling.original_max_position_embeddings)},
-         .start = static_cast<std::size_t>(start),
-         .positions = op.positions ? values(op.positions) : Values{}},
-        op.backward);
+    const auto want = reference::rope(x,
+                                      {.samples = size(0),
+                                       .tokens = size(1),
+                                       .heads = size(2),
+                                       .dim = size(3),
+                                       .rotary_dim = static_cast<std::size_t>(op.rotary_dim),
+                                       .theta = static_cast<double>(op.theta),
+                                       .scaling = test::reference_scaling(op.scaling),
+                                       .start = static_cast<std::size_t>(start),
+                                       .positions = op.positions ? values(op.positions) : Values{}},
+                                      op.backward);
     expect_close(op.y, want.y, {.length = 2, .magnitude = sum_magnitude(want.y, want.magnitude, op.y.dtype, 2)});
   }
 };
@@ -54,9 +51,17 @@ TEST_P(RopeTest, ForwardAndBackward) {
 
 // Frequencies that are divided, mixed and kept, near position 0 and far out.
 TEST_P(RopeTest, Scaled) {
-  for (const RopeScaling& scaling :
-       {RopeScaling{.factor = 8},
-        {.factor = 3.5, .low_freq_factor = 0.5, .high_freq_factor = 9, .original_max_position_embeddings = 700}}) {
+  using enum RopeScalingKind;
+  for (const RopeScaling& scaling : {RopeScaling{.kind = kLlama3, .factor = 8},
+                                     {.kind = kLlama3,
+                                     .factor = 3.5,
+                                     .low_freq_factor = 0.5,
+                                     .high_freq_factor = 9,
+                                     .original_max_position_embeddings = 700},
+                                     {.kind = kLinear, .factor = 2.5},
+                                     {.kind = kYarn, .factor = 4, .original_max_position_embeddings = 32'768},
+                                     {.kind = kYarn, .factor = 8, .mscale = 0.7, .mscale_all_dim = 1.5},
+                                     {.kind = kYarn, .factor = 3, .truncate = false, .attention_factor = 1.25}}) {
     for (const bool backward : {false, true}) {
       for (const std::int32_t first : {0, 100'000}) {
         const Tensor x = input({1, 21, 2, 64}), y = output(x.shape);
@@ -77,8 +82,37 @@ TEST_P(RopeTest, AFactorOfOneScalesNothing) {
   const Tensor x = input({1, 9, 2, 20}), plain = output(x.shape), scaled = output(x.shape);
   run(Rope{.x = x, .y = plain, .rotary_dim = 20});
   const Values want = values(plain);  // the next run starts all outputs afresh
-  run(Rope{.x = x, .y = scaled, .rotary_dim = 20, .scaling = {.original_max_position_embeddings = 3}});
-  EXPECT_EQ(values(scaled), want);
+  for (const RopeScalingKind kind : {RopeScalingKind::kLlama3, RopeScalingKind::kLinear, RopeScalingKind::kYarn}) {
+    run(Rope{.x = x,
+             .y = scaled,
+             .rotary_dim = 20,
+             .scaling = {.kind = kind, .original_max_position_embeddings = 3, .mscale_all_dim = 3}});
+    EXPECT_EQ(values(scaled), want);
+  }
+}
+
+// 40 factors, each at another position up to 2 million, with other lengths, ranges, widths and scales.
+TEST_P(RopeTest, YarnAtPositionsAndFactors) {
+  for (int i = 0; i < 40; ++i) {
+    const RopeScaling scaling{.kind = RopeScalingKind::kYarn,
+                              .factor = 1 + 0.2 * i * i,
+                              .original_max_position_embeddings = 16 << i % 14,
+                              .beta_fast = 2.0 + i,
+                              .beta_slow = 0.25 * (1 + i % 5),
+                              .truncate = i % 3 != 0,
+                              .mscale = 0.1 * (i % 7),
+                              .mscale_all_dim = i % 2 == 0 ? 0 : 0.3 * (i % 5)};
+    const std::int32_t first = 31 * i + 33 * i * i * i;
+    const Tensor x = input({1, 3, 2, 68}), y = output(x.shape);
+    compare({.x = x,
+             .y = y,
+             .theta = i % 2 == 0 ? 10'000.0f : 1'000'000.0f,
+             .rotary_dim = 8 + 4 * (i % 16),
+             .scaling = scaling,
+             .backward = i % 2 == 1,
+             .start = device_struct(first)},
+            first);
+  }
 }
 
 TEST_P(RopeTest, SlicesOfAFusedProjection) {
@@ -159,13 +193,24 @@ TEST_P(RopeTest, RefusesWhatDoesNotFit) {
   expect_refused(Rope{.x = x, .y = y, .rotary_dim = 5}, "got 5");
   expect_refused(Rope{.x = x, .y = y, .rotary_dim = 10}, "got 10");
   expect_refused(Rope{.x = x, .y = y, .theta = 0, .rotary_dim = 8}, "op.theta: expected more than 0");
+  using enum RopeScalingKind;
   for (const RopeScaling& scaling : {RopeScaling{.factor = 0.5},
-                                     {.factor = 2, .low_freq_factor = 0},
-                                     {.factor = 2, .low_freq_factor = 4},
-                                     {.factor = 2, .original_max_position_embeddings = 0}}) {
+                                     {.kind = kLinear, .factor = 0.5},
+                                     {.kind = kLlama3, .factor = 2, .low_freq_factor = 0},
+                                     {.kind = kLlama3, .factor = 2, .low_freq_factor = 4},
+                                     {.kind = kLlama3, .factor = 2, .original_max_position_embeddings = 0}}) {
     expect_refused(Rope{.x = x, .y = y, .rotary_dim = 8, .scaling = scaling},
                    "op.scaling: expected a factor of at least 1");
   }
+  for (const RopeScaling& scaling : {RopeScaling{.kind = kYarn, .beta_slow = 0},
+                                     {.kind = kYarn, .beta_fast = 0.5},
+                                     {.kind = kYarn, .mscale = -1},
+                                     {.kind = kYarn, .mscale_all_dim = -1},
+                                     {.kind = kYarn, .attention_factor = -1}}) {
+    expect_refused(Rope{.x = x, .y = y, .rotary_dim = 8, .scaling = scaling}, "op.scaling: expected betas that fall");
+  }
+  expect_refused(Rope{.x = x, .y = y, .theta = 1, .rotary_dim = 8, .scaling = {.kind = kYarn}},
+                 "op.theta: expected more than 1 for YaRN");
 }
 
 // Llama 3.1 8B's, as ROPE_INIT_FUNCTIONS["llama3"] of transformers 5.23 gives them in fp32.
@@ -179,8 +224,8 @@ TEST(RopeFrequency, IsThatOfTransformers) {
                                         {35, 9.556212171446532e-05},
                                         {40, 3.428102354519069e-05},
                                         {63, 3.068925877869333e-07}};
-  for (const auto& [pair, frequency] : theirs)
-    EXPECT_NEAR(rope_frequency(500'000, pair, 64, {.factor = 8}) / frequency, 1, 5e-7) << pair;
+  const RopeFrequencies ours = rope_frequencies(500'000, 64, {.kind = RopeScalingKind::kLlama3, .factor = 8});
+  for (const auto& [pair, frequency] : theirs) EXPECT_NEAR(ours[pair] / frequency, 1, 5e-7) << pair;
 }
 
 }  // namespace

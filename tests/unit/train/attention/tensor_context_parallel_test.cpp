@@ -77,6 +77,28 @@ TEST(ContextParallel, EachRankKeepsItsPartOfTheSequence) {
   EXPECT_LT(four.arena_planned, one.arena_planned / 2);
 }
 
+// Scaled RoPE rotates by the positions of the sequence, which a rank has a part of.
+TEST(ContextParallel, ScaledRopeRotatesByThePositionsOfTheSequence) {
+  const Words yarn = {"--rope-type",
+                      "yarn",
+                      "--rotary-scaling-factor",
+                      "4",
+                      "--rotary-base",
+                      "500",
+                      "--beta-fast",
+                      "2",
+                      "--original-max-position-embeddings",
+                      "16"};
+  const RunResult unscaled = train({.flags = llama_flags() + Words{"--rotary-base", "500"}});
+  for (const Words& scaling : {yarn, Words{"--rotary-seq-len-interpolation-factor", "2.5"}}) {
+    SCOPED_TRACE(scaling[0]);
+    const RunResult one = train({.flags = llama_flags() + scaling});
+    EXPECT_NE(one.losses[0], unscaled.losses[0]);
+    expect_losses_near(train(llama_flags() + scaling, {.context = 2}), one);
+    expect_losses_near(train(llama_flags() + scaling, {.tensor = 2, .context = 2}), one);
+  }
+}
+
 // The share of each replica counts context-parallel ranks too, and its update is that of the unsharded optimizer.
 TEST(ContextParallel, WithADistributedOptimizer) {
   const Words flags = llama_flags() + kDropout;
