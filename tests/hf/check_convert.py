@@ -14,7 +14,8 @@ import safetensors.torch
 import torch
 import transformers
 
-from make_models import SIZES, draw_weights, gpt2, llama, llama31, mistral, mixtral, qwen2, qwen3, qwen3_moe
+from make_models import (SIZES, draw_weights, gpt2, llama, llama31, llama_linear, llama_yarn, mistral, mixtral, qwen2,
+                         qwen3, qwen3_moe, qwen3_yarn)
 
 SIZE = SIZES["golden"]
 KEYS = {
@@ -143,6 +144,9 @@ CASES = [
     (qwen2, torch.float32, save_whole), (qwen2, torch.bfloat16, save_fused), (qwen2, torch.float32, save_bare),
     (qwen3, torch.float32, save_whole), (qwen3, torch.bfloat16, save_parts), (biased_qwen3, torch.float32, save_fused),
     (llama31, torch.float32, save_whole), (llama31, torch.bfloat16, save_fused), (llama31, torch.bfloat16, save_old),
+    (llama_yarn, torch.float32, save_whole), (llama_yarn, torch.bfloat16, save_old),
+    (llama_linear, torch.float32, save_old), (llama_linear, torch.bfloat16, save_parts),
+    (qwen3_yarn, torch.float32, save_parts), (qwen3_yarn, torch.bfloat16, save_old),
     (mistral, torch.float32, save_whole), (mistral, torch.bfloat16, save_parts),
     (windowed_mistral, torch.float32, save_whole), (windowed_qwen2, torch.float32, save_parts),
     (mixtral, torch.float32, save_parts), (mixtral, torch.bfloat16, save_modules), (mixtral, torch.bfloat16, save_old),

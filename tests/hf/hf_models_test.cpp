@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/base/error.h"
 #include "core/model/gpt.h"
@@ -37,7 +38,8 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.family; }
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DeviceType device : devices()) {
-    for (const char* family : {"gpt2", "llama", "llama31", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"}) {
+    for (const char* family : {"gpt2", "llama", "llama31", "llama_yarn", "llama_linear", "mistral", "qwen2", "qwen3",
+                               "qwen3_yarn", "mixtral", "qwen3_moe"}) {
       for (const DType dtype : {DType::kFp32, DType::kBf16}) all.push_back({family, dtype, device});
     }
   }
@@ -87,6 +89,12 @@ void expect_agreement(const std::string& folder, DType dtype, DeviceType device)
   const std::vector<double>& logits = golden.step.at("logits").values;
   ASSERT_EQ(step.logits.size(), logits.size());
   expect("logits", std::sqrt(squared_distance(step.logits, logits)));
+  if (dtype == DType::kFp32) {
+    const double norm = std::sqrt(std::inner_product(logits.begin(), logits.end(), logits.begin(), 0.0));
+    const double relative = std::sqrt(squared_distance(step.logits, logits)) / norm;
+    EXPECT_LT(relative, 1e-5);
+    testing::Test::RecordProperty("logits", std::to_string(relative * 1e9) + "e-9 relative");
+  }
 
   // A token's loss moves by at most twice its logits' largest move; the rounding of sums adds to it.
   const double tokens = static_cast<double>(test.tokens.size());

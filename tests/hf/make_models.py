@@ -3,6 +3,8 @@
     make_models.py FOLDER              models of a size that is worth running on a GPU
     make_models.py --golden FOLDER     the smallest ones, as they are kept in tests/hf/golden
 
+Families after FOLDER limit it to these.
+
 Writes FOLDER/FAMILY/ with
     config.json, model.safetensors   as transformers saves them, bf16 weights
     step.safetensors                 tokens, labels [B, S]; in fp64: logits [B S, V], loss [1] (mean over tokens), and
@@ -11,7 +13,7 @@ Writes FOLDER/FAMILY/ with
     step.json                        what transformers' own fp32 and bf16 are off from it: the L2 norm of the difference
                                      per tensor, the larger one of its two forms of attention; and the versions that
                                      made all this
-    greedy.txt                       of the smallest models with experts: lines of PROMPT tokens and what the model
+    greedy.txt                       of the smallest models of CONTINUED: lines of PROMPT tokens and what the model
                                      continues them with
 """
 import argparse
@@ -22,6 +24,7 @@ import pathlib
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
@@ -62,6 +65,20 @@ def llama31(s):
     return model_class, config
 
 
+def llama_yarn(s):
+    model_class, config = llama(s)
+    config.max_position_embeddings = 2048
+    config.rope_parameters = dict(rope_type="yarn", rope_theta=500000.0, factor=4.0,
+                                  original_max_position_embeddings=512, beta_fast=32.0, beta_slow=1.0)
+    return model_class, config
+
+
+def llama_linear(s):
+    model_class, config = llama(s)
+    config.rope_parameters = dict(rope_type="linear", rope_theta=500000.0, factor=2.5)
+    return model_class, config
+
+
 def mistral(s):
     config = transformers.MistralConfig(
         num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
@@ -88,6 +105,16 @@ def qwen3(s):
     return transformers.Qwen3ForCausalLM, config
 
 
+def qwen3_yarn(s):
+    """With the range of YaRN not rounded, and both parts of the factor of cosines and sines."""
+    model_class, config = qwen3(s)
+    config.max_position_embeddings = 5120
+    config.rope_parameters = dict(rope_type="yarn", rope_theta=1000000.0, factor=2.5,
+                                  original_max_position_embeddings=2048, beta_fast=16.0, beta_slow=2.0, mscale=1.5,
+                                  mscale_all_dim=0.5, truncate=False)
+    return model_class, config
+
+
 def mixtral(s):
     config = transformers.MixtralConfig(
         num_hidden_layers=2, hidden_size=s["hidden"], num_attention_heads=s["heads"], num_key_value_heads=s["groups"],
@@ -108,11 +135,22 @@ def qwen3_moe(s):
     return transformers.Qwen3MoeForCausalLM, config
 
 
-FAMILIES = gpt2, llama, llama31, mistral, qwen2, qwen3, mixtral, qwen3_moe
+FAMILIES = gpt2, llama, llama31, llama_yarn, llama_linear, mistral, qwen2, qwen3, qwen3_yarn, mixtral, qwen3_moe
+CONTINUED = llama_yarn, llama_linear, qwen3_yarn, mixtral, qwen3_moe
 
 
 def exact_rms_norm(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+def exact_scaling(config):
+    """Frequencies and the factor of cosines and sines by transformers' own function, in fp64."""
+    kept = torch.float, torch.float32
+    torch.float = torch.float32 = torch.float64
+    try:
+        return ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config)
+    finally:
+        torch.float, torch.float32 = kept
 
 
 def exact_rotary(self, x, position_ids):
@@ -124,9 +162,12 @@ def exact_rotary(self, x, position_ids):
         turns = rope["original_max_position_embeddings"] * inverse / (2 * math.pi)
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         inverse = inverse * (kept + (1 - kept) / rope["factor"])
+    factor = 1.0
+    if rope["rope_type"] in ("linear", "yarn"):
+        inverse, factor = exact_scaling(self.config)
     angles = position_ids[:, :, None].double() * inverse
     angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return (angles.cos() * factor).to(x.dtype), (angles.sin() * factor).to(x.dtype)
 
 
 def exact_router(self, x):
@@ -184,7 +225,8 @@ def router_margins(model, tokens):
         logits = model(input_ids=tokens).logits
     for hook in kept:
         hook.remove()
-    return torch.stack(least).amin(0).view(tokens.shape), logits
+    clear = torch.full(tokens.shape, math.inf)  # of models without experts
+    return torch.stack(least).amin(0).view(tokens.shape) if least else clear, logits
 
 
 def draw_clear_tokens(model, size):
@@ -202,10 +244,10 @@ def draw_clear_tokens(model, size):
 
 
 def greedy(model, size):
-    """Sequences whose every choice, of experts and of tokens behind the prompt, is clear; the last id ends a text."""
+    """Sequences whose every choice, of experts and of tokens, is clear, without the last id, which ends a text."""
     found = []
     while len(found) < size["sequences"]:
-        tokens = torch.randint(0, size["vocab"], (4096, PROMPT))
+        tokens = torch.randint(0, size["vocab"] - 1, (4096, PROMPT))
         for _ in range(PROMPT, size["length"]):
             margins, logits = router_margins(model, tokens)
             best = logits[:, -1].topk(2, dim=-1)
@@ -231,7 +273,7 @@ def step(model_class, config, weights, dtype, attention, tokens, labels):
     return result | {"logits": logits.detach().double(), "loss": loss.detach().double().reshape(1)}
 
 
-def make(folder, model_class, config, size):
+def make(folder, model_class, config, size, is_continued):
     torch.manual_seed(20261121)
     model = model_class(config).eval()
     draw_weights(model, size["hidden"])
@@ -252,7 +294,7 @@ def make(folder, model_class, config, size):
             assert error <= limit * truth[key].norm().item() + 1e-9, f"{key}: fp64 and {name} are two models"
     contents = {key: value.contiguous() for key, value in truth.items()}
     contents |= {"tokens": tokens.int().contiguous(), "labels": labels.int().contiguous()}
-    if has_experts and size is SIZES["golden"]:
+    if is_continued and size is SIZES["golden"]:
         lines = [" ".join(map(str, tokens)) for tokens in greedy(model, size)]
         (folder / "greedy.txt").write_text("\n".join(lines) + "\n")
     save_file(contents, folder / "step.safetensors")
@@ -266,13 +308,16 @@ def main():
     transformers.logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("families", nargs="*")
     parser.add_argument("--golden", action="store_true")
     arguments = parser.parse_args()
     size = SIZES["golden" if arguments.golden else "full"]
     for family in FAMILIES:
+        if arguments.families and family.__name__ not in arguments.families:
+            continue
         folder = arguments.folder / family.__name__
         folder.mkdir(parents=True, exist_ok=True)
-        make(folder, *family(size), size)
+        make(folder, *family(size), size, family in CONTINUED)
 
 
 if __name__ == "__main__":

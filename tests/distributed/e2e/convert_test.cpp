@@ -77,10 +77,11 @@ TEST(Convert, TrainingStartsFromIt) {
   EXPECT_NE(folder.read("hf/model.safetensors"), "");
 }
 
-// Generates token by token with a KV cache and experts; tests/hf/make_models.py got the texts from transformers.
-TEST(Convert, ModelsWithExpertsContinueAsTransformersDoes) {
+// Generates token by token with a KV cache, experts and scaled RoPE; tests/hf/make_models.py got the texts from
+// transformers.
+TEST(Convert, ModelsContinueAsTransformersDoes) {
   const Folder folder;
-  for (const std::string family : {"mixtral", "qwen3_moe"}) {
+  for (const std::string family : {"mixtral", "qwen3_moe", "llama_yarn", "llama_linear", "qwen3_yarn"}) {
     expect_converted(folder, {"--from", "hf", "--load", kGolden + family, "--save", family});
     std::ifstream lines(kGolden + family + "/greedy.txt");
     int count = 0;
