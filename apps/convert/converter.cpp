@@ -218,6 +218,7 @@ TokenizerOutput tokenizer_output(const Options& saved, const LoadedCheckpoint& c
   }
   add_small_files(checkpoint, files);
   for (SmallFile& file : files) output.texts[file.name] = std::move(file.bytes);
+  if (output.ids.eos) output.texts.try_emplace("generation_config.json", hf_generation_config_text(output.ids));
   return output;
 }
 

@@ -41,4 +41,7 @@ struct HfTokenIds {
 // Formats a model as config.json for weights of model.params_dtype.
 std::string hf_config_text(const ModelConfig& model, const HfTokenIds& ids);
 
+// Formats generation_config.json as transformers derives it from config.json.
+std::string hf_generation_config_text(const HfTokenIds& ids);
+
 }  // namespace megalith

@@ -122,6 +122,13 @@ void add_llama_keys(json& text, const ModelConfig& model, HfFamily family) {
 
 }  // namespace
 
+std::string hf_generation_config_text(const HfTokenIds& ids) {
+  json text = {{"_from_model_config", true}};
+  if (ids.bos) text["bos_token_id"] = *ids.bos;
+  if (ids.eos) text["eos_token_id"] = *ids.eos;
+  return text.dump(2) + "\n";
+}
+
 std::string hf_config_text(const ModelConfig& model, const HfTokenIds& ids) {
   const HfFamily family = hf_family(model);
   json text = common_keys(model, family, ids);

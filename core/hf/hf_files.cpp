@@ -250,9 +250,9 @@ std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype) {
 }
 
 std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes) {
-  constexpr std::array kNames = {"added_tokens.json",       "chat_template.jinja", "merges.txt",
-                                 "special_tokens_map.json", "tokenizer.json",      "tokenizer.model",
-                                 "tokenizer_config.json",   "vocab.json"};
+  constexpr std::array kNames = {"added_tokens.json", "chat_template.jinja",     "generation_config.json",
+                                 "merges.txt",        "special_tokens_map.json", "tokenizer.json",
+                                 "tokenizer.model",   "tokenizer_config.json",   "vocab.json"};
   std::map<std::string, std::string> texts;
   for (const char* name : kNames) {
     if (!look_at(fmt::format("{}/{}", path, name))) continue;

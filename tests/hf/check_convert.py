@@ -202,6 +202,13 @@ def main():
         original, back = load("original"), load("back")
         tokens = torch.randint(0, SIZE["vocab"], (3, SIZE["length"]))
         found = differences(original, back, tokens)
+        generation = "generation_config.json"
+        if (folder / "theirs" / generation).exists():
+            same = (folder / "theirs" / generation).read_bytes() == (folder / "back" / generation).read_bytes()
+            found += [] if same else [generation]
+        loaded = transformers.GenerationConfig.from_pretrained(folder / "back")
+        if loaded.eos_token_id != back.generation_config.eos_token_id:
+            found.append("eos_token_id of " + generation)
         failed = failed or bool(found)
         print(f"{make.__name__} {str(dtype)[6:]} {save.__name__}: {'; '.join(found) or 'equal'}")
     sys.exit(failed)

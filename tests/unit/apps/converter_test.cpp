@@ -154,6 +154,8 @@ TEST_F(Converter, TheCheckpointKnowsModelAndTokenizer) {
   EXPECT_EQ(open("byte").state().tokenizer, "byte-257");
   to_hf("byte", "byte.back");
   EXPECT_THAT(read_file("byte.back/config.json"), HasSubstr("\"eos_token_id\": 256,"));
+  EXPECT_EQ(nlohmann::json::parse(read_file("byte.back/generation_config.json")),
+            (nlohmann::json{{"_from_model_config", true}, {"eos_token_id", 256}}));
 }
 
 TEST_F(Converter, TakesTheTokenizerNextToTheWeights) {
@@ -164,12 +166,13 @@ TEST_F(Converter, TakesTheTokenizerNextToTheWeights) {
   std::filesystem::copy(MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/gpt2.json", "hf/tokenizer.json");
   const std::string tokenizer = read_file("hf/tokenizer.json");
   write("hf/tokenizer_config.json", "{\"model_max_length\": 8}");
-  write("hf/generation_config.json", "{}");  // nothing of the tokenizer's
+  write("hf/generation_config.json", "{\"eos_token_id\": [7, 8]}");
   EXPECT_THAT(to_native("hf", "native"), HasSubstr(", tokenizer bpe-gpt2-"));
   {
     const LoadedCheckpoint checkpoint = open("native");
     EXPECT_EQ(checkpoint.state().config.at("tokenizer-model"), "\"hf/tokenizer.json\"");
-    EXPECT_EQ(checkpoint.small_files(), (Words{"tokenizer.json", "tokenizer_config.json"}));
+    EXPECT_THAT(checkpoint.small_files(),
+                testing::UnorderedElementsAre("generation_config.json", "tokenizer.json", "tokenizer_config.json"));
     EXPECT_EQ(checkpoint.read_small_file("tokenizer.json"), tokenizer);
   }
   write("hf/tokenizer.json", "{}");  // what lies there now is no matter
@@ -177,7 +180,7 @@ TEST_F(Converter, TakesTheTokenizerNextToTheWeights) {
   EXPECT_THAT(read_file("back/config.json"), testing::Not(HasSubstr("\"eos_token_id\": null,")));
   EXPECT_EQ(read_file("back/tokenizer.json"), tokenizer);
   EXPECT_EQ(read_file("back/tokenizer_config.json"), "{\"model_max_length\": 8}");
-  EXPECT_FALSE(std::filesystem::exists("back/generation_config.json"));
+  EXPECT_EQ(read_file("back/generation_config.json"), "{\"eos_token_id\": [7, 8]}");
   EXPECT_ERROR(ExitCode::kFormat, "; add --tokenizer-type null to convert only the weights", to_native("hf", "other"));
   EXPECT_THAT(to_native("hf", "other", {"--tokenizer-type", "null"}), HasSubstr("tokenizer null-1000"));
 }

@@ -52,7 +52,7 @@ std::vector<Ablation> rope_features() {
       {"rope_interpolation", "interpolated", [](World& w) { w.config.rope_scaling.factor = 1; }},
       {"yarn", "yarn", [](World& w) { w.config.rope_scaling.factor = 1; }},
       {"yarn_original_positions", "yarn", [](World& w) { w.config.rope_scaling.original_positions = 256; }},
-      {"yarn_beta_fast", "yarn", [](World& w) { w.config.rope_scaling.beta_fast = 3; }},
+      {"yarn_beta_fast", "yarn", [](World& w) { w.config.rope_scaling.beta_fast = 1.1; }},
       {"yarn_beta_slow", "yarn", [](World& w) { w.config.rope_scaling.beta_slow = 0.1; }},
       {"yarn_truncate", "yarn", [](World& w) { w.config.rope_scaling.truncate = false; }},
       {"yarn_mscale", "yarn", [](World& w) { w.config.rope_scaling.mscale = 1; }},
