@@ -122,7 +122,9 @@ std::vector<std::string> other_defaults(const Options& options) {
   const ParallelOptions& parallel = options.parallel;
   std::vector<std::string> texts;
   for (const char* flag : {"hidden-dropout", "attention-dropout"})
-    if (options.is_default(flag)) texts.push_back(fmt::format("--{} 0.1 (here 0)", flag));
+    if (std::ranges::find(options.effective, flag, &ConfigEntry::name) != options.effective.end() &&
+        options.is_default(flag))
+      texts.push_back(fmt::format("--{} 0.1 (here 0)", flag));
   const std::int64_t tp = parallel.tensor_model_parallel_size;
   if (options.moe().num_experts > 0 && tp > 1 && options.is_default("expert-tensor-parallel-size"))
     texts.push_back(fmt::format("--expert-tensor-parallel-size {} (here 1)", tp));

@@ -129,7 +129,7 @@ void refuse_problems(std::string_view program, const std::vector<FlagProblem>& p
     if (!list.empty()) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", title, list);
   };
   add(are_keys ? "unknown keys" : fmt::format("unknown flags of {}", program), unknown);
-  add("values", values);
+  add("wrong values", values);
   add("features of Megatron-LM that are not built", features);
   const std::string page = features.empty() ? "" : kPage;
   const bool has_others = !unknown.empty() || !values.empty();

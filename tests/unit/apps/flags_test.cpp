@@ -179,7 +179,8 @@ TEST(Flags, AllUnknownFlagsAreReportedTogether) {
 TEST(Flags, ValuesAndUnknownFlagsAreReportedTogether) {
   EXPECT_EQ(
       train_outcome({"--seed", "x", "--wallpaper", "--batch-size", "4", "--lr-decay-style", "cosin", "--lr"}),
-      "exit 2: unknown flags of train: --wallpaper, --batch-size (of Megatron-LM; use --micro-batch-size); values: "
+      "exit 2: unknown flags of train: --wallpaper, --batch-size (of Megatron-LM; use --micro-batch-size); wrong "
+      "values: "
       "--lr (expected a number of at least 0 and finite, in fp32, got no value), --seed (expected an integer from "
       "0 to 4294967295, got \"x\"), --lr-decay-style (expected constant, linear, cosine, WSD or "
       "inverse-square-root, got \"cosin\"); see train --help");

@@ -232,6 +232,8 @@ TEST(MegatronFlags, ALineOfMegatronMayHaveFlagsThatItIgnores) {
 TEST(MegatronFlags, NoticesNameWhatHasNoEffectAndOtherDefaults) {
   const auto notices = [](const char* more) { return parse_flags(App::kTrain, with_small_run(words(more))).notices; };
   EXPECT_THAT(notices("--hidden-dropout 0"), IsEmpty());
+  EXPECT_THAT(parse_flags(App::kPrepare, words("--input a.txt --output-prefix a --workers 8")).notices,
+              ElementsAre(HasSubstr("--workers 8")));
   EXPECT_THAT(
       notices("--num-workers 6 --use-flash-attn --num-workers 6 --hidden-dropout 0 --save-interval 9"),
       ElementsAre(
