@@ -55,7 +55,8 @@ DType hf_params_dtype(const HfFolder& folder, std::span<const HfTensor> tensors)
 // Converts a tensor's elements to fp32 or bf16 (F32 is rounded to nearest even); empty if already stored in `dtype`.
 std::vector<std::byte> hf_elements_as(const HfStored& stored, DType dtype);
 
-// Returns the tokenizer's files in a folder of transformers and generation_config.json, by name. Error kFormat for a file above `max_bytes`.
+// Returns the tokenizer's files and generation_config.json in a folder of transformers, by name. Error kFormat for a
+// file above `max_bytes`.
 std::map<std::string, std::string> read_hf_tokenizer(const std::string& path, std::uint64_t max_bytes);
 
 // Fails with kUsage unless `path` is missing or an empty folder.

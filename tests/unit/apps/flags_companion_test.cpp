@@ -90,7 +90,9 @@ TEST_F(Companions, AFlagWithWhatItExcludesIsRefused) {
                      "--global-batch-size",
                      "32",
                      "--lr-decay-style",
-                     "WSD"};
+                     "WSD",
+                     "--position-embedding-type",
+                     "rope"};
       give(flag, words);
       if (other.name != "mock-data") {
         give(other, words);
