@@ -11,9 +11,8 @@
 #include "apps/config/parallel_options.h"
 #include "apps/config/training_options.h"
 #include "apps/forecast/forecast.h"
-#include "apps/run/own_model.h"
+#include "apps/forecast/suggested_layout.h"
 #include "core/base/error.h"
-#include "core/model/config.h"
 
 namespace megalith {
 
@@ -33,11 +32,6 @@ bool shard(Options& options, ShardingStrategy sharding) {
   parallel.use_distributed_optimizer |= sharding == ShardingStrategy::kOptim;
   if (sharding != ShardingStrategy::kOptim) parallel.data_parallel_sharding_strategy = sharding;
   return true;
-}
-
-std::vector<std::string> cheap_modules(const Options& options) {
-  if (has_mlp(options.model, true)) return {"mlp_act", "layernorm"};
-  return {"layernorm"};
 }
 
 bool recompute(Options& options, RecomputeGranularity granularity) {
@@ -71,7 +65,7 @@ std::vector<Change> changes_of(const Options& options) {
       {"--loss-chunk-size 1024",
        [](Options& o) {
          constexpr std::int64_t kTokens = 1024;
-         if (o.memory.loss_chunk_size != 0 || o.model.seq_length <= kTokens) return false;
+         if (o.memory.loss_chunk_size != 0) return false;
          o.memory.loss_chunk_size = kTokens;
          return true;
        }},

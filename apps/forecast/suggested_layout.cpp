@@ -26,6 +26,11 @@ bool has_replicas(const ModelConfig& model, std::int64_t world, const SuggestedL
   return world > layout.tp * layout.pp || (model.moe.num_experts > 0 && world > layout.ep * layout.pp);
 }
 
+std::vector<std::string> cheap_modules(const Options& options) {
+  if (has_mlp(options.model, true)) return {"mlp_act", "layernorm"};
+  return {"layernorm"};
+}
+
 Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGranularity recompute) {
   ParallelOptions& parallel = options.parallel;
   parallel.tensor_model_parallel_size = layout.tp;
@@ -46,10 +51,7 @@ Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGra
   options.train.micro_batch_size = layout.micro_batch_size;
   MemoryOptions& memory = options.memory;
   memory.recompute_granularity = recompute;
-  if (recompute == RecomputeGranularity::kSelective) {
-    memory.recompute_modules = {"layernorm"};
-    if (has_mlp(options.model, true)) memory.recompute_modules.insert(memory.recompute_modules.begin(), "mlp_act");
-  }
+  if (recompute == RecomputeGranularity::kSelective) memory.recompute_modules = cheap_modules(options);
   return options;
 }
 

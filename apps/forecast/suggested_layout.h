@@ -5,7 +5,9 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "apps/config/memory_options.h"
 #include "apps/config/options.h"
@@ -34,6 +36,8 @@ bool has_replicas(const ModelConfig& model, std::int64_t world, const SuggestedL
 bool can_overlap(const ModelConfig& model, const SuggestedLayout& layout);
 // True if exchanges of experts' rows can overlap with another microbatch.
 bool can_pair(const ModelConfig& model, const SuggestedLayout& layout);
+// Values of --recompute-modules that cost little time.
+std::vector<std::string> cheap_modules(const Options& options);
 Options with_layout(Options options, const SuggestedLayout& layout, RecomputeGranularity recompute);
 
 // Lower bounds of a layout's costs from the costs of a few of its layers, without a recording. Pipelines, schedules and
