@@ -372,7 +372,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Shipped{"qwen2.5_7b.toml", 7'615'616'512}, Shipped{"qwen3_8b.toml", 8'190'735'360},
                       Shipped{"mixtral_8x7b.toml", 46'702'792'704}, Shipped{"qwen3_30b_a3b.toml", 30'532'122'624},
                       Shipped{"deepseek_16b_a2.4b.toml", 15'787'866'112}, Shipped{"qwen3_8_layers.toml", 5'607'294'976},
-                      Shipped{"mixtral_8_layers.toml", 2'446'493'696}),
+                      Shipped{"mixtral_8_layers.toml", 2'446'493'696}, Shipped{"llama3_70b.toml", 70'553'706'496},
+                      Shipped{"qwen3_235b_a22b.toml", 235'093'634'560}, Shipped{"mixtral_8x22b.toml", 140'620'634'112}),
     [](const auto& shipped) {
       std::string name = shipped.param.file;
       std::replace_if(
