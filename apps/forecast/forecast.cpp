@@ -65,6 +65,17 @@ StepForecast step_of(const Options& options, const Rates& rates, const Forecast&
   return step;
 }
 
+// Adds the evaluations' memory; without a step if a stage then exceeds the limit.
+void add_evaluations(const Options& options, const ForecastSpec& spec, const RecordSpec& record, Forecast& forecast) {
+  const std::int64_t ranks_of_stage = forecast.config.mesh.world() / forecast.config.mesh.pp;
+  for (StageForecast& stage : forecast.stages) {
+    add_evaluation(options, forecast.config, static_cast<int>(stage.stage * ranks_of_stage), record, stage.plans);
+    stage.memory = memory_use(stage.plans);
+    forecast.step->max_memory = std::max(forecast.step->max_memory, stage.memory.total());
+    if (stage.memory.total() > spec.max_memory) return forecast.step.reset();
+  }
+}
+
 }  // namespace
 
 Options on_hosts(Options options, const MeshSizes& mesh, const Rates& rates) {
@@ -120,13 +131,15 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   const auto is_too_large = [&](const StageForecast& stage) {
     return spec.max_memory != 0 && stage.memory.total() > spec.max_memory;
   };
+  const bool evaluates_last = spec.max_memory != 0 && spec.max_seconds != 0;
+  const RecordSpec record{.max_microbatches = spec.max_recorded / mesh.pp,
+                          .max_memory = spec.max_memory,
+                          .searches = spec.max_memory == 0 && !spec.only_live_bytes,
+                          .evaluates = !evaluates_last && !spec.only_live_bytes};
+  const auto rank_of = [&](const StageForecast& stage) { return static_cast<int>(stage.stage * ranks_of_stage); };
   const auto look_at = [&](StageForecast& out) {
-    StepRecording recording = record_step(options, forecast.config, static_cast<int>(out.stage * ranks_of_stage),
-                                          {.max_microbatches = spec.max_recorded / mesh.pp,
-                                           .max_memory = spec.max_memory,
-                                           .searches = spec.max_memory == 0});
-    if (spec.max_memory == 0)
-      add_room_for_stages(options, forecast.config, static_cast<int>(out.stage * ranks_of_stage), recording.plans);
+    StepRecording recording = record_step(options, forecast.config, rank_of(out), record);
+    if (spec.max_memory == 0) add_room_for_stages(options, forecast.config, rank_of(out), recording.plans);
     out.memory = memory_use(recording.plans);
     if (is_too_large(out)) return;
     out.work = work_of(recording, forecast.config.microbatches, costs ? &*costs : nullptr);
@@ -153,6 +166,8 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   constexpr double kTera = 1e12;
   forecast.step->tflops_per_rank = flops_per_token(options, forecast.config.marks.pairs) *
                                    forecast.step->tokens_per_second / (kTera * static_cast<double>(mesh.world()));
+  if (!evaluates_last || forecast.step->seconds >= spec.max_seconds) return forecast;
+  add_evaluations(options, spec, record, forecast);
   return forecast;
 }
 

@@ -24,7 +24,7 @@ Measured measure(Options options, int world, const Rates& rates, const Counts& c
   options.model.num_layers = counts[0] + counts[1];
   std::string& pattern = options.model.moe.layer_freq;
   if (counts[1] > 0) pattern = counts[0] == 0 ? "1" : fmt::format("[0]*{}+[1]*{}", counts[0], counts[1]);
-  const Forecast forecast = make_forecast(options, world, {.rates = &rates});
+  const Forecast forecast = make_forecast(options, world, {.rates = &rates, .only_live_bytes = true});
   const StageForecast& stage = forecast.stages.front();
   Measured measured{.seconds = 0, .bytes = static_cast<double>(stage.plans.train.live_bytes)};
   for (const StepTimes::Chunk& chunk : stage.times.chunks)

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <future>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -86,6 +88,7 @@ class Search {
   Suggestions run() {
     const std::vector<Candidate> all = candidates();
     for (auto next = all.begin(); next != all.end();) {
+      report("layouts", static_cast<std::size_t>(next - all.begin()), all.size());
       std::vector<std::future<Outcome>> work;
       const double bound = this->bound();
       for (; next != all.end() && work.size() < kForecastsTogether; ++next) {
@@ -133,8 +136,11 @@ class Search {
         for (const std::int64_t ep : divisors_of(world_ / pp, max_ep)) add_layouts(all, {.tp = tp, .pp = pp, .ep = ep});
       }
     }
-    side_by_side(all.size(), kForecastsTogether,
-                 [&](std::size_t i) { all[i].least_seconds = least_seconds(all[i].layout); });
+    std::atomic<std::size_t> done = 0;
+    side_by_side(all.size(), kForecastsTogether, [&](std::size_t i) {
+      all[i].least_seconds = least_seconds(all[i].layout);
+      report("bounds", ++done, all.size());
+    });
     std::stable_sort(all.begin(), all.end(),
                      [](const Candidate& a, const Candidate& b) { return a.least_seconds < b.least_seconds; });
     return all;
@@ -231,6 +237,24 @@ class Search {
     return outcome;
   }
 
+  void report(const char* phase, std::size_t done, std::size_t all) {
+    if (!spec_.progress) return;
+    const std::lock_guard lock(progress_mutex_);
+    spec_.progress(phase, done, all);
+  }
+
+  static Suggestion suggestion_of(const Options& options, const Forecast& forecast) {
+    Suggestion suggestion{.flags = flags_of(options), .step = *forecast.step};
+    for (const StageForecast& stage : forecast.stages) {
+      const StepTimes& times = stage.times;
+      double exposed = times.exposed_gathers + times.exposed_reductions + times.exposed_rows;
+      const auto tensor = stage.work.volumes.find("tp");
+      if (tensor != stage.work.volumes.end() && !options.parallel.tp_comm_overlap) exposed += tensor->second.seconds;
+      suggestion.exposed_seconds = std::max(suggestion.exposed_seconds, exposed);
+    }
+    return suggestion;
+  }
+
   // Seconds of a step if all collectives of the axis were hidden.
   static double seconds_hidden(const Forecast& plain, const char* axis) {
     double left = 0;  // fraction of the stages' work outside of these collectives
@@ -252,10 +276,10 @@ class Search {
         return std::nullopt;
       }
       const Options options = with_layout(options_, layout, recompute);
-      Forecast forecast = this->forecast(options, /*whole=*/false);
+      Forecast forecast = this->forecast(options, /*whole=*/false, bound);
       if (!forecast.step) continue;
       if (forecast.step->seconds < bound) {
-        outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step},
+        outcome.found.push_back({.listed = suggestion_of(options, forecast),
                                  .layout = layout,
                                  .recompute = recompute,
                                  .whole = layout.pp == 1 && !layout.pairs});
@@ -268,8 +292,9 @@ class Search {
     return std::nullopt;
   }
 
-  Forecast forecast(const Options& options, bool whole) const {
-    ForecastSpec spec{.rates = spec_.rates, .one_of_equal = true, .max_memory = spec_.max_memory};
+  Forecast forecast(const Options& options, bool whole, double max_seconds = 0) const {
+    ForecastSpec spec{
+        .rates = spec_.rates, .one_of_equal = true, .max_memory = spec_.max_memory, .max_seconds = max_seconds};
     if (!whole) spec.max_recorded = 0;
     return make_forecast(options, world_, spec);
   }
@@ -282,7 +307,7 @@ class Search {
       const Options options = with_layout(options_, part.layout, recompute);
       const Forecast forecast = this->forecast(options, /*whole=*/true);
       if (!forecast.step) continue;
-      outcome.found.push_back({.listed = {.flags = flags_of(options), .step = *forecast.step}, .whole = true});
+      outcome.found.push_back({.listed = suggestion_of(options, forecast), .whole = true});
       return outcome;
     }
     outcome.dropped.push_back(kTooLarge);
@@ -338,6 +363,7 @@ class Search {
   SuggestSpec spec_;
   std::size_t most_;  // number of layouts kept during the search
   LayoutBounds bounds_;
+  std::mutex progress_mutex_;
   std::vector<Found> best_;  // fastest first
   Suggestions found_;
 };

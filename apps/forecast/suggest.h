@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace megalith {
 struct Suggestion {
   std::vector<std::string> flags;  // flags to add to the given flags
   StepForecast step;
+  double exposed_seconds = 0;  // communication that the compute stream of the busiest stage waits for
 };
 
 struct Suggestions {
@@ -30,6 +32,8 @@ struct SuggestSpec {
   const Rates* rates = nullptr;
   std::size_t max_memory = 0;  // bytes per rank
   std::size_t count = 10;
+  // Called by several threads, one at a time, with the number of finished layouts.
+  std::function<void(const char* phase, std::size_t done, std::size_t all)> progress = {};
 };
 // Fails with exit code 2 if a flag sets a part of the layout.
 void refuse_layout_flags(const Options& options);

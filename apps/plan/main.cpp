@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "apps/checkpoint/run_tokenizer.h"
 #include "apps/config/logging_options.h"
@@ -20,6 +22,7 @@
 #include "apps/plan/plan_page.h"
 #include "apps/plan/plan_tables.h"
 #include "apps/plan/plan_timeline.h"
+#include "apps/plan/suggestion_text.h"
 #include "apps/run/own_model.h"
 #include "apps/summary/format_actions.h"
 #include "apps/summary/planned_graphs.h"
@@ -75,7 +78,7 @@ void check_fit(const Options& options, const Rates& rates, const Forecast& forec
         .show_place = false});
 }
 
-void print_suggestions(const Options& options, const Rates& rates) {
+void print_suggestions(const Options& options, const Rates& rates, int argc, char** argv) {
   const double memory = device_memory(options, rates);
   if (memory <= rates.device_reserve) {
     refuse_usage("--device-memory-gib",
@@ -83,10 +86,17 @@ void print_suggestions(const Options& options, const Rates& rates) {
                   .got = fmt::format("{}", options.forecast.device_memory_gib),
                   .remedy = "raise it, or lower device-reserve-gib in --rates"});
   }
-  const Suggestions found =
-      suggest_layouts(options, static_cast<int>(options.parallel.world_size),
-                      {.rates = &rates, .max_memory = static_cast<std::size_t>(memory - rates.device_reserve)});
+  const int world = static_cast<int>(options.parallel.world_size);
+  const Suggestions found = suggest_layouts(options, world,
+                                            {.rates = &rates,
+                                             .max_memory = static_cast<std::size_t>(memory - rates.device_reserve),
+                                             .progress = progress_line()});
+  end_progress();
   fmt::print("{}", to_text(suggestion_tables(options, rates, memory, found)));
+  if (found.best.empty()) return;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  fmt::print("\n{}\n{}\n", to_text(reasons_table(found, rates, memory)),
+             train_command(argv[0], arguments, found.best.front(), world, rates));
 }
 
 ExitCode forecast(int argc, char** argv) {
@@ -102,7 +112,7 @@ ExitCode forecast(int argc, char** argv) {
   if (options.forecast.suggest) {
     refuse_layout_flags(options);
     complete_options(options, tokenizer_of(options), 1);  // sizes of the model; the search chooses the layout
-    print_suggestions(options, *rates);
+    print_suggestions(options, *rates, argc, argv);
     return ExitCode::kOk;
   }
   const RunConfig config = complete_options(options, tokenizer_of(options), world);

@@ -161,18 +161,18 @@ void count_actions_of_units(const Options& options, const RunConfig& config, con
     recording.stands_for[i] += std::exchange(more[{recorded[i].kind, recorded[i].item}], 0);
 }
 
-void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, StepRecording& recording) {
+void plan_evaluation(const Options& options, const RunConfig& config, const Mesh& mesh, bool searches,
+                     StepPlans& plans) {
   Recording recorded(options, config, mesh, {});
   const BlankSamples samples(config, 0, config.evaluation_microbatches);
   recorded.step.evaluate(samples.input);
   recorded.rank.wait_for_parameters();
-  const auto plan = [&](bool searches) {
-    recording.plans.evaluate =
-        plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(options, config, searches));
+  const auto plan = [&](bool tightly) {
+    plans.evaluate = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout_of(options, config, tightly));
   };
   plan(false);
   // An evaluation uses the memory of the training step.
-  if (recording.searches && recording.plans.evaluate.peak_bytes > recording.plans.train.peak_bytes) plan(true);
+  if (searches && plans.evaluate.peak_bytes > plans.train.peak_bytes) plan(true);
 }
 
 // Records the second of two steps, as its weights are gathered concurrently with the next forward pass.
@@ -289,7 +289,7 @@ StepPlans plan_steps(const Options& options, const RunConfig& config, int rank,
   plan_training(options, recorded, mesh, recording);
   count_actions_of_units(options, config, mesh, recording);
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
-  plan_evaluation(options, recorded, mesh, recording);
+  plan_evaluation(options, recorded, mesh, recording.searches, recording.plans);
   StepPlans plans = std::move(recording.plans);
   plans.capacity_factor = options.parallel.moe_expert_rank_capacity_factor;
   if (const std::optional<ExpertRows> rows = expert_rows(options, config)) plans.room = rows->room;
@@ -342,8 +342,15 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   recording.calls = ranks.calls();
   count_actions_of_units(options, config, mesh, recording);
   recording.plans.graphs = graphs_of(options, config, mesh, recording);
-  plan_evaluation(options, recorded, mesh, recording);
+  if (spec.evaluates) plan_evaluation(options, recorded, mesh, spec.searches, recording.plans);
   return recording;
+}
+
+void add_evaluation(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec,
+                    StepPlans& plans) {
+  PlanCommunicator ranks("world", {.rank = rank, .size = static_cast<int>(config.mesh.world())});
+  const Mesh mesh = Mesh::create(ranks, config.mesh);
+  plan_evaluation(options, as_recorded(options, config, spec.max_microbatches), mesh, spec.searches, plans);
 }
 
 RunConfig with_few_microbatches(const Options& options, const RunConfig& config) {

@@ -26,8 +26,12 @@ struct RecordSpec {
   std::int64_t max_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
   std::size_t max_memory = 0;         // bytes; larger steps get no times; 0: no limit
   bool searches = true;               // as StepRecording::searches
+  bool evaluates = true;              // plans the evaluation too
 };
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);
+// Plans the evaluation of a recording without one.
+void add_evaluation(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec,
+                    StepPlans& plans);
 
 // Run with the fewest microbatches per step that show the schedule's pattern.
 RunConfig with_few_microbatches(const Options& options, const RunConfig& config);
