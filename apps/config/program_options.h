@@ -62,6 +62,7 @@ struct PrepareOptions {
   std::vector<std::string> document_start;
   std::string document_separator;  // only if given, possibly empty
   bool append_eod = false;
+  std::int64_t workers = 0;          // threads; 0: all processors
   std::int64_t max_bad_lines = 0;    // skipped JSON lines in all inputs
   std::int64_t pad_to_multiple = 1;  // this and the next four with DataOptions::sft
   LongDocuments sft_long = LongDocuments::kError;

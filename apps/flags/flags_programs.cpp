@@ -143,16 +143,21 @@ void add_other_programs(FlagTable& t, Options& o) {
                {.shown = "none", .needs = {{"rates"}}, .example = "step.svg"});
 }
 
+constexpr std::int64_t kMaxWorkers = 1024;
+
 void add_prepare(FlagTable& t, Options& o) {
   PrepareOptions& p = o.prepare;
   Section prepare(t, kPrepare, kPrepareApp);
   Section inspect(t, kInspect, kInspectApp);
   prepare.add("input", "FILE...", list(&p.inputs),
               "text files. A file is one document unless the flags below split it. NAME.jsonl and NAME.json hold JSON "
-              "lines, each a document",
+              "lines, each a document. gzip and Zstandard data are unpacked, also from NAME.jsonl.gz",
               {.shown = "required", .adds = true});
   prepare.add("output-prefix", "PREFIX", text(&p.output_prefix),
               "prefix of the files to write, PREFIX.bin and PREFIX.idx", {.shown = "required"});
+  prepare.add("workers", "N", integer(&p.workers, {1, kMaxWorkers}),
+              "number of threads that encode documents. The files do not depend on it",
+              {.shown = "all processors", .example = "4"});
   prepare.add("json-keys", "NAME", text(&p.json_key), "key of the text in a JSON line");
   prepare.add(
       "max-bad-lines", "N", integer(&p.max_bad_lines, {0, kMany}),

@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/config/data_options.h"
 #include "apps/config/program_options.h"
 #include "apps/flags/complete_options.h"
 #include "apps/flags/flags.h"
+#include "apps/prepare/encode_inputs.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
@@ -49,6 +52,32 @@ DocumentOptions document_options(const Options& options) {
   return documents;
 }
 
+void encode_documents(const DocumentChunk& chunk, const DocumentOptions& documents, const Tokenizer& tokenizer,
+                      bool append_eod, EncodedChunk& encoded) {
+  std::vector<std::int32_t> ids;
+  const auto encode = [&](std::string_view document) {
+    ids.clear();
+    tokenizer.encode(document, ids);
+    if (ids.empty()) return;
+    if (append_eod) ids.push_back(tokenizer.eod());
+    if (!std::in_range<std::int32_t>(ids.size()))
+      refuse_format("text", "at most 2147483647 tokens", fmt::format("{}", ids.size()), "divide the document");
+    encoded.words.insert(encoded.words.end(), ids.begin(), ids.end());
+    encoded.lengths.push_back(static_cast<std::int32_t>(ids.size()));
+    encoded.text_bytes += static_cast<std::int64_t>(document.size());
+  };
+  visit_documents(chunk, documents, encode, [&](const Error& error) { encoded.errors.push_back(error); });
+}
+
+void store_documents(const EncodedChunk& chunk, IndexedDatasetWriter& writer) {
+  const std::vector<std::int32_t> ids(chunk.words.begin(), chunk.words.end());
+  std::size_t begin = 0;
+  for (const std::int32_t length : chunk.lengths) {
+    writer.add_document(std::span(ids).subspan(begin, static_cast<std::size_t>(length)));
+    begin += static_cast<std::size_t>(length);
+  }
+}
+
 }  // namespace
 
 void prepare(const Options& all) {
@@ -56,38 +85,26 @@ void prepare(const Options& all) {
   const Tokenizer tokenizer = make_tokenizer(tokenizer_options(all));
   check_paths(options);
   if (all.data.sft) return prepare_sft(all, tokenizer);
-  constexpr double kSecondsBetweenReports = 5.0;
   const Clock::time_point start = Clock::now();
-  double next_report = kSecondsBetweenReports;
   IndexedDatasetWriter writer(options.output_prefix, token_type_for_vocab(tokenizer.vocab_size()),
                               tokenizer.identity());
-  std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
   const DocumentOptions documents = document_options(all);
   BadLines bad(options.max_bad_lines);
-  for (const std::string& input : options.inputs) {
-    std::int64_t in_file = 0;
-    const auto add = [&](std::string_view document) {
-      ++in_file;
-      ids.clear();
-      try {
-        tokenizer.encode(document, ids);
-      } catch (const Error& error) {
-        if (holds_json_lines(input)) throw;  // the error has the line
-        throw Error(error.code(), fmt::format("{}: document {}: {}", input, in_file, error.what()));
-      }
-      if (ids.empty()) return;
-      if (options.append_eod) ids.push_back(tokenizer.eod());
-      writer.add_document(ids);
-      text_bytes += static_cast<std::int64_t>(document.size());
-      if (seconds_since(start) > next_report) {
-        next_report = seconds_since(start) + kSecondsBetweenReports;
-        log_info(fmt::format("{}, {:.1f} MB of text so far", counted(writer.num_documents(), "document"),
-                             static_cast<double>(text_bytes) * 1e-6));
-      }
-    };
-    for_each_document(input, documents, add, &bad);
-  }
+  const auto encode = [&](const DocumentChunk& chunk, const Tokenizer& own, EncodedChunk& encoded) {
+    encode_documents(chunk, documents, own, options.append_eod, encoded);
+  };
+  const auto store = [&](const EncodedChunk& chunk) {
+    store_documents(chunk, writer);
+    text_bytes += chunk.text_bytes;
+  };
+  encode_inputs({.inputs = options.inputs,
+                 .documents = documents,
+                 .tokenizer = tokenizer,
+                 .threads = num_workers(options.workers),
+                 .encode = encode,
+                 .store = store},
+                bad);
   if (bad.skipped() > 0)
     log_warning(fmt::format("{} skipped (--max-bad-lines {}), the first: {}", counted(bad.skipped(), "bad line"),
                             options.max_bad_lines, bad.first()));

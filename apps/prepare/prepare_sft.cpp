@@ -4,11 +4,11 @@
 #include <chrono>
 #include <numeric>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "apps/config/program_options.h"
 #include "apps/prepare/encode_conversations.h"
+#include "apps/prepare/encode_inputs.h"
 #include "apps/prepare/prepare.h"
 #include "core/base/counted.h"
 #include "core/base/error.h"
@@ -27,7 +27,7 @@ namespace {
 void check_inputs(const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     if (holds_json_lines(input)) continue;
-    refuse_usage("--input", {.expected = "with --sft names in .jsonl or .json",
+    refuse_usage("--input", {.expected = "with --sft names in .jsonl or .json, and then perhaps .gz or .zst",
                              .got = input,
                              .remedy = "write one conversation per line as JSON: {\"messages\": [...]}"});
   }
@@ -111,7 +111,7 @@ void warn(const BadLines& bad, const EncodeCounts& counts, const Packing& packin
 void prepare_sft(const Options& all, const Tokenizer& tokenizer) {
   const PrepareOptions& options = all.prepare;
   const auto start = std::chrono::steady_clock::now();
-  const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t threads = num_workers(options.workers);
   check_inputs(options.inputs);
   ConversationSpool spool(options.output_prefix);
   PackWriter writer(options.output_prefix, {.seq_length = all.model.seq_length,

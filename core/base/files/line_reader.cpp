@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/base/files/file.h"
 
 namespace megalith {
 namespace {
@@ -13,10 +16,14 @@ constexpr std::size_t kBlock = std::size_t{1} << 17;
 
 }  // namespace
 
-LineReader::LineReader(const std::string& path, const Limits& limits)
-    : file_(File::open_stream(path)), limits_(limits) {
-  if (file_.is_regular()) check_size(file_.size());
+LineReader::LineReader(const std::string& path, const Limits& limits) : path_(path), limits_(limits) {
+  const auto file = std::make_shared<File>(File::open_stream(path));
+  if (file->is_regular()) check_size(file->size());
+  source_ = [file](std::span<std::byte> out) { return file->read_next(out); };
 }
+
+LineReader::LineReader(std::string path, Source source, const Limits& limits)
+    : path_(std::move(path)), source_(std::move(source)), limits_(limits) {}
 
 void LineReader::check_size(std::uint64_t bytes) const {
   if (bytes <= limits_.file_bytes) return;
@@ -29,7 +36,7 @@ bool LineReader::fill() {
   end_ -= begin_;
   begin_ = 0;
   buffer_.resize(end_ + kBlock);
-  const std::size_t got = file_.read_next(std::as_writable_bytes(std::span(buffer_)).subspan(end_));
+  const std::size_t got = source_(std::as_writable_bytes(std::span(buffer_)).subspan(end_));
   end_ += got;
   bytes_read_ += got;
   check_size(bytes_read_);

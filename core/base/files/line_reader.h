@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-
-#include "core/base/files/file.h"
 
 namespace megalith {
 
@@ -27,7 +27,11 @@ class LineReader {
   // Error kFormat for a file longer than file_bytes, here or once that many bytes were read.
   LineReader(const std::string& path, const Limits& limits);
 
-  const std::string& path() const { return file_.path(); }
+  // Reads the next bytes of a file; returns fewer than the span's only at the end.
+  using Source = std::function<std::size_t(std::span<std::byte>)>;
+  LineReader(std::string path, Source source, const Limits& limits);
+
+  const std::string& path() const { return path_; }
   std::string_view beginning(std::size_t bytes);  // of the unread text; fewer bytes at the end
   std::optional<Line> next();                     // none: end of file
   // Returns whether the last line ends in a newline; a truncated file's last line has none.
@@ -41,7 +45,8 @@ class LineReader {
   bool fill();       // reads one block; false at the end
   bool skip_line();  // false if the file ends first
 
-  File file_;
+  std::string path_;
+  Source source_;
   Limits limits_;
   std::string buffer_;
   std::size_t begin_ = 0, end_ = 0;  // range of the unconsumed bytes

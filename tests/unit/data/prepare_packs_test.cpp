@@ -10,6 +10,7 @@
 #include "core/tokenizer/tokenizer.h"
 #include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
+#include "tests/unit/data/packed_files.h"
 
 namespace megalith {
 namespace {
@@ -99,6 +100,13 @@ TEST_F(PreparePacks, ThreadsChangeNothing) {
     return bytes;
   };
   const std::string before = files();
+  std::vector<std::string> one_worker = more;
+  one_worker.insert(one_worker.end(), {"--workers", "1"});
+  ASSERT_EQ(pack(one_worker).exit_code, 0);
+  EXPECT_TRUE(files() == before);
+  write_bytes(folder_ / "b.jsonl.gz", gzip(read_bytes(folder_ / "b.jsonl")));
+  ASSERT_EQ(pack({"--input", folder_ / "b.jsonl.gz", "--seq-length", "2048"}).exit_code, 0);
+  EXPECT_TRUE(files() == before) << "from compressed lines";
   cpu_set_t allowed, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
   CPU_ZERO(&one);

@@ -11,6 +11,7 @@
 #include "core/tokenizer/tokenizer.h"
 #include "tests/support/matchers.h"
 #include "tests/unit/data/data_files.h"
+#include "tests/unit/data/packed_files.h"
 
 namespace megalith {
 namespace {
@@ -231,13 +232,68 @@ TEST_F(Prepare, MakesItsFolder) {
   EXPECT_EQ(IndexedDataset::open(folder_ / "new/folder/d").num_tokens(), 4);
 }
 
+// Many chunks and rounds, from files of all kinds.
+TEST_F(Prepare, WorkersChangeNothing) {
+  std::string lines, text;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string words =
+        fmt::format("{} caf\u00e9 {}", i, std::string(static_cast<std::size_t>(i * 37 % 611), 'x'));
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", words);
+    text += fmt::format("Chapter {}\n{}\n", i, words);
+  }
+  write_bytes(folder_ / "a.jsonl", lines);
+  write_bytes(folder_ / "b.jsonl.gz", gzip(lines));
+  write_bytes(folder_ / "c.txt", text);
+  write_bytes(folder_ / "d.txt", zstd(text));
+  const auto written = [&](const std::string& workers) {
+    const Outcome outcome =
+        run({"--input", folder_ / "a.jsonl", folder_ / "b.jsonl.gz", folder_ / "c.txt", folder_ / "d.txt",
+             "--output-prefix", folder_ / "d", "--document-start", "Chapter", "--append-eod", "--workers", workers});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "") << "no status line, since this is no terminal";
+    EXPECT_THAT(outcome.out, HasSubstr("d.idx: 80000 documents, "));
+    return read_bytes(folder_ / "d.bin") + read_bytes(folder_ / "d.idx") + read_bytes(folder_ / "d.tokenizer");
+  };
+  const std::string one = written("1");
+  for (const char* workers : {"2", "3", "16"}) EXPECT_TRUE(written(workers) == one) << workers;
+
+  const IndexedDataset data = IndexedDataset::open(folder_ / "d");
+  std::string decoded;
+  for (std::int64_t s = 40'000; s < 80'000; ++s) {
+    Tokens tokens(static_cast<std::size_t>(data.sequence_length(s)));
+    data.read(s, 0, tokens);
+    decoded += Tokenizer().decode(tokens);
+  }
+  EXPECT_TRUE(decoded == text + text);
+  EXPECT_THAT(error_of_run(ExitCode::kUsage, {"--input", "x", "--output-prefix", "y", "--workers", "0"}),
+              HasSubstr("--workers: expected an integer from 1 to 1024"));
+}
+
+// The first error in the order of the inputs ends the program, whichever thread meets one first.
+TEST_F(Prepare, WorkersReportTheSameError) {
+  std::string lines;
+  for (int i = 0; i < 50'000; ++i) lines += fmt::format("{{\"text\": \"{}\"}}\n", i);
+  write_bytes(folder_ / "a.jsonl", lines + "bad\n" + lines);
+  write_bytes(folder_ / "b.jsonl", gzip(lines).substr(0, 5000));
+  const auto error = [&](const std::string& workers, const std::string& bad_lines) {
+    return error_of_run(ExitCode::kFormat, {"--input", folder_ / "a.jsonl", folder_ / "b.jsonl", "--output-prefix",
+                                            folder_ / "d", "--workers", workers, "--max-bad-lines", bad_lines});
+  };
+  for (const char* workers : {"1", "2", "7"}) {
+    EXPECT_THAT(error(workers, "0"), HasSubstr("a.jsonl:50001: expected a JSON object")) << workers;
+    EXPECT_THAT(error(workers, "1"), HasSubstr("b.jsonl: expected complete gzip data, got an end within it at byte "
+                                               "5000; copy or pack the file again"))
+        << workers;
+  }
+}
+
 // Rejected ahead of any read or write.
 TEST_F(Prepare, RefusesPackedInputsByName) {
   write_bytes(folder_ / "a.jsonl", "{\"text\": \n");
-  write_bytes(folder_ / "b.jsonl.gz", "\x1f\x8b\x08 and so on");
-  EXPECT_THAT(error_of_run(ExitCode::kFormat, {"--input", folder_ / "a.jsonl", folder_ / "b.jsonl.gz",
+  write_bytes(folder_ / "b.jsonl.bz2", "BZh91AY&SY and so on");
+  EXPECT_THAT(error_of_run(ExitCode::kFormat, {"--input", folder_ / "a.jsonl", folder_ / "b.jsonl.bz2",
                                                "--output-prefix", folder_ / "no/d"}),
-              HasSubstr("b.jsonl.gz: expected text or JSON lines, got gzip data; unpack it first: gzip -dk "));
+              HasSubstr("b.jsonl.bz2: expected text or JSON lines, got bzip2 data; unpack it first: bzip2 -dk "));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "no"));
 }
 
