@@ -27,7 +27,7 @@ namespace {
 void check_inputs(const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     if (holds_json_lines(input)) continue;
-    refuse_usage("--input", {.expected = "with --sft names in .jsonl or .json, and then perhaps .gz or .zst",
+    refuse_usage("--input", {.expected = "with --sft names in .jsonl or .json",
                              .got = input,
                              .remedy = "write one conversation per line as JSON: {\"messages\": [...]}"});
   }

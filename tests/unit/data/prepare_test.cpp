@@ -274,7 +274,7 @@ TEST_F(Prepare, WorkersReportTheSameError) {
   std::string lines;
   for (int i = 0; i < 50'000; ++i) lines += fmt::format("{{\"text\": \"{}\"}}\n", i);
   write_bytes(folder_ / "a.jsonl", lines + "bad\n" + lines);
-  write_bytes(folder_ / "b.jsonl", gzip(lines).substr(0, 5000));
+  write_bytes(folder_ / "b.jsonl", gzip(lines).substr(0, 60'000));
   const auto error = [&](const std::string& workers, const std::string& bad_lines) {
     return error_of_run(ExitCode::kFormat, {"--input", folder_ / "a.jsonl", folder_ / "b.jsonl", "--output-prefix",
                                             folder_ / "d", "--workers", workers, "--max-bad-lines", bad_lines});
@@ -282,7 +282,7 @@ TEST_F(Prepare, WorkersReportTheSameError) {
   for (const char* workers : {"1", "2", "7"}) {
     EXPECT_THAT(error(workers, "0"), HasSubstr("a.jsonl:50001: expected a JSON object")) << workers;
     EXPECT_THAT(error(workers, "1"), HasSubstr("b.jsonl: expected complete gzip data, got an end within it at byte "
-                                               "5000; copy or pack the file again"))
+                                               "60000; copy or pack the file again"))
         << workers;
   }
 }
