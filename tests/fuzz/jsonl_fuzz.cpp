@@ -1,4 +1,5 @@
-// Input of prepare. The first byte selects JSON lines, or text that lines or separators cut into documents. Either may be compressed.
+// Input of prepare. The first byte selects JSON lines, or text that lines or separators cut into documents. Either may
+// be compressed.
 #include "core/data/document_reader.h"
 #include "core/data/unpacked_file.h"
 #include "tests/fuzz/fuzz.h"
@@ -22,7 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       bytes += document.size();
     });
     const bool is_packed = compression_of(rest) != Compression::kNone;
-    if (!is_packed && bytes > rest.size()) fuzz::defect("more text than the file has");  // an escape is longer than its character
+    if (!is_packed && bytes > rest.size())
+      fuzz::defect("more text than the file has");  // an escape is longer than its character
   });
   return 0;
 }

@@ -15,7 +15,7 @@
 namespace megalith {
 namespace {
 
-class DocumentReader : public testing::Test {
+class DocumentReading : public testing::Test {
  protected:
   std::vector<std::string> documents(const std::string& name, const std::string& bytes,
                                      const DocumentOptions& options = {}) {
@@ -31,7 +31,7 @@ class DocumentReader : public testing::Test {
   TestFolder folder_;
 };
 
-TEST_F(DocumentReader, WholeTextFile) {
+TEST_F(DocumentReading, WholeTextFile) {
   EXPECT_THAT(documents("x.txt", "one\n\ntwo\n"), ElementsAre("one\n\ntwo\n"));
   EXPECT_THAT(documents("x.txt", "no end of line"), ElementsAre("no end of line"));
   EXPECT_THAT(documents("x.txt", " \n\n"), ElementsAre());
@@ -39,7 +39,7 @@ TEST_F(DocumentReader, WholeTextFile) {
 }
 
 // Rejected by content under any name, and by name with any content.
-TEST_F(DocumentReader, PackedFilesAndTablesAreRefused) {
+TEST_F(DocumentReading, PackedFilesAndTablesAreRefused) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"xz",
        std::string("\xfd"
@@ -69,20 +69,20 @@ TEST_F(DocumentReader, PackedFilesAndTablesAreRefused) {
   EXPECT_THAT(documents("gz", "PAR"), ElementsAre("PAR"));
 }
 
-TEST_F(DocumentReader, DocumentStart) {
+TEST_F(DocumentReading, DocumentStart) {
   const DocumentOptions options{.document_start = {"Chapter", "BOOK"}};
   EXPECT_THAT(documents("x.txt", "Title\n\nChapter 1\na Chapter\nChapter 2\nb\nBOOK\n c", options),
               ElementsAre("Title\n\n", "Chapter 1\na Chapter\n", "Chapter 2\nb\n", "BOOK\n c"));
   EXPECT_THAT(documents("x.txt", "Chapter 1\na", options), ElementsAre("Chapter 1\na"));
 }
 
-TEST_F(DocumentReader, DocumentSeparator) {
+TEST_F(DocumentReading, DocumentSeparator) {
   EXPECT_THAT(documents("x.txt", "a\nb\n\n\nc\r\n\r\nd\n", {.document_separator = ""}),
               ElementsAre("a\nb\n", "c\r\n", "d\n"));
   EXPECT_THAT(documents("x.txt", "a\n***\nb ***\n***\n", {.document_separator = "***"}), ElementsAre("a\n", "b ***\n"));
 }
 
-TEST_F(DocumentReader, JsonLines) {
+TEST_F(DocumentReading, JsonLines) {
   EXPECT_THAT(documents("x.jsonl",
                         "{\"text\": \"one\"}\n\n"
                         "{\"id\": 3, \"meta\": {\"text\": null, \"l\": [1.5, {\"text\": 2}]}, "
@@ -93,7 +93,7 @@ TEST_F(DocumentReader, JsonLines) {
   EXPECT_THAT(documents("x.json", "{\"body\": \"b\", \"text\": 1}", {.json_key = "body"}), ElementsAre("b"));
 }
 
-TEST_F(DocumentReader, BadJsonLinesAreNamedWithTheirNumber) {
+TEST_F(DocumentReading, BadJsonLinesAreNamedWithTheirNumber) {
   const std::string good = "{\"text\": \"one\"}\n";
   EXPECT_THAT(json_error(good + "\n{\"text\": \"a"), HasSubstr("x.jsonl:3: expected a JSON object"));
   EXPECT_THAT(json_error(good + "{\"text\": \"a\"} x\n"), HasSubstr("x.jsonl:2"));
@@ -111,7 +111,7 @@ TEST_F(DocumentReader, BadJsonLinesAreNamedWithTheirNumber) {
   EXPECT_THAT(json_error("{\"text\": \"a\", \"n\": 1e999}"), HasSubstr("x.jsonl:1"));
 }
 
-TEST_F(DocumentReader, DeepNestingIsRefused) {
+TEST_F(DocumentReading, DeepNestingIsRefused) {
   const auto nested = [](int depth) {
     const auto size = static_cast<std::size_t>(depth);
     return "{\"text\": \"a\", \"n\": " + std::string(size, '[') + std::string(size, ']') + "}";
@@ -121,7 +121,7 @@ TEST_F(DocumentReader, DeepNestingIsRefused) {
   EXPECT_THAT(json_error(nested(1000000)), HasSubstr("got deeper nesting"));
 }
 
-TEST_F(DocumentReader, JsonLinesMayComeFromAPipe) {
+TEST_F(DocumentReading, JsonLinesMayComeFromAPipe) {
   const std::string pipe = folder_ / "p.jsonl";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   check_document_file(pipe);                                       // reads nothing, so the writer may come later
@@ -139,7 +139,7 @@ TEST_F(DocumentReader, JsonLinesMayComeFromAPipe) {
   EXPECT_EQ(found.back(), "document 4999");
 }
 
-TEST_F(DocumentReader, SizesAndKindsOfFiles) {
+TEST_F(DocumentReading, SizesAndKindsOfFiles) {
   const auto refused = [&](ExitCode code, const std::string& name) {
     return error_of(code, [&] { for_each_document(folder_ / name, {}, [](std::string_view) {}); });
   };
@@ -159,12 +159,12 @@ TEST_F(DocumentReader, SizesAndKindsOfFiles) {
   EXPECT_THAT(refused(ExitCode::kFileIo, "d.jsonl"), HasSubstr("a directory, not a regular file"));
 }
 
-TEST_F(DocumentReader, FileThatIsNotThere) {
+TEST_F(DocumentReading, FileThatIsNotThere) {
   EXPECT_THAT(error_of(ExitCode::kFileIo, [&] { for_each_document(folder_ / "no.txt", {}, [](std::string_view) {}); }),
               HasSubstr("no.txt"));
 }
 
-TEST_F(DocumentReader, SkipsTheAllowedBadLinesOfAllFiles) {
+TEST_F(DocumentReading, SkipsTheAllowedBadLinesOfAllFiles) {
   write_bytes(folder_ / "a.jsonl",
               "{\"text\": \"1\"}\nnothing\n{\"text\": \"2\"}\n{\"content\": \"x\"}\n{\"text\": \"3\"}\n");
   write_bytes(folder_ / "b.jsonl", "\n{\"text\": \"4\"}\n{\"text\": \"long\"}\n{\"text\": 5}\n");
@@ -197,7 +197,7 @@ TEST_F(DocumentReader, SkipsTheAllowedBadLinesOfAllFiles) {
 }
 
 // They are about lines: an error of another kind, or of a file without lines, ends the reading.
-TEST_F(DocumentReader, OtherErrorsAreNoBadLines) {
+TEST_F(DocumentReading, OtherErrorsAreNoBadLines) {
   write_bytes(folder_ / "a.jsonl", "{\"text\": \"1\"}\n");
   write_bytes(folder_ / "a.txt", "1");
   BadLines bad(9);
