@@ -105,8 +105,7 @@ constexpr MegatronRow kTakenRows[] = {
      "no-one-logger one-logger-project=<text> one-logger-run-name=<text> one-logger-async app-tag-run-name=<text> "
      "app-tag-run-version=<text>"},
     {kTaken, "train has neither reinforcement learning nor a server", "no-rl- no-inference-"},
-    {kTaken, "prepare uses all processors, or the number of --workers", "partitions=1",
-     kByPrepare},
+    {kTaken, "prepare uses all processors, or the number of --workers", "partitions=1", kByPrepare},
     {kTaken, "documents keep their text and order", "keep-newlines keep-sequential-samples dataset-impl=mmap",
      kByPrepare},
     {kTaken, "progress is printed by time", "log-interval=<int>", kByPrepare},
