@@ -70,12 +70,13 @@ void encode_inputs(const EncodeInputs& work, BadLines& bad) {
     }
   };
   while (!done.empty() || !current.empty()) {
+    const bool waits = !current.empty() && current.back().ends_in_long_line();  // it may be the last of an endless file
     // Stores the last chunks and reads the next ones while the current ones are encoded.
     encoded = std::vector<EncodedChunk>(current.size());
     side_by_side(current.size() + 2, work.threads, [&](std::size_t i) {
       if (i == 0) return store();
       if (i == 1) {
-        next = reader.read(round);
+        if (!waits) next = reader.read(round);
       } else {
         encoded[i - 2] = encode_chunk(current[i - 2], work, tokenizers);
       }
@@ -84,6 +85,10 @@ void encode_inputs(const EncodeInputs& work, BadLines& bad) {
     done = std::move(encoded);
     current = std::move(next);
     next.clear();
+    if (!waits) continue;
+    store();
+    done.clear();
+    current = reader.read(round);
   }
 }
 

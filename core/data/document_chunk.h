@@ -37,6 +37,7 @@ struct DocumentChunk {
 
   std::string_view all() const { return file ? file->text() : std::string_view(text); }
   std::string_view text_of(const Document& document) const { return all().substr(document.begin, document.bytes); }
+  bool ends_in_long_line() const { return !documents.empty() && documents.back().is_too_long; }
   std::string place_of(const Document& document) const;  // FILE:LINE, or "FILE: document 3"
 };
 

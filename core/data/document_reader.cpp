@@ -77,6 +77,7 @@ std::vector<DocumentChunk> DocumentReader::read(std::size_t bytes) {
     DocumentChunk chunk = read_chunk();
     for (const DocumentChunk::Document& document : chunk.documents) read += document.bytes;
     failed_ = chunk.error.has_value();
+    if (chunk.ends_in_long_line()) read = bytes;
     if (!chunk.documents.empty() || failed_) chunks.push_back(std::move(chunk));
   }
   return chunks;
@@ -90,7 +91,7 @@ DocumentChunk DocumentReader::read_chunk() {
     chunk.path = inputs_[next_ - 1];
     chunk.holds_json = holds_json_lines(chunk.path);
     std::size_t bytes = 0;
-    while (bytes < kChunkBytes) {
+    while (bytes < kChunkBytes && !chunk.ends_in_long_line()) {
       const std::size_t count = chunk.documents.size();
       if (!source_->add_next(chunk)) {
         bytes_before_ += source_->bytes_read();

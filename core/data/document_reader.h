@@ -49,7 +49,8 @@ class DocumentReader {
   DocumentReader(const DocumentReader&) = delete;
   DocumentReader& operator=(const DocumentReader&) = delete;
 
-  // Returns chunks of about 32 KiB, and of about `bytes` together; nothing at the end. The last chunk may have the
+  // Returns chunks of about 32 KiB, and of about `bytes` together; nothing at the end. A line that is too long is the
+  // last one: its end, which an endless file lacks, is sought by the next call. The last chunk may have the
   // Error that ends the reading: kFileIo for unreadable files; kFormat for files that check_document_file rejects, for
   // damaged compressed data and for longer documents.
   std::vector<DocumentChunk> read(std::size_t bytes);
