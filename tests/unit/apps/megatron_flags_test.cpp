@@ -88,13 +88,9 @@ TEST(MegatronFlags, ValuesThatAskForSomethingElseSayWhy) {
             "type single, and no token is left out of the loss as padding");
   EXPECT_EQ(train_outcome({"--main-params-dtype=fp16"}),
             "exit 2: --main-params-dtype: expected fp32, got \"fp16\"; remove it: main parameters are always fp32");
-  EXPECT_EQ(
-      train_outcome({"--rotary-seq-len-interpolation-factor", "2"}),
-      "exit 2: --rotary-seq-len-interpolation-factor: expected 1, got \"2\"; remove it: positions of RoPE are not "
-      "interpolated");
   EXPECT_EQ(outcome(App::kPrepare, words("--input a.txt --output-prefix a --workers 8 --partitions 4")),
-            "exit 2: --partitions: expected 1, got \"4\"; remove it: prepare uses all processors with --sft, and one "
-            "thread otherwise");
+            "exit 2: --partitions: expected 1, got \"4\"; remove it: prepare uses all processors, or the number of "
+            "--workers");
   EXPECT_EQ(train_outcome({"--no-position-embedding"}),
             "exit 2: --no-position-embedding and --position-embedding-type: expected rope or none, got "
             "learned_absolute; use --position-embedding-type");
@@ -232,8 +228,8 @@ TEST(MegatronFlags, ALineOfMegatronMayHaveFlagsThatItIgnores) {
 TEST(MegatronFlags, NoticesNameWhatHasNoEffectAndOtherDefaults) {
   const auto notices = [](const char* more) { return parse_flags(App::kTrain, with_small_run(words(more))).notices; };
   EXPECT_THAT(notices("--hidden-dropout 0"), IsEmpty());
-  EXPECT_THAT(parse_flags(App::kPrepare, words("--input a.txt --output-prefix a --workers 8")).notices,
-              ElementsAre(HasSubstr("--workers 8")));
+  EXPECT_THAT(parse_flags(App::kPrepare, words("--input a.txt --output-prefix a --keep-newlines")).notices,
+              ElementsAre(HasSubstr("--keep-newlines")));
   EXPECT_THAT(
       notices("--num-workers 6 --use-flash-attn --num-workers 6 --hidden-dropout 0 --save-interval 9"),
       ElementsAre(
