@@ -27,6 +27,7 @@
 #include "apps/summary/format_actions.h"
 #include "apps/summary/planned_graphs.h"
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/machine/cpu_check.h"
 #include "core/base/machine/host_memory.h"
 #include "core/base/machine/program.h"
@@ -91,7 +92,7 @@ void print_suggestions(const Options& options, const Rates& rates, int argc, cha
                                             {.rates = &rates,
                                              .max_memory = static_cast<std::size_t>(memory - rates.device_reserve),
                                              .progress = progress_line()});
-  end_progress();
+  erase_status();
   fmt::print("{}", to_text(suggestion_tables(options, rates, memory, found)));
   if (found.best.empty()) return;
   const std::vector<std::string> arguments(argv + 1, argv + argc);

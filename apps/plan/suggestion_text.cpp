@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <set>
 #include <string_view>
 
+#include "core/base/log.h"
 #include "core/base/text/units.h"
 
 namespace megalith {
@@ -56,9 +56,7 @@ std::string describe_step(const StepForecast& step, double exposed) {
   const double bubble = step.bubble_share * step.pipeline_seconds;
   const double rest = std::max(0.0, step.seconds - step.pipeline_seconds);
   const std::string text = fmt::format(
-      "step: {:.1f} ms, of which {:.1f} % pipeline bubble, {:.1f} % exposed communication of layers, {:.1f} % after "
-      "the "
-      "last layer",
+      "step: {:.1f} ms: {:.1f} % pipeline bubble, {:.1f} % exposed communication, {:.1f} % after the last layer",
       1e3 * step.seconds, share(bubble), share(exposed), share(rest));
   return step.host_seconds >= step.seconds ? text + "; the host's launches bound it" : text;
 }
@@ -107,13 +105,8 @@ Table reasons_table(const Suggestions& found, const Rates& rates, double memory)
 std::function<void(const char* phase, std::size_t done, std::size_t all)> progress_line() {
   if (isatty(STDERR_FILENO) != 1) return {};
   return [](const char* phase, std::size_t done, std::size_t all) {
-    fmt::print(stderr, "\r{}: {} of {}\x1b[K", phase, done, all);
-    std::fflush(stderr);
+    show_status(fmt::format("{}: {} of {}", phase, done, all));
   };
-}
-
-void end_progress() {
-  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
 }
 
 }  // namespace megalith

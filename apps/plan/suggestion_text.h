@@ -19,8 +19,7 @@ std::string train_command(const std::string& program, const std::vector<std::str
 // Table of three lines at most: memory, parts of the step, and the next layout. `memory`: bytes of a device.
 Table reasons_table(const Suggestions& found, const Rates& rates, double memory);
 
-// Writer of one line of standard error, which `end_progress` clears; empty unless standard error is a terminal.
+// Writer of the status line (core/base/log.h); empty unless standard error is a terminal.
 std::function<void(const char* phase, std::size_t done, std::size_t all)> progress_line();
-void end_progress();
 
 }  // namespace megalith
