@@ -159,9 +159,12 @@ std::string short_help(App app, const OwnOptions& own) {
   const auto is_chosen = [&](const Flag& flag) {
     return flag.group == FlagGroup::kOwn || names.find(fmt::format(" {} ", flag.name)) != names.npos;
   };
-  return fmt::format("{}\nExamples:\n{}{}\n{} --help-all prints all flags, {} --help TOPIC those of a group: {}.\n\n{}",
-                     program.usage, program.examples, flags_text(app, own, is_chosen), program.name, program.name,
-                     fmt::join(titles_of(app), ", "), exit_codes_text());
+  constexpr std::size_t kIndent = 8, kWidth = 110;
+  const std::string groups = in_columns("Groups:", fmt::format("{}", fmt::join(titles_of(app), ", ")), kIndent, kWidth);
+  return fmt::format(
+      "{}\nExamples:\n{}{}\n{} --help-all prints all flags, {} --help TOPIC those of a group or word.\n{}\n{}",
+      program.usage, program.examples, flags_text(app, own, is_chosen), program.name, program.name, groups,
+      exit_codes_text());
 }
 
 std::string topic_help(App app, std::string_view topic, const OwnOptions& own) {
