@@ -155,7 +155,7 @@ TEST(LaunchScript, UnderNohupARunOutlivesItsTerminal) {
   ASSERT_TRUE(run.wait_for_output("step 1/"));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();
-  EXPECT_TRUE(run.wait_for_output("iteration " + std::to_string(lines + 200) + "/ "));
+  EXPECT_TRUE(run.wait_for_output("step " + std::to_string(lines + 200) + "/"));
   run.signal(SIGUSR2);
   EXPECT_EQ(run.finish().code, 75);
 }

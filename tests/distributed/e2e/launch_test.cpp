@@ -201,7 +201,7 @@ void expect_gone(const std::vector<pid_t>& ranks) {
 class Training {
  public:
   explicit Training(const Folder& folder) : run_(program_on(2, "train", saving_forever({})), folder) {
-    EXPECT_TRUE(run_.wait_for_output("iteration "));
+    EXPECT_TRUE(run_.wait_for_output("step "));
     ranks_ = run_.ranks();
     EXPECT_EQ(ranks_.size(), 2u);
   }

@@ -83,7 +83,7 @@ TEST(Signals, WhatNohupIgnoresStaysIgnored) {
   ASSERT_TRUE(run.wait_for_output("step 1/"));
   run.signal(SIGHUP);
   const std::size_t lines = folder.read_lines("stdout").size();
-  EXPECT_TRUE(run.wait_for_output("iteration " + std::to_string(lines + 200) + "/ "));  // it trains on
+  EXPECT_TRUE(run.wait_for_output("step " + std::to_string(lines + 200) + "/"));  // it trains on
   run.signal(SIGTERM);
   expect_saved(folder, run.finish());
 }
