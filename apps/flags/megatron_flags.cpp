@@ -52,6 +52,21 @@ bool matches(const MegatronFlag& flag, std::string_view name, Match match) {
   return false;
 }
 
+// Flags of all rows but those of values.
+const std::vector<MegatronFlag>& all_flags() {
+  static const std::vector<MegatronFlag> all = [] {
+    std::vector<MegatronFlag> flags;
+    for (const auto& rows : {megatron_taken(), megatron_spellings(), megatron_features()}) {
+      for (const MegatronRow& row : rows) {
+        const std::vector<MegatronFlag> of_row = flags_of(row);
+        flags.insert(flags.end(), of_row.begin(), of_row.end());
+      }
+    }
+    return flags;
+  }();
+  return all;
+}
+
 }  // namespace
 
 bool MegatronFlag::takes(const std::vector<std::string>& words) const {
@@ -87,13 +102,8 @@ std::vector<MegatronFlag> find_megatron_flags(std::string_view name, unsigned ap
   std::ranges::replace(dashed, '_', '-');
   std::vector<MegatronFlag> found;
   for (const Match match : {Match::kExact, Match::kOpposite, Match::kBeginning}) {
-    for (const auto& rows : {megatron_taken(), megatron_spellings(), megatron_features()}) {
-      for (const MegatronRow& row : rows) {
-        if ((row.apps & apps) == 0) continue;
-        for (const MegatronFlag& flag : flags_of(row))
-          if (matches(flag, dashed, match)) found.push_back(flag);
-      }
-    }
+    for (const MegatronFlag& flag : all_flags())
+      if ((flag.row->apps & apps) != 0 && matches(flag, dashed, match)) found.push_back(flag);
     if (!found.empty()) break;
   }
   return found;
