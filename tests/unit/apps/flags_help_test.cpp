@@ -100,7 +100,7 @@ TEST(Help, HasThirtyFlagsAndThreeExamples) {
   };
   EXPECT_EQ(count("  --"), 30);
   EXPECT_EQ(count("  mpirun "), 3);
-  EXPECT_THAT(help, HasSubstr("train --help TOPIC those of a group or word.\nGroups: model, moe, "));
+  EXPECT_THAT(help, HasSubstr("train --help TOPIC those of a group or word.\nGroups:\n        model, moe, "));
   EXPECT_EQ(short_help(App::kReport), help_text(App::kReport));
   EXPECT_EQ(parse_flags(App::kPlan, {"--world-size", "8", "--help-all"}).print, help_text(App::kPlan));
 }
