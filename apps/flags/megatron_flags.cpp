@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "core/base/take_part.h"
+#include "core/base/text/parse_number.h"
 #include "core/base/text/text.h"
 
 namespace megalith {
@@ -15,20 +15,12 @@ namespace {
 
 constexpr std::string_view kInteger = "<int>", kNumber = "<number>", kText = "<text>";
 
-template <class Number>
-std::optional<Number> number_in(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // Numbers are equal in any form: 1 and 1.0.
 bool is_value(std::string_view listed, std::string_view word) {
-  if (listed == kInteger) return number_in<std::int64_t>(word).has_value();
-  if (listed == kNumber) return number_in<double>(word).has_value();
+  if (listed == kInteger) return parse_number<std::int64_t>(word).has_value();
+  if (listed == kNumber) return parse_number<double>(word).has_value();
   if (listed == kText) return is_utf8(word);
-  const std::optional<double> one = number_in<double>(listed), other = number_in<double>(word);
+  const std::optional<double> one = parse_number<double>(listed), other = parse_number<double>(word);
   return listed == word || (one && other && *one == *other);
 }
 
