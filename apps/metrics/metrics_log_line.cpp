@@ -12,6 +12,7 @@
 #include "apps/metrics/metrics_schema.h"
 #include "core/base/log.h"
 #include "core/base/machine/peak_tflops.h"
+#include "core/base/text/progress_bar.h"
 #include "core/base/text/units.h"
 
 namespace megalith {
@@ -20,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kBarWidth = 30;
+constexpr std::size_t kBarWidth = 30;
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
 
 // Local time in full, or of the day.
@@ -100,13 +101,10 @@ LogLine log_line_of(const StepMetrics& metrics) {
 std::string format_progress(const StepMetrics& metrics, double seconds_left) {
   const double steps = static_cast<double>(metrics.train_iters);
   const double share = steps > 0 ? static_cast<double>(metrics.iteration) / steps : 1.0;
-  const int filled = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
-  std::string bar(static_cast<std::size_t>(filled), '=');
-  if (filled < kBarWidth) bar += '>';
-  bar.resize(kBarWidth, ' ');
   const std::string total = fmt::format("{}", metrics.train_iters);
-  return fmt::format("[{}] {:>{}}/{} | loss {:.3f} | {} tokens/s | {} left", bar, metrics.iteration, total.size(),
-                     total, metrics.lm_loss, with_unit(metrics.tokens_per_second), duration(seconds_left));
+  return fmt::format("{} {:>{}}/{} | loss {:.3f} | {} tokens/s | {} left", progress_bar(share, kBarWidth),
+                     metrics.iteration, total.size(), total, metrics.lm_loss, with_unit(metrics.tokens_per_second),
+                     duration(seconds_left));
 }
 
 StepLog::StepLog(const LoggingOptions& logging, const TrainingRun& run)

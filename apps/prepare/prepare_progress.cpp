@@ -8,6 +8,7 @@
 #include "core/base/counted.h"
 #include "core/base/log.h"
 #include "core/base/seconds_since.h"
+#include "core/base/text/progress_bar.h"
 #include "core/base/text/units.h"
 
 namespace megalith {
@@ -25,12 +26,9 @@ std::string format_prepare_progress(std::uint64_t bytes, std::uint64_t all_bytes
   const double rate = read / std::max(seconds, 1e-6);
   if (all_bytes == 0) return fmt::format("{:.1f} MB read | {:.1f} MB/s", read * 1e-6, rate * 1e-6);
   const double share = std::min(read / all, 1.0);
-  std::string bar(static_cast<std::size_t>(share * static_cast<double>(kBarWidth)), '=');
-  if (bar.size() < kBarWidth) bar += '>';
-  bar.resize(kBarWidth, ' ');
   const std::string left = bytes > 0 ? duration(std::max(all - read, 0.0) / rate) : "?";
-  return fmt::format("[{}] {:.0f}% of {:.1f} MB | {:.1f} MB/s | {} left", bar, share * 100, all * 1e-6, rate * 1e-6,
-                     left);
+  return fmt::format("{} {:.0f}% of {:.1f} MB | {:.1f} MB/s | {} left", progress_bar(share, kBarWidth), share * 100,
+                     all * 1e-6, rate * 1e-6, left);
 }
 
 PrepareProgress::PrepareProgress(std::uint64_t all_bytes)
