@@ -135,6 +135,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   const RecordSpec record{.max_microbatches = spec.max_recorded / mesh.pp,
                           .max_memory = spec.max_memory,
                           .searches = spec.max_memory == 0 && !spec.only_live_bytes,
+                          .only_live_bytes = spec.only_live_bytes,
                           .evaluates = !evaluates_last && !spec.only_live_bytes};
   const auto rank_of = [&](const StageForecast& stage) { return static_cast<int>(stage.stage * ranks_of_stage); };
   const auto look_at = [&](StageForecast& out) {
@@ -166,7 +167,7 @@ Forecast make_forecast(const Options& given, int world, const ForecastSpec& spec
   constexpr double kTera = 1e12;
   forecast.step->tflops_per_rank = flops_per_token(options, forecast.config.marks.pairs) *
                                    forecast.step->tokens_per_second / (kTera * static_cast<double>(mesh.world()));
-  if (!evaluates_last || forecast.step->seconds >= spec.max_seconds) return forecast;
+  if (!evaluates_last || spec.only_live_bytes || forecast.step->seconds >= spec.max_seconds) return forecast;
   add_evaluations(options, spec, record, forecast);
   return forecast;
 }

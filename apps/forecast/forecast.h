@@ -58,7 +58,7 @@ struct ForecastSpec {
   std::size_t max_memory = 0;  // bytes; the first larger stage ends the forecast; 0: no limit
   // Seconds; with max_memory, a longer step ends the forecast ahead of its evaluation's memory; 0: no limit.
   double max_seconds = 0;
-  bool only_live_bytes = false;  // neither searches for a tight arena nor plans an evaluation
+  bool only_live_bytes = false;  // memory without a layout and without the evaluation's: a lower bound
 };
 // Forecast of `options`, which are complete (complete_options).
 Forecast make_forecast(const Options& options, int world, const ForecastSpec& spec);

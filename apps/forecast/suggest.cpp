@@ -29,7 +29,7 @@ namespace {
 constexpr std::int64_t kMaxTokens = 65'536;  // per microbatch; more tokens make no GEMM faster
 
 // Spare layouts in addition to those listed, in case full forecasts show that some do not fit.
-constexpr std::size_t kSpare = 3;
+constexpr std::size_t kSpare = 2;
 
 // Granularities by increasing recomputation, which costs time.
 constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
@@ -117,7 +117,7 @@ class Search {
     Suggestion listed;
     SuggestedLayout layout;
     RecomputeGranularity recompute = RecomputeGranularity::kNone;
-    bool whole = false;  // forecast of all microbatches
+    bool whole = false;  // forecast of all microbatches, with a memory layout
   };
   struct Outcome {  // result of one layout
     std::vector<Found> found;
@@ -279,10 +279,7 @@ class Search {
       Forecast forecast = this->forecast(options, /*whole=*/false, bound);
       if (!forecast.step) continue;
       if (forecast.step->seconds < bound) {
-        outcome.found.push_back({.listed = suggestion_of(options, forecast),
-                                 .layout = layout,
-                                 .recompute = recompute,
-                                 .whole = layout.pp == 1 && !layout.pairs});
+        outcome.found.push_back({.listed = suggestion_of(options, forecast), .layout = layout, .recompute = recompute});
       } else {
         outcome.dropped.push_back(kSlower);
       }
@@ -296,6 +293,7 @@ class Search {
     ForecastSpec spec{
         .rates = spec_.rates, .one_of_equal = true, .max_memory = spec_.max_memory, .max_seconds = max_seconds};
     if (!whole) spec.max_recorded = 0;
+    spec.only_live_bytes = !whole;
     return make_forecast(options, world_, spec);
   }
 

@@ -31,7 +31,7 @@ struct Suggestions {
 struct SuggestSpec {
   const Rates* rates = nullptr;
   std::size_t max_memory = 0;  // bytes per rank
-  std::size_t count = 10;
+  std::size_t count = 5;
   // Called by several threads, one at a time, with the number of finished layouts.
   std::function<void(const char* phase, std::size_t done, std::size_t all)> progress = {};
 };

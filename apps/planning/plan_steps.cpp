@@ -14,6 +14,7 @@
 #include "apps/planning/offload_choice.h"
 #include "apps/run/step.h"
 #include "core/device/short_ops.h"
+#include "core/memory/live_bytes.h"
 #include "graphs/held_buffers.h"
 #include "offload/recorded_way.h"
 
@@ -94,7 +95,8 @@ void plan_step(const Options& options, const RunConfig& config, Recording& recor
   layout.same_place = held_by_graphs(recorded.timeline, recorded.rank.memory.arena, recording.actions,
                                      recording.entries, recording.runs);
   layout.concurrent_ops = concurrent_ops(options, recording, recorded.timeline);
-  recording.plans.train = plan_arena(recorded.timeline, recorded.rank.memory.arena, layout);
+  recording.plans.train =
+      (recording.only_live_bytes ? plan_live_bytes : plan_arena)(recorded.timeline, recorded.rank.memory.arena, layout);
   recording.plans.train_ops = recorded.timeline.entries().size();
 }
 
@@ -332,6 +334,7 @@ StepRecording record_step(const Options& options, const RunConfig& config, int r
   const RunConfig recorded = as_recorded(options, config, spec.max_microbatches);
   StepRecording recording;
   recording.searches = spec.searches;
+  recording.only_live_bytes = spec.only_live_bytes;
   recording.plans.offload = chosen_offloads(options, recorded, {.rank = rank, .before = {}, .searches = spec.searches});
   plan_training(options, recorded, mesh, recording);
   if (spec.max_memory != 0 && memory_use(recording.plans).total() > spec.max_memory) return recording;

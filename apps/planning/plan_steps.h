@@ -26,6 +26,7 @@ struct RecordSpec {
   std::int64_t max_microbatches = 0;  // a longer step is recorded with as many as show the schedule's pattern
   std::size_t max_memory = 0;         // bytes; larger steps get no times; 0: no limit
   bool searches = true;               // as StepRecording::searches
+  bool only_live_bytes = false;       // as StepRecording::only_live_bytes
   bool evaluates = true;              // plans the evaluation too
 };
 StepRecording record_step(const Options& options, const RunConfig& config, int rank, const RecordSpec& spec);

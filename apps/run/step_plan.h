@@ -81,5 +81,6 @@ struct StepRecording {
   GraphRunPlan runs;                   // of the actions
   std::vector<std::string> segments;   // their names
   bool searches = true;                // for tighter memory layouts (core/memory/arena.h)
+  bool only_live_bytes = false;        // the training step has no memory layout (core/memory/live_bytes.h)
 };
 }  // namespace megalith

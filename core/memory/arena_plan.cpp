@@ -13,6 +13,7 @@
 #include "core/instruments/vector_clock.h"
 #include "core/memory/arena.h"
 #include "core/memory/arena_layout.h"
+#include "core/memory/live_bytes.h"
 
 namespace megalith {
 
@@ -168,9 +169,15 @@ void find_live_peak(const std::vector<Buffer>& buffers, ArenaPlan& plan) {
   }
 }
 
-ArenaPlan laid_out(const std::vector<Buffer>& buffers, const ArenaPlanSpec& spec) {
+ArenaPlan only_live(const std::vector<Buffer>& buffers, const ArenaPlanSpec& spec) {
   ArenaPlan plan{.by_use = spec.by_use};
   find_live_peak(buffers, plan);
+  plan.peak_bytes = plan.live_bytes;
+  return plan;
+}
+
+ArenaPlan laid_out(const std::vector<Buffer>& buffers, const ArenaPlanSpec& spec) {
+  ArenaPlan plan = only_live(buffers, spec);
   std::vector<LayoutBuffer> layout;
   layout.reserve(buffers.size());
   for (const Buffer& buffer : buffers) layout.push_back({.bytes = buffer.slot.bytes, .lives = buffer.lives});
@@ -183,6 +190,10 @@ ArenaPlan laid_out(const std::vector<Buffer>& buffers, const ArenaPlanSpec& spec
 }
 
 }  // namespace
+
+ArenaPlan plan_live_bytes(const Timeline& timeline, const Arena& recording, const ArenaPlanSpec& spec) {
+  return only_live(lifetimes(timeline, recording, op_times(timeline), spec), spec);
+}
 
 ArenaPlan plan_arena(const Timeline& timeline, const Arena& recording, const ArenaPlanSpec& spec) {
   require(recording.mode() == Arena::Mode::kRecording, "plan_arena needs a recording arena");
