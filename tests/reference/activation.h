@@ -25,6 +25,9 @@ inline double gelu_slope(double x, bool exact) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * gelu_tanh_argument_slope(x);
 }
 
+inline double squared_relu(double x) { return x > 0 ? x * x : 0; }
+inline double squared_relu_slope(double x) { return x > 0 ? 2 * x : 0; }
+
 inline double silu(double x) { return x / (1 + std::exp(-x)); }
 
 inline double silu_slope(double x) {

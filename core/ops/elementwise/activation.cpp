@@ -1,8 +1,8 @@
 #include "core/ops/elementwise/activation.h"
 
 #include "core/ops/dispatch.h"
+#include "core/ops/elementwise/pointwise_cpu.h"
 #include "core/ops/fields.h"
-#include "core/ops/loops.h"
 
 namespace megalith {
 
@@ -12,6 +12,17 @@ void fields(const GeluForward& op, Fields& f) {
 }
 
 void fields(const GeluBackward& op, Fields& f) {
+  f.in(op.x, "op.x").floating().any_shape();
+  f.in(op.dy, "op.dy").like(op.x);
+  f.out(op.dx, "op.dx").like(op.x).may_be(op.dy).may_be(op.x);
+}
+
+void fields(const SquaredReluForward& op, Fields& f) {
+  f.in(op.x, "op.x").floating().any_shape();
+  f.out(op.y, "op.y").like(op.x).may_be(op.x);
+}
+
+void fields(const SquaredReluBackward& op, Fields& f) {
   f.in(op.x, "op.x").floating().any_shape();
   f.in(op.dy, "op.dy").like(op.x);
   f.out(op.dx, "op.dx").like(op.x).may_be(op.dy).may_be(op.x);
@@ -31,61 +42,38 @@ void fields(const SwigluBackward& op, Fields& f) {
 
 namespace {
 
-constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
-
-// gelu(x) = x cdf(x); its derivative is cdf(x) + x cdf'(x). In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u):
-// one exponential, and no cancellation in the lower tail. From |x| = 100 on the result no longer depends on the cubic
-// term, which could overflow.
-struct GeluArgument {
-  F32x8 x2;
-  F32x8 z;  // 2u
-};
-
-GeluArgument gelu_argument(F32x8 x) {
-  const F32x8 x2 = _mm256_min_ps(x * x, broadcast(1e4f));
-  return {x2, x * fma(x2, kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi)};
+template <Pointwise kFunction>
+void compute_forward(const Tensor& from, const Tensor& to) {
+  visit_float(from.dtype, [&]<class T>(T) {
+    const Row x = from.as<const T>();
+    const Row y = to.as<T>();
+    for_each_element(from.numel(), [=](auto i) { y.set(i, pointwise<kFunction>(x[i])); });
+  });
 }
 
-template <bool exact>
-F32x8 gelu(F32x8 x) {
-  if constexpr (exact) return x * simd::normal_distribution(x).below;
-  return x * simd::logistic(gelu_argument(x).z);
-}
-
-template <bool exact>
-F32x8 gelu_slope(F32x8 x) {
-  if constexpr (exact) {
-    constexpr float kInverseSqrtTwoPi = 0.398942280f;
-    const simd::Normal normal = simd::normal_distribution(x);
-    return fma(x, normal.gauss * kInverseSqrtTwoPi, normal.below);
-  }
-  const GeluArgument argument = gelu_argument(x);
-  const simd::Logistic s = simd::logistic_pair(argument.z);
-  const F32x8 z_slope = fma(argument.x2, 3 * kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi);
-  return fma(x, s.value * s.complement * z_slope, s.value);
+template <Pointwise kFunction, class Op>
+void compute_backward(const Op& op) {
+  visit_float(op.x.dtype, [&]<class T>(T) {
+    const Row x = op.x.template as<const T>(), dy = op.dy.template as<const T>();
+    const Row dx = op.dx.template as<T>();
+    for_each_element(op.x.numel(), [=](auto i) { dx.set(i, dy[i] * pointwise_slope<kFunction>(x[i])); });
+  });
 }
 
 }  // namespace
 
 void compute(const GeluForward& op) {
-  visit_float(op.x.dtype, [&]<class T>(T) {
-    const Row x = op.x.as<const T>();
-    const Row y = op.y.as<T>();
-    const std::int64_t n = op.x.numel();
-    if (op.exact) return for_each_element(n, [=](auto i) { y.set(i, gelu<true>(x[i])); });
-    for_each_element(n, [=](auto i) { y.set(i, gelu<false>(x[i])); });
-  });
+  if (op.exact) return compute_forward<Pointwise::kGeluExact>(op.x, op.y);
+  compute_forward<Pointwise::kGeluTanh>(op.x, op.y);
 }
 
 void compute(const GeluBackward& op) {
-  visit_float(op.x.dtype, [&]<class T>(T) {
-    const Row x = op.x.as<const T>(), dy = op.dy.as<const T>();
-    const Row dx = op.dx.as<T>();
-    const std::int64_t n = op.x.numel();
-    if (op.exact) return for_each_element(n, [=](auto i) { dx.set(i, dy[i] * gelu_slope<true>(x[i])); });
-    for_each_element(n, [=](auto i) { dx.set(i, dy[i] * gelu_slope<false>(x[i])); });
-  });
+  if (op.exact) return compute_backward<Pointwise::kGeluExact>(op);
+  compute_backward<Pointwise::kGeluTanh>(op);
 }
+
+void compute(const SquaredReluForward& op) { compute_forward<Pointwise::kSquaredRelu>(op.x, op.y); }
+void compute(const SquaredReluBackward& op) { compute_backward<Pointwise::kSquaredRelu>(op); }
 
 void compute(const SwigluForward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {

@@ -2,6 +2,7 @@
 #include "core/ops/cuda_map.cuh"
 #include "core/ops/cuda_math.cuh"
 #include "core/ops/elementwise/activation.h"
+#include "core/ops/elementwise/pointwise.cuh"
 
 namespace megalith {
 
@@ -9,46 +10,32 @@ namespace {
 
 using namespace cuda;
 
-constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
-
-// gelu(x) = x cdf(x). In the tanh form cdf(x) = 0.5 (1 + tanh(u)) = logistic(2u): one exponential, and no cancellation
-// in the lower tail. From |x| = 100 on the result no longer depends on the cubic term, which could overflow.
-struct GeluArgument {
-  float x2, z;  // x^2 and 2u
-};
-
-__device__ inline GeluArgument gelu_argument(float x) {
-  const float x2 = fminf(x * x, 1e4f);
-  return {x2, x * fmaf(x2, kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi)};
-}
-
-__device__ inline float normal_below(float x) { return 0.5f * erfcf(x * -0.707106781f); }
-
-template <class T, bool kExact>
-__device__ inline float gelu(float x) {
-  if constexpr (kExact) return x * normal_below(x);
-  return quotient<T>(x, 1.0f + exponential<T>(-gelu_argument(x).z));
-}
-
-template <class T, bool kExact>
-__device__ inline float gelu_slope(float x) {
-  if constexpr (kExact) return fmaf(x, 0.398942280f * exponential<T>(-0.5f * x * x), normal_below(x));
-  const GeluArgument argument = gelu_argument(x);
-  const Logistic s = logistic_pair<T>(argument.z);
-  const float z_slope = fmaf(argument.x2, 3 * kTwoSqrtTwoOverPi * 0.044715f, kTwoSqrtTwoOverPi);
-  return fmaf(x, s.value * s.complement * z_slope, s.value);
-}
+template <bool kExact>
+inline constexpr Pointwise kGelu = kExact ? Pointwise::kGeluExact : Pointwise::kGeluTanh;
 
 template <class T, bool kVector, bool kExact>
 __global__ void __launch_bounds__(kMapThreads) gelu_forward_kernel(const T* x, T* y, std::int64_t count) {
   start_early();
-  map_flat<T, kVector>([](float v) { return gelu<T, kExact>(v); }, count, y, x);
+  map_flat<T, kVector>([](float v) { return pointwise<T, kGelu<kExact>>(v); }, count, y, x);
 }
 
 template <class T, bool kVector, bool kExact>
 __global__ void __launch_bounds__(kMapThreads)
     gelu_backward_kernel(const T* x, const T* dy, T* dx, std::int64_t count) {
-  map_flat<T, kVector>([](float v, float d) { return d * gelu_slope<T, kExact>(v); }, count, dx, x, dy);
+  map_flat<T, kVector>([](float v, float d) { return d * pointwise_slope<T, kGelu<kExact>>(v); }, count, dx, x, dy);
+}
+
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kMapThreads) squared_relu_forward_kernel(const T* x, T* y, std::int64_t count) {
+  start_early();
+  map_flat<T, kVector>([](float v) { return pointwise<T, Pointwise::kSquaredRelu>(v); }, count, y, x);
+}
+
+template <class T, bool kVector>
+__global__ void __launch_bounds__(kMapThreads)
+    squared_relu_backward_kernel(const T* x, const T* dy, T* dx, std::int64_t count) {
+  map_flat<T, kVector>([](float v, float d) { return d * pointwise_slope<T, Pointwise::kSquaredRelu>(v); }, count, dx,
+                       x, dy);
 }
 
 struct GatedArguments {
@@ -126,6 +113,22 @@ void run(CudaStream& stream, const GeluBackward& op) {
   Variants(op.x.dtype, vector, op.exact).visit([&](auto type, auto is_vector, auto exact) {
     using T = decltype(type);
     launch_kernel(stream, map_grid<T>(op.x.numel()), gelu_backward_kernel<T, is_vector(), exact()>, op.x.as<const T>(),
+                  op.dy.as<const T>(), op.dx.as<T>(), op.x.numel());
+  });
+}
+
+void run(CudaStream& stream, const SquaredReluForward& op) {
+  Variants(op.x.dtype, starts_aligned(op.x, op.y)).visit([&](auto type, auto is_vector) {
+    using T = decltype(type);
+    launch_early(stream, map_grid<T>(op.x.numel()), squared_relu_forward_kernel<T, is_vector()>, op.x.as<const T>(),
+                 op.y.as<T>(), op.x.numel());
+  });
+}
+
+void run(CudaStream& stream, const SquaredReluBackward& op) {
+  Variants(op.x.dtype, starts_aligned(op.x, op.dy, op.dx)).visit([&](auto type, auto is_vector) {
+    using T = decltype(type);
+    launch_kernel(stream, map_grid<T>(op.x.numel()), squared_relu_backward_kernel<T, is_vector()>, op.x.as<const T>(),
                   op.dy.as<const T>(), op.dx.as<T>(), op.x.numel());
   });
 }

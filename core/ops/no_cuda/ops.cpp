@@ -22,6 +22,8 @@ namespace megalith {
 
 void run(CudaStream&, const GeluForward&) { refuse_cuda(); }
 void run(CudaStream&, const GeluBackward&) { refuse_cuda(); }
+void run(CudaStream&, const SquaredReluForward&) { refuse_cuda(); }
+void run(CudaStream&, const SquaredReluBackward&) { refuse_cuda(); }
 void run(CudaStream&, const SwigluForward&) { refuse_cuda(); }
 void run(CudaStream&, const SwigluBackward&) { refuse_cuda(); }
 void run(CudaStream&, const AdamW&) { refuse_cuda(); }

@@ -95,6 +95,44 @@ TEST_P(ActivationTest, GeluAtTheEnds) {
   }
 }
 
+TEST_P(ActivationTest, SquaredReluForwardAndBackward) {
+  for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 4099}) {
+    Values given = normal(n, kDeviation);
+    for (double& number : given) number = &number == given.data() ? 2 : number;  // not all below 0
+    const Tensor x = input({n}, dtype(), given), dy = input({n}), y = output({n}), dx = output({n});
+    const Values at = values(x), gradient = values(dy);
+    Values forward, backward;
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      forward.push_back(reference::squared_relu(at[i]));
+      backward.push_back(gradient[i] * reference::squared_relu_slope(at[i]));
+    }
+    run(SquaredReluForward{.x = x, .y = y});
+    expect_close(y, forward, {.what = "y"});
+    run(SquaredReluBackward{.x = x, .dy = dy, .dx = dx});
+    expect_close(dx, backward, {.what = "dx"});
+  }
+}
+
+TEST_P(ActivationTest, SquaredReluInPlaceAndAtTheEnds) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Values given{0, 3, -3, -inf, inf, std::nan("")};
+  const Tensor x = input({6}, dtype(), given), together = inout({6}, dtype(), given), y = output({6});
+  const auto expect_ends = [this](const Tensor& result, const Values& want) {
+    const Values got = values(result);
+    EXPECT_EQ(Values(got.begin(), got.end() - 1), want);
+    EXPECT_TRUE(std::isnan(got[5]));
+  };
+  run(SquaredReluForward{.x = x, .y = y});
+  expect_ends(y, {0, 9, 0, 0, inf});
+  run(SquaredReluForward{.x = together, .y = together});
+  expect_ends(together, {0, 9, 0, 0, inf});
+  const Tensor dy = inout({6}, dtype(), Values(6, 0.5));
+  run(SquaredReluBackward{.x = x, .dy = dy, .dx = y});
+  expect_ends(y, {0, 3, 0, 0, inf});
+  run(SquaredReluBackward{.x = x, .dy = dy, .dx = dy});
+  expect_ends(dy, {0, 3, 0, 0, inf});
+}
+
 TEST_P(ActivationTest, SwigluForwardAndBackward) {
   for (const std::int64_t rows : {0, 1, 3}) {
     for (const std::int64_t columns : {1, 7, 8, 9, 129}) {
