@@ -1,17 +1,10 @@
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 
-#include "core/ops/fields.h"
+#include "moe/ops/expert_fields.h"
 
 namespace megalith {
 
 namespace {
-
-// How many experts there are.
-std::int64_t experts(const Tensor& offsets, Fields& f) {
-  f.in(offsets, "op.offsets").dtype(DType::kInt32).rank(1);
-  f.expect(offsets.size(0) >= 2, "op.offsets", "experts + 1 numbers, at least 2", offsets.shape);
-  return offsets.size(0) - 1;
-}
 
 // Rows per expert of the stacked matrices.
 std::int64_t rows_of_one(const Tensor& matrices, std::string_view name, std::int64_t experts, Fields& f) {
@@ -45,15 +38,6 @@ double bytes_of(std::initializer_list<const Tensor*> fused) {
   std::size_t bytes = 0;
   for (const Tensor* x : fused) bytes += x->present() ? x->bytes() : 0;
   return static_cast<double>(bytes);
-}
-
-void weights_in(const Tensor& row_weight, std::int64_t rows, const Tensor& offsets, Fields& f) {
-  f.in(row_weight, "op.row_weight").dtype(DType::kFp32).shape({rows}).bounded_by(offsets);
-}
-
-void partial_out(const Tensor& partial, const Shape& shape, const Tensor& offsets, Fields& f) {
-  const Shape parts = {shape[0], (shape[1] + kPartialColumns - 1) / kPartialColumns};
-  f.out(partial, "op.d_row_weight_partial").dtype(DType::kFp32).shape(parts).bounded_by(offsets);
 }
 
 // Bytes of the tile counter.

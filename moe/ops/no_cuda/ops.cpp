@@ -1,9 +1,11 @@
 // Stubs of the CUDA kernels for builds without CUDA, in which no CudaStream exists.
 #include "moe/ops/expert_bias.h"
 #include "moe/ops/expert_capacity.h"
+#include "moe/ops/grouped_bias.h"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 #include "moe/ops/rank_rows.h"
 #include "moe/ops/route_rows.h"
+#include "moe/ops/routed_activation.h"
 #include "moe/ops/router.h"
 
 namespace megalith {
@@ -14,6 +16,11 @@ void run(CudaStream&, const GroupedGemmSwiglu&) { refuse_cuda(); }
 void run(CudaStream&, const GroupedGemmSwigluBackward&) { refuse_cuda(); }
 void run(CudaStream&, const RoutedSwigluForward&) { refuse_cuda(); }
 void run(CudaStream&, const RoutedSwigluBackward&) { refuse_cuda(); }
+void run(CudaStream&, const RoutedActivationForward&) { refuse_cuda(); }
+void run(CudaStream&, const RoutedActivationBackward&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedBias&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedBiasDot&) { refuse_cuda(); }
+void run(CudaStream&, const GroupedBiasGradient&) { refuse_cuda(); }
 void run(CudaStream&, const ChosenRanks&) { refuse_cuda(); }
 void run(CudaStream&, const ArrivedRows&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteGroups&) { refuse_cuda(); }
