@@ -10,7 +10,7 @@ Norm::Norm(ParameterStore& store, const Spec& spec)
     : spec_(spec),
       weight_(&store.add({.parts = {spec.split.shared(spec.name + ".weight", spec.partial_gradient)},
                           .shape = {spec.size},
-                          .initializer = Initializer::kOnes,
+                          .initializer = spec.zero_centered ? Initializer::kZeros : Initializer::kOnes,
                           .decay = false})) {
   if (spec.kind != NormKind::kLayerNorm) return;
   bias_ = &store.add({.parts = {spec.split.shared(spec.name + ".bias", spec.partial_gradient)},
@@ -28,7 +28,8 @@ void Norm::run(const Context& ctx, const Tensor& x, const Tensor& residual, cons
                                        .weight = weight_->weight,
                                        .y = y,
                                        .rstd = rstd,
-                                       .eps = spec_.eps});
+                                       .eps = spec_.eps,
+                                       .zero_centered = spec_.zero_centered});
   } else {
     launch(ctx.compute, LayerNormForward{.x = x,
                                          .residual = residual,
@@ -38,7 +39,8 @@ void Norm::run(const Context& ctx, const Tensor& x, const Tensor& residual, cons
                                          .y = y,
                                          .mean = mean,
                                          .rstd = rstd,
-                                         .eps = spec_.eps});
+                                         .eps = spec_.eps,
+                                         .zero_centered = spec_.zero_centered});
   }
 }
 
@@ -81,7 +83,8 @@ void Norm::backward_data_into(const Context& ctx, const Tensor& dy, const Tensor
                                         .d_residual = d_residual,
                                         .dx = dx,
                                         .d_weight_partial = d_weight,
-                                        .y = y});
+                                        .y = y,
+                                        .zero_centered = spec_.zero_centered});
     return;
   }
   if (y) {
@@ -98,7 +101,8 @@ void Norm::backward_data_into(const Context& ctx, const Tensor& dy, const Tensor
                                         .d_residual = d_residual,
                                         .dx = dx,
                                         .d_weight_partial = d_weight,
-                                        .d_bias_partial = d_bias});
+                                        .d_bias_partial = d_bias,
+                                        .zero_centered = spec_.zero_centered});
 }
 
 void Norm::backward_weight(const Context& ctx, Stash& stash) const {

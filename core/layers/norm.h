@@ -15,6 +15,7 @@ class Norm {
     NormKind kind = NormKind::kRmsNorm;
     std::int64_t size = 0;
     float eps = 1e-5f;
+    bool zero_centered = false;              // the norm multiplies by 1 + weight, and the weight starts as zeros
     SlotKind input_kind = SlotKind::kOther;  // kind of the kept input (the residual stream)
     TensorSplit split = {};
     bool partial_gradient = false;  // each tensor-parallel rank has a part of the rows

@@ -17,6 +17,15 @@ inline constexpr std::int64_t kMaxRowPacks = 4 * kMaxGroup;
 template <class Op>
 inline constexpr bool kIsLayerNorm = std::is_same_v<Op, LayerNormForward> || std::is_same_v<Op, LayerNormBackward>;
 
+// Factors of a pack of the weight; center: 1 if the weight is around zero, else 0.
+template <class T>
+__device__ inline Floats<T> factors(uint4 weight, float center) {
+  Floats<T> w(weight);
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) w[j] += center;
+  return w;
+}
+
 inline int row_length(const Tensor& x) {
   require(x.size(-1) < kMaxIndex / 2, "a norm over more than 2^30 elements");
   return static_cast<int>(x.size(-1));

@@ -78,6 +78,20 @@ Row<const T> add_residual(Row<const T> x, Row<const T> residual, Row<T> sum, std
   return sum;
 }
 
+// Factors of a row's elements.
+template <class T>
+struct Factors {
+  Row<const T> weight;
+  float center;
+
+  template <class Op>
+  explicit Factors(const Op& op) : weight(op.weight.template as<const T>()), center(op.zero_centered ? 1.0f : 0.0f) {}
+  template <class Index>
+  F32x8 operator[](Index i) const {
+    return weight[i] + center;
+  }
+};
+
 // Calls visit(row, at, part) for the rows of each part of the weight and bias gradients, which begin at 0.
 template <class Visit>
 void for_each_row_of_parts(const Tensor& x, const Tensor& partial, Visit&& visit) {
@@ -94,7 +108,7 @@ void compute(const RmsNormForward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Rows<const T> xs(op.x), residuals(op.residual);
     const Rows<T> sums(op.sum), ys(op.y);
-    const Row weight = op.weight.as<const T>();
+    const Factors<T> weight(op);
     const std::int64_t length = op.x.size(-1);
     for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) {
       const Row x = add_residual(xs[at], residuals[at], sums[at], length);
@@ -112,7 +126,8 @@ void compute(const LayerNormForward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Rows<const T> xs(op.x), residuals(op.residual);
     const Rows<T> sums(op.sum), ys(op.y);
-    const Row weight = op.weight.as<const T>(), bias = op.bias.as<const T>();
+    const Factors<T> weight(op);
+    const Row bias = op.bias.as<const T>();
     const std::int64_t length = op.x.size(-1);
     for_each_row(op.x, [&](std::int64_t row, const RowIndex& at) {
       const Row x = add_residual(xs[at], residuals[at], sums[at], length);
@@ -134,7 +149,7 @@ void compute(const RmsNormBackward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Rows<const T> dys(op.dy), xs(op.x), d_residuals(op.d_residual);
     const Rows<T> dxs(op.dx), ys(op.y);
-    const Row weight = op.weight.as<const T>();
+    const Factors<T> weight(op);
     const std::int64_t length = op.x.size(-1);
     std::fill_n(op.d_weight_partial.as<float>(), op.d_weight_partial.numel(), 0.0f);
     for_each_row_of_parts(op.x, op.d_weight_partial, [&](std::int64_t row, const RowIndex& at, std::int64_t part) {
@@ -160,7 +175,7 @@ void compute(const LayerNormBackward& op) {
   visit_float(op.x.dtype, [&]<class T>(T) {
     const Rows<const T> dys(op.dy), xs(op.x), d_residuals(op.d_residual);
     const Rows<T> dxs(op.dx);
-    const Row weight = op.weight.as<const T>();
+    const Factors<T> weight(op);
     const std::int64_t length = op.x.size(-1);
     std::fill_n(op.d_weight_partial.as<float>(), op.d_weight_partial.numel(), 0.0f);
     std::fill_n(op.d_bias_partial.as<float>(), op.d_bias_partial.numel(), 0.0f);

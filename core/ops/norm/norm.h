@@ -1,5 +1,6 @@
 // RMSNorm and LayerNorm over the last dim, fused with the residual add of a pre-norm block. Zhang & Sennrich 2019,
 // arXiv:1910.07467, eq. 4 (RMSNorm); Ba et al. 2016, arXiv:1607.06450, eq. 4 (LayerNorm).
+// With zero_centered the factor is 1 + weight, added in fp32, instead of weight.
 // T tokens, H: the normalized dim. Tensors marked [rows, H] have rank 2 to 4, e.g. [T, H], or [T, N, D] to normalize
 // each head (H = D, rows = T N). Their leading dims may be strided, the last has stride 1. Statistics are contiguous,
 // one per row in row-major order of the leading dims.
@@ -26,6 +27,7 @@ struct RmsNormForward {
   Tensor y;           // [rows, H] out, dtype of x; must not overlap an input
   Tensor rstd;        // [rows] out, fp32, kept for backward
   float eps = 1e-5f;  // added to the mean square, not to the root
+  bool zero_centered = false;
 };
 
 // With h = x * rstd and g = weight * dy:  dx = rstd (g - h mean(g h)) (+ d_residual);  d_weight = sum over rows of dy h
@@ -39,6 +41,7 @@ struct RmsNormBackward {
   Tensor dx;                // [rows, H] out, dtype of x; may be dy or d_residual
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
   Tensor y;                 // optional, [rows, H] out: forward's y again, bit for bit; dtype of x
+  bool zero_centered = false;
 };
 
 // x' = x (+ residual);  y = weight * (x' - mean) * rstd + bias,  rstd = 1 / sqrt(variance + eps), biased variance
@@ -49,6 +52,7 @@ struct LayerNormForward {
   Tensor y;                         // as in RmsNormForward
   Tensor mean, rstd;                // [rows] out, fp32, kept for backward
   float eps = 1e-5f;                // added to the variance
+  bool zero_centered = false;
 };
 
 // With h = (x - mean) rstd and g = weight * dy:  dx = rstd (g - mean(g) - h mean(g h)) (+ d_residual)
@@ -60,6 +64,7 @@ struct LayerNormBackward {
   Tensor d_residual, dx;    // as in RmsNormBackward
   Tensor d_weight_partial;  // [P, H] out, fp32, contiguous; every element is written
   Tensor d_bias_partial;    // like d_weight_partial
+  bool zero_centered = false;
 };
 
 }  // namespace megalith

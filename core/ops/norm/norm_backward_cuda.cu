@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
-        const Floats<T> d(*slot(turn, r, 0, k)), v(*slot(turn, r, 1, k)), w(weight[k]);
+        const Floats<T> d(*slot(turn, r, 0, k)), v(*slot(turn, r, 1, k)), w = factors<T>(weight[k], a.center);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
           const float g = d[j] * w[j];
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::kBlocks)
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
         const int first = (lane + k * a.group) * kWidth;
-        const Floats<T> d(*slot(turn, r, 0, k)), v(*slot(turn, r, 1, k)), w(weight[k]);
+        const Floats<T> d(*slot(turn, r, 0, k)), v(*slot(turn, r, 1, k)), w = factors<T>(weight[k], a.center);
         Floats<T> q;
         if (has_residual) q = Floats<T>(*slot(turn, r, 2, k));
         if (!kCentred && a.y.data != nullptr) {
@@ -198,18 +198,18 @@ __global__ void __launch_bounds__(kMaxGroup) norm_backward_long_kernel(const Bac
     const float rstd = a.rstd[row], mean = kCentred ? a.mean[row] : 0.0f;
     float total = 0, total_g = 0;
     for (int i = begin; i < a.length; i += step) {
-      const float g = widen(dy[i]) * widen(a.weight[i]);
+      const float g = widen(dy[i]) * (widen(a.weight[i]) + a.center);
       total = fmaf(g, (widen(x[i]) - mean) * rstd, total);
       total_g += g;
     }
     const float mean_gh = block_sum(total, shared) / static_cast<float>(a.length);
     const float mean_g = kCentred ? block_sum(total_g, shared) / static_cast<float>(a.length) : 0.0f;
     for (int i = begin; i < a.length; i += step) {
-      const float d = widen(dy[i]), h = (widen(x[i]) - mean) * rstd;
-      float v = fmaf(-h, mean_gh, fmaf(d, widen(a.weight[i]), -mean_g)) * rstd;
+      const float d = widen(dy[i]), h = (widen(x[i]) - mean) * rstd, weight = widen(a.weight[i]) + a.center;
+      float v = fmaf(-h, mean_gh, fmaf(d, weight, -mean_g)) * rstd;
       if (a.d_residual.data != nullptr) v += widen(a.d_residual.at(place)[i]);
       a.dx.at(place)[i] = narrow<T>(v);
-      if (!kCentred && a.y.data != nullptr) a.y.at(place)[i] = narrow<T>(h * widen(a.weight[i]));
+      if (!kCentred && a.y.data != nullptr) a.y.at(place)[i] = narrow<T>(h * weight);
       a.d_weight[offset + i] = fmaf(d, h, a.d_weight[offset + i]);
       if constexpr (kCentred) a.d_bias[offset + i] += d;
     }
@@ -234,7 +234,8 @@ void launch_backward(CudaStream& stream, const Op& op, const Tensor& mean, const
                            .d_weight = op.d_weight_partial.template as<float>(),
                            .d_bias = d_bias.as<float>(),
                            .length = row_length(op.x),
-                           .inverse_length = 1.0f / static_cast<float>(op.x.size(-1))};
+                           .inverse_length = 1.0f / static_cast<float>(op.x.size(-1)),
+                           .center = op.zero_centered ? 1.0f : 0.0f};
     const std::int64_t packs = ceil_divide(a.length, kPack<T>);
     const unsigned blocks = blocks_for(op.d_weight_partial.size(0), 1);
     const auto launch_long = [&] { launch_kernel(stream, {blocks, kMaxGroup}, norm_backward_long_kernel<Op, T>, a); };

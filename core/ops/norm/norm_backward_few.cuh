@@ -48,7 +48,7 @@ struct BackwardArguments {
   const float *mean, *rstd;
   float *d_weight, *d_bias;  // [blocks, length]
   int length, group;
-  float inverse_length;
+  float inverse_length, center;
 };
 
 inline constexpr int kFewThreads = kMaxGroup;  // threads of a block
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const Ba
   float total[kSums] = {};  // sums of g (x - mean) and g
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
-    const Floats<T> d(raw_dy[k]), v(raw_x[k]), w(raw_weight[k]);
+    const Floats<T> d(raw_dy[k]), v(raw_x[k]), w = factors<T>(raw_weight[k], a.center);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       const float g = d[j] * w[j];
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kFewThreads) norm_backward_few_kernel(const Ba
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
     const int first = (lane + k * a.group) * kWidth;
-    const Floats<T> d(raw_dy[k]), v(raw_x[k]), w(raw_weight[k]);
+    const Floats<T> d(raw_dy[k]), v(raw_x[k]), w = factors<T>(raw_weight[k], a.center);
     Floats<T> q(raw_residual[k]), d_weights;
     if (!kCentred && a.y.data != nullptr) {
       const Floats<T> y = map([&](float x, float scale) { return x * rstd * scale; }, v, w);

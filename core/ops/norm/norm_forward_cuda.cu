@@ -72,7 +72,7 @@ struct ForwardArguments {
   const T *weight, *bias;
   float *mean, *rstd;
   int length, group;
-  float inverse_length, eps;
+  float inverse_length, eps, center;
 };
 
 // A block owns blockDim.x / group rows.
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kPacks == 4 ? kMaxGroup : kThreads) norm_forwa
   for (int k = 0; k < kPacks; ++k) {
     const int first = (lane + k * a.group) * kWidth;
     Floats<T> v(raw[k]);
-    const Floats<T> w(load_of_row<T, kVector>(a.weight, first, length));
+    const Floats<T> w = factors<T>(load_of_row<T, kVector>(a.weight, first, length), a.center);
     if constexpr (kCentred) {
       const Floats<T> bias(load_of_row<T, kVector>(a.bias, first, length));
       v = map([&](float x, float weight, float b) { return fmaf((x - mean) * rstd, weight, b); }, v, w, bias);
@@ -198,7 +198,8 @@ __global__ void __launch_bounds__(kMaxGroup) norm_forward_long_kernel(const Forw
   T* y = a.y.at(place);
   for (int i = begin; i < a.length; i += step) {
     const float h = (widen(input[i]) - mean) * rstd;
-    y[i] = narrow<T>(kCentred ? fmaf(h, widen(a.weight[i]), widen(a.bias[i])) : h * widen(a.weight[i]));
+    const float weight = widen(a.weight[i]) + a.center;
+    y[i] = narrow<T>(kCentred ? fmaf(h, weight, widen(a.bias[i])) : h * weight);
   }
 }
 
@@ -218,7 +219,8 @@ void launch_forward(CudaStream& stream, const Op& op, const Tensor& bias, const 
                           .rstd = op.rstd.template as<float>(),
                           .length = row_length(op.x),
                           .inverse_length = 1.0f / static_cast<float>(op.x.size(-1)),
-                          .eps = op.eps};
+                          .eps = op.eps,
+                          .center = op.zero_centered ? 1.0f : 0.0f};
     const std::int64_t packs = ceil_divide(a.length, kPack<T>);
     if (packs > kMaxRowPacks) {
       return launch_early(stream, {blocks_for(a.index.rows, 1), kMaxGroup}, norm_forward_long_kernel<Op, T>, a);

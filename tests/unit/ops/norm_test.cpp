@@ -224,6 +224,62 @@ TEST_P(NormTest, RmsBackwardMakesTheForwardAgain) {
   }
 }
 
+// Weights around zero give the bits of the weights plus 1, here exact numbers. The last shape is for CUDA's kernels of
+// long rows.
+TEST_P(NormTest, ZeroCenteredWeightsAreFactorsMinusOne) {
+  for (const Shape& shape : {Shape{3, 7}, {17, 33}, {30, 64}, {600, 264}, {3, 17000}}) {
+    const std::int64_t length = shape.back(), rows = shape[0];
+    Values centered, factors;
+    for (std::int64_t i = 0; i < length; ++i) {
+      centered.push_back(static_cast<double>(i * 7 % 63 - 31) / 64);
+      factors.push_back(1 + centered.back());
+    }
+    const Tensor x = input(shape), dy = input(shape), bias = input({length}), rstd = output({rows}, DType::kFp32);
+    const Tensor mean = output({rows}, DType::kFp32), y = output(shape), dx = output(shape), again = output(shape);
+    const Tensor partial = output({norm_partials(device()), length}, DType::kFp32);
+    const Tensor d_bias = output({norm_partials(device()), length}, DType::kFp32);
+    std::vector<std::vector<Values>> results;
+    for (const bool zero_centered : {false, true}) {
+      const Tensor weight = input({length}, dtype(), zero_centered ? centered : factors);
+      std::vector<Values>& of_one = results.emplace_back();
+      const auto keep = [&](std::initializer_list<Tensor> tensors) {
+        for (const Tensor& tensor : tensors) of_one.push_back(values(tensor));
+      };
+      launch(stream(), RmsNormForward{.x = x, .weight = weight, .y = y, .rstd = rstd, .zero_centered = zero_centered});
+      keep({y, rstd});
+      launch(stream(), RmsNormBackward{.dy = dy,
+                                       .x = x,
+                                       .weight = weight,
+                                       .rstd = rstd,
+                                       .dx = dx,
+                                       .d_weight_partial = partial,
+                                       .y = again,
+                                       .zero_centered = zero_centered});
+      keep({dx, partial, again});
+      EXPECT_EQ(of_one[4], of_one[0]);
+      launch(stream(), LayerNormForward{.x = x,
+                                        .weight = weight,
+                                        .bias = bias,
+                                        .y = y,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .zero_centered = zero_centered});
+      keep({y, mean, rstd});
+      launch(stream(), LayerNormBackward{.dy = dy,
+                                         .x = x,
+                                         .weight = weight,
+                                         .mean = mean,
+                                         .rstd = rstd,
+                                         .dx = dx,
+                                         .d_weight_partial = partial,
+                                         .d_bias_partial = d_bias,
+                                         .zero_centered = zero_centered});
+      keep({dx, partial, d_bias});
+    }
+    EXPECT_EQ(results[0], results[1]);
+  }
+}
+
 // Rows beyond the bound of dim 0 are neither read nor written.
 TEST_P(NormTest, BoundedRows) {
   const std::int32_t* bound = device_struct(std::int32_t{3});
