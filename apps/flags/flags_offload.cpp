@@ -104,8 +104,12 @@ void check_kinds(const Options& options) {
     return alternatives(kept);
   };
   for (const std::string& word : options.offload.offload_modules) {
-    for (const OffloadModule& module : offload_modules_of(word, options.num_layers())) {
-      if (has(module, KindState::kKept)) continue;
+    const std::vector<OffloadModule> modules = offload_modules_of(word, options.num_layers());
+    const auto is_kept = [&](const OffloadModule& module) { return has(module, KindState::kKept); };
+    for (const OffloadModule& module : modules) {
+      if (is_kept(module)) continue;
+      // A group moves those of its kinds that are kept.
+      if (has(module, KindState::kRecomputed) && std::ranges::any_of(modules, is_kept)) continue;
       const std::string name(name_of(module.kind));
       if (has(module, KindState::kRecomputed)) {
         refuse_usage(fmt::format("{} and {}", kFlag, recomputing_flag(options)),
@@ -144,7 +148,8 @@ void add_offload(FlagTable& t, OffloadOptions& o) {
   offload.add("offload-modules", "NAME...", list(&o.offload_modules),
               "activations to offload: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, fc1, act, fc2, "
               "expert_fc1, moe_act, expert_fc2, own (what custom layers keep), layer_input (what full recomputation "
-              "keeps), fused_group_mlp (the three of experts). Each may name its layers, such as moe_act:0-10. auto: "
+              "keeps), fused_group_mlp (the kept ones of experts' three). Each may name its layers, such as "
+              "moe_act:0-10. auto: "
               "what overlaps with compute by the forecast of --rates",
               {.shown = "none", .example = "core_attn:0-1 act"});
   offload.add("activation-offload-fraction", "X", real(&o.activation_offload_fraction, {0, 1}),

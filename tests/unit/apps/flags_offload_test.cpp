@@ -60,10 +60,16 @@ TEST(Flags, OffloadOfExpertsGoesWithRecomputationOfOtherSlots) {
   EXPECT_EQ(outcome({"--offload-modules", "moe_act", "--recompute-granularity", "selective", "--recompute-modules",
                      "moe_act"}),
             "valid");
+  // The group moves what is kept.
+  EXPECT_EQ(outcome({"--offload-modules", "fused_group_mlp", "--recompute-granularity", "selective",
+                     "--recompute-modules", "moe_act"}),
+            "valid");
+  EXPECT_THAT(outcome({"--offload-modules", "expert_fc2", "--recompute-granularity", "selective", "--recompute-modules",
+                       "moe_act"}),
+              HasSubstr("got expert_fc2, which is recomputed"));
   EXPECT_THAT(outcome({"--offload-modules", "fused_group_mlp", "--recompute-granularity", "selective",
-                       "--recompute-modules", "moe_act"}),
-              HasSubstr("expected a kind that is kept: attn_norm, qkv_linear, core_attn, attn_proj, mlp_norm, "
-                        "expert_fc1 or moe_act, got expert_fc2 in fused_group_mlp"));
+                       "--recompute-modules", "moe"}),
+              HasSubstr("got expert_fc1 in fused_group_mlp, which is recomputed"));
   EXPECT_THAT(outcome({"--offload-modules", "fc1"}), HasSubstr("a kind of these layers"));
 }
 
