@@ -61,13 +61,17 @@ std::shared_ptr<const SharedExpert> shared_expert(const MoeSite& site) {
     spec.one_write = true;
     return std::make_unique<Linear>(site.store, spec, site.rows);
   };
-  SharedExpert::Parts shared{.recompute = site.recompute_shared};
-  shared.fc1 = linear({.name = prefix + "linear_fc1",
-                       .inputs = hidden,
-                       .outputs = 2 * ffn,
-                       .init_std = static_cast<float>(site.config.init_method_std),
-                       .input_kind = SlotKind::kExpertFc1,
-                       .parts = {{prefix + "linear_gate", ffn}, {prefix + "linear_up", ffn}}});
+  SharedExpert::Parts shared{.recompute = site.recompute_shared, .activation = activation_of(site.config)};
+  LinearSpec fc1{.name = prefix + "linear_fc1",
+                 .inputs = hidden,
+                 .outputs = ffn,
+                 .init_std = static_cast<float>(site.config.init_method_std),
+                 .input_kind = SlotKind::kExpertFc1};
+  if (shared.activation == Activation::kSwiglu) {
+    fc1.outputs = 2 * ffn;
+    fc1.parts = {{prefix + "linear_gate", ffn}, {prefix + "linear_up", ffn}};
+  }
+  shared.fc1 = linear(fc1);
   shared.fc2 = linear({.name = prefix + "linear_fc2",
                        .inputs = ffn,
                        .outputs = hidden,
@@ -90,6 +94,8 @@ std::unique_ptr<Segment> experts(const MoeSite& site, const MoeOptions& options)
                                 .ffn = moe.ffn_hidden_size,
                                 .experts = moe.num_experts,
                                 .split = options.experts,
+                                .activation = activation_of(site.config),
+                                .bias = site.config.add_bias_linear,
                                 .fused = moe.use_transformer_engine_op_fuser,
                                 .init_std = static_cast<float>(site.config.init_method_std),
                                 .output_init_std = static_cast<float>(site.config.output_layer_init_std())});

@@ -1,7 +1,7 @@
 #include "moe/shared_expert.h"
 
-#include "core/ops/elementwise/activation.h"
 #include "core/ops/elementwise/elementwise.h"
+#include "moe/activation.h"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
 #include "moe/ops/route_rows.h"
 #include "moe/ops/router.h"
@@ -51,6 +51,10 @@ void SharedExpert::open_gate_backward(const Context& ctx, const Tensor& partial,
   launch(ctx, Gemm{.a = gate[kLogitsGradient], .b = parts_.gate->weight, .c = dx, .accumulate = true});
 }
 
+std::int64_t SharedExpert::columns_of(const Tensor& h) const {
+  return parts_.activation == Activation::kSwiglu ? h.size(1) / 2 : h.size(1);
+}
+
 SharedExpert::Opened SharedExpert::open(const Context& ctx, const Microbatch& mb, const Tensor& x, Stash& stash) const {
   Opened opened{.x = x};
   if (has_gate()) open_gate(ctx, opened, stash.child(kGate));
@@ -60,14 +64,14 @@ SharedExpert::Opened SharedExpert::open(const Context& ctx, const Microbatch& mb
 
 Tensor SharedExpert::close(const Context& ctx, const Microbatch& mb, const Opened& opened, Stash& stash) const {
   const Tensor& h = opened.h;
-  const Tensor y = ctx.empty({h.size(0), h.size(1) / 2}, h.dtype, "shared expert's activation");
+  const Tensor y = ctx.empty({h.size(0), columns_of(h)}, h.dtype, "shared expert's activation");
   if (has_gate()) {
     stash[kRowWeight] = opened.row_weight;
     stash[kOffsets] = opened.offsets;
-    launch(ctx.compute,
-           RoutedSwigluForward{.x = h, .row_weight = opened.row_weight, .offsets = opened.offsets, .y = y});
+    launch_routed_activation(ctx, parts_.activation,
+                             {.x = h, .row_weight = opened.row_weight, .offsets = opened.offsets, .y = y});
   } else {
-    launch(ctx.compute, SwigluForward{.x = h, .y = y});
+    launch_activation(ctx, parts_.activation, h, y);
   }
   if (parts_.recompute) {
     Stash dropped;
@@ -91,19 +95,19 @@ SharedExpert::OpenedGradient SharedExpert::close_backward_data(const Context& ct
   if (refills) fc2.refill(Linear::kInput, d_activation);  // overwritten with the activation below
   OpenedGradient gradient{.dh = ctx.empty(h.shape, h.dtype, "activation gradient")};
   if (!has_gate()) {
-    launch(ctx.compute,
-           SwigluBackward{.x = h, .dy = d_activation, .dx = gradient.dh, .y = refills ? d_activation : Tensor{}});
+    launch_activation_backward(ctx, parts_.activation, h, d_activation, gradient.dh, refills ? d_activation : Tensor{});
     return gradient;
   }
-  const std::int64_t rows = h.size(0), partials = (h.size(1) / 2 + kPartialColumns - 1) / kPartialColumns;
+  const std::int64_t rows = h.size(0), partials = (columns_of(h) + kPartialColumns - 1) / kPartialColumns;
   gradient.partial = ctx.empty({rows, partials}, DType::kFp32, "gate weights gradient");
-  launch(ctx.compute, RoutedSwigluBackward{.x = h,
-                                           .dy = d_activation,
-                                           .row_weight = stash[kRowWeight],
-                                           .offsets = stash[kOffsets],
-                                           .dx = gradient.dh,
-                                           .y = d_activation,
-                                           .d_row_weight_partial = gradient.partial});
+  launch_routed_activation_backward(ctx, parts_.activation,
+                                    {.x = h,
+                                     .dy = d_activation,
+                                     .row_weight = stash[kRowWeight],
+                                     .offsets = stash[kOffsets],
+                                     .dx = gradient.dh,
+                                     .y = d_activation,
+                                     .d_row_weight_partial = gradient.partial});
   return gradient;
 }
 

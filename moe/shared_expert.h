@@ -7,29 +7,30 @@
 
 #include <memory>
 
-#include "core/layers/linear.h"
+#include "core/layers/mlp.h"
 
 namespace megalith {
 
 class SharedExpert {
  public:
   struct Parts {
-    std::unique_ptr<Linear> fc1;  // [T, H] -> [T, 2F] = [gate | up]
+    std::unique_ptr<Linear> fc1;  // [T, H] -> [T, W]: W = 2F, [gate | up], for SwiGLU, else F
     std::unique_ptr<Linear> fc2;  // [T, F] -> [T, H]
     Parameter* gate = nullptr;    // [1, H]; null: no gate
     bool recompute = false;       // keep only the input
+    Activation activation = Activation::kSwiglu;
   };
   // From open() to close(). The last two are absent without a gate.
   struct Opened {
     Tensor x;           // [T, H], the input
-    Tensor h;           // [T, 2F], fc1's output
+    Tensor h;           // [T, W], fc1's output
     Tensor row_weight;  // [T] fp32
     Tensor offsets;     // [2] int32: all rows belong to one expert
     static constexpr Tensor Opened::*kTensors[] = {&Opened::x, &Opened::h, &Opened::row_weight, &Opened::offsets};
   };
   // Gradients from close to open.
   struct OpenedGradient {
-    Tensor dh;       // [T, 2F]
+    Tensor dh;       // [T, W]
     Tensor partial;  // [T, ceil(F / 64)] fp32, partial sums of the row weights' gradients; absent without a gate
     static constexpr Tensor OpenedGradient::*kTensors[] = {&OpenedGradient::dh, &OpenedGradient::partial};
   };
@@ -54,6 +55,7 @@ class SharedExpert {
   enum CloseSlot { kInput, kPreActivation, kRowWeight, kOffsets };
   enum CloseChild { kFc2 };
 
+  std::int64_t columns_of(const Tensor& h) const;  // F
   void open_gate(const Context& ctx, Opened& opened, Stash& gate) const;
   // Adds the gradient through the gate to the gradient of x.
   void open_gate_backward(const Context& ctx, const Tensor& partial, const Tensor& dx, Stash& gate) const;

@@ -122,9 +122,10 @@ void add_model(FlagTable& t, ModelConfig& m) {
   model.add("norm-epsilon", "X", real(&m.norm_epsilon, {0, 1, true, true}), "epsilon of the normalization layers",
             {.example = "1e-6"});
   model.add("qk-layernorm", "", toggle(&m.qk_layernorm), "norm of queries and keys per head", {.on_load = kTensors});
-  model.add("swiglu", "", toggle(&m.swiglu), "gated MLP with SiLU", {.on_load = kTensors});
+  model.add("swiglu", "", toggle(&m.swiglu), "gated MLPs and experts with SiLU", {.on_load = kTensors});
   model.add("activation-func", "NAME", choice(&m.activation_func, {"gelu_tanh", "gelu"}),
-            "MLP activation without --swiglu", {.example = "gelu"});
+            "activation of MLPs and experts without --swiglu", {.example = "gelu"});
+  model.add("squared-relu", "", toggle(&m.squared_relu), "squared ReLU as the activation of MLPs and experts");
   model.add("disable-bias-linear", "", inverted_toggle(&m.add_bias_linear), "linear layers without biases",
             {.on_load = kTensors});
   model.add("add-qkv-bias", "", toggle(&m.add_qkv_bias),

@@ -21,7 +21,6 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "multimodal RoPE", "mrope-section"},
     {kFeature, "relative position embeddings", "relative-attention-"},
     {kFeature, "LayerNorm with weights around 0", "apply-layernorm-1p"},
-    {kFeature, "squared ReLU", "squared-relu use-fused-weighted-squared-relu"},
     {kFeature, "quick GEGLU", "quick-geglu glu-linear-offset=0 activation-func-clamp-value"},
     {kFeature, "interleaved GLU weights", "moe-shared-expert-glu-interleave-size moe-mlp-glu-interleave-size"},
     {kFeature, "L2 norm of queries and keys", "qk-l2-norm"},

@@ -18,6 +18,7 @@ constexpr MegatronRow kTakenRows[] = {
      "no-bias-gelu-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm "
      "no-gradient-accumulation-fusion no-gradient-reduce-div-fusion no-query-key-layer-scaling "
      "cross-entropy-loss-fusion cross-entropy-fusion-impl=native|te disable-jit-fuser use-te-activation-func "
+     "use-fused-weighted-squared-relu "
      "fused-residual-rmsnorm enable-experimental"},
     {kTaken, "experts always run as grouped GEMMs with fused routing and permutation",
      "moe-permute-fusion moe-router-fusion moe-use-grouped-tensor moe-use-legacy-grouped-gemm "

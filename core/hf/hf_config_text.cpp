@@ -171,6 +171,7 @@ HfFamily gpt2(const ModelConfig& model) {
   Others others;
   others.add(model.normalization != Normalization::kLayerNorm, "--normalization RMSNorm");
   others.add(model.swiglu, "--swiglu");
+  others.add(model.squared_relu, "--squared-relu");
   others.add(!model.add_bias_linear, "--disable-bias-linear");
   others.add(model.qk_layernorm, "--qk-layernorm");
   others.add(model.num_query_groups != model.num_attention_heads, "--num-query-groups");

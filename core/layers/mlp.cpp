@@ -1,18 +1,41 @@
 #include "core/layers/mlp.h"
 
+#include "core/base/error.h"
 #include "core/layers/row_sums.h"
-#include "core/ops/elementwise/activation.h"
 
 namespace megalith {
 
-Tensor Mlp::activate(const Context& ctx, const Tensor& x) const {
-  if (spec_.activation == Activation::kSwiglu) {
-    const Tensor y = ctx.empty({x.size(0), x.size(1) / 2}, x.dtype, "activation");
-    launch(ctx.compute, SwigluForward{.x = x, .y = y});
-    return y;
+Pointwise pointwise_of(Activation activation) {
+  require(activation != Activation::kSwiglu, "SwiGLU has a gate");
+  if (activation == Activation::kSquaredRelu) return Pointwise::kSquaredRelu;
+  return activation == Activation::kGeluExact ? Pointwise::kGeluExact : Pointwise::kGeluTanh;
+}
+
+void launch_activation(const Context& ctx, Activation activation, const Tensor& x, const Tensor& y) {
+  switch (activation) {
+    case Activation::kSwiglu: return launch(ctx.compute, SwigluForward{.x = x, .y = y});
+    case Activation::kSquaredRelu: return launch(ctx.compute, SquaredReluForward{.x = x, .y = y});
+    case Activation::kGeluTanh:
+    case Activation::kGeluExact:
+      return launch(ctx.compute, GeluForward{.x = x, .y = y, .exact = activation == Activation::kGeluExact});
   }
-  const Tensor y = ctx.empty(x.shape, x.dtype, "activation");
-  launch(ctx.compute, GeluForward{.x = x, .y = y, .exact = spec_.activation == Activation::kGeluExact});
+}
+
+void launch_activation_backward(const Context& ctx, Activation activation, const Tensor& x, const Tensor& dy,
+                                const Tensor& dx, const Tensor& y) {
+  if (activation == Activation::kSwiglu) return launch(ctx.compute, SwigluBackward{.x = x, .dy = dy, .dx = dx, .y = y});
+  if (activation == Activation::kSquaredRelu) {
+    launch(ctx.compute, SquaredReluBackward{.x = x, .dy = dy, .dx = dx});
+  } else {
+    launch(ctx.compute, GeluBackward{.x = x, .dy = dy, .dx = dx, .exact = activation == Activation::kGeluExact});
+  }
+  if (y) launch_activation(ctx, activation, x, y);
+}
+
+Tensor Mlp::activate(const Context& ctx, const Tensor& x) const {
+  const std::int64_t columns = spec_.activation == Activation::kSwiglu ? x.size(1) / 2 : x.size(1);
+  const Tensor y = ctx.empty({x.size(0), columns}, x.dtype, "activation");
+  launch_activation(ctx, spec_.activation, x, y);
   return y;
 }
 
@@ -30,15 +53,14 @@ Tensor Mlp::backward_data_fc2(const Context& ctx, const Microbatch& mb, const Te
     return parts_.fc2->backward_data_gelu(ctx, mb, dy, pre_activation, stash);
   }
   const Tensor d_activation = parts_.fc2->backward_data(ctx, mb, dy, stash);
-  if (spec_.activation == Activation::kGeluExact) {
-    launch(ctx.compute, GeluBackward{.x = pre_activation, .dy = d_activation, .dx = d_activation, .exact = true});
+  if (spec_.activation != Activation::kSwiglu) {
+    launch_activation_backward(ctx, spec_.activation, pre_activation, d_activation, d_activation, {});
     return d_activation;
   }
   const Tensor gradient = ctx.empty(pre_activation.shape, pre_activation.dtype, "activation gradient");
   if (refills) stash.refill(Linear::kInput, d_activation);  // SwigluBackward below writes the activation into it
-  launch(
-      ctx.compute,
-      SwigluBackward{.x = pre_activation, .dy = d_activation, .dx = gradient, .y = refills ? d_activation : Tensor{}});
+  launch_activation_backward(ctx, spec_.activation, pre_activation, d_activation, gradient,
+                             refills ? d_activation : Tensor{});
   return gradient;
 }
 

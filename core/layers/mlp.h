@@ -1,14 +1,24 @@
 // The MLP half of a transformer block: (hidden, residual) -> (fc2 output, residual + hidden).
 //   r = residual + hidden;  n = norm(r);  a = fc1(n);  f = activation(a);  out = dropout(fc2(f))
 // SwiGLU: Shazeer 2020, arXiv:2002.05202; GELU: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+// Squared ReLU: So et al. 2021, arXiv:2109.08668.
 // T tokens, H hidden, F ffn.
 #pragma once
 
 #include "core/layers/attention.h"
+#include "core/ops/elementwise/activation.h"
 
 namespace megalith {
 
-enum class Activation : std::uint8_t { kSwiglu, kGeluTanh, kGeluExact };
+enum class Activation : std::uint8_t { kSwiglu, kGeluTanh, kGeluExact, kSquaredRelu };
+
+// Returns the function of an activation other than SwiGLU.
+Pointwise pointwise_of(Activation activation);
+// Computes y, [T, F], from x, which is [T, 2F] for SwiGLU and else [T, F].
+void launch_activation(const Context& ctx, Activation activation, const Tensor& x, const Tensor& y);
+// Computes dx from dy, and y again if present. y may be dy; dx may be dy for other activations than SwiGLU without y.
+void launch_activation_backward(const Context& ctx, Activation activation, const Tensor& x, const Tensor& dy,
+                                const Tensor& dx, const Tensor& y);
 
 class Mlp : public Segment {
  public:

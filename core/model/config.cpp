@@ -167,6 +167,10 @@ void check_numbers(const ModelConfig& config) {
     refuse_usage("--swiglu and --activation-func",
                  {.expected = "one of them", .got = "both", .remedy = "SwiGLU brings its own activation (SiLU)"});
   }
+  if (config.squared_relu && (config.swiglu || config.activation_func != ActivationFunction::kGeluTanh)) {
+    refuse_usage(config.swiglu ? "--squared-relu and --swiglu" : "--squared-relu and --activation-func",
+                 {.expected = "one of them", .got = "both", .remedy = "remove --squared-relu, or the other one"});
+  }
   if (config.params_dtype != DType::kFp32 && config.params_dtype != DType::kBf16) {
     refuse_usage("params_dtype", {.expected = "fp32 or bf16",
                                   .got = std::string(name_of(config.params_dtype)),
@@ -189,10 +193,11 @@ std::int64_t mlp_weights(const ModelConfig& config) {
   return (config.swiglu ? 3 : 2) * config.hidden_size * config.ffn_hidden_size;
 }
 
-// Returns the elements of an expert layer that one token uses.
+// Returns the elements of an expert layer's matrices that one token uses.
 std::int64_t active_expert_weights(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
-  return 3 * config.hidden_size * (moe.router_topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size) +
+  return (config.swiglu ? 3 : 2) * config.hidden_size *
+             (moe.router_topk * moe.ffn_hidden_size + moe.shared_expert_intermediate_size) +
          (moe.shared_expert_gate ? config.hidden_size : 0);
 }
 
@@ -293,9 +298,11 @@ ParameterCount count_parameters(const ModelConfig& config) {
   count.mlp = (config.num_layers - moe) * mlp;
   if (moe > 0) {
     const std::int64_t others = config.moe.num_experts - config.moe.router_topk;
-    const std::int64_t one = 3 * hidden * config.moe.ffn_hidden_size;
+    const std::int64_t ffn = config.moe.ffn_hidden_size;
+    const std::int64_t biases = config.add_bias_linear ? (config.swiglu ? 2 : 1) * ffn + hidden : 0;
+    const std::int64_t one = (config.swiglu ? 3 : 2) * hidden * ffn + biases;
     count.router = moe * router_weights(config);
-    count.active_experts = moe * active_expert_weights(config);
+    count.active_experts = moe * (active_expert_weights(config) + config.moe.router_topk * biases);
     count.experts = count.active_experts + moe * others * one;
     count.routed_experts = moe * config.moe.num_experts * one;
   }

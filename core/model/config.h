@@ -57,10 +57,11 @@ struct ModelConfig {
 
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
-  bool qk_layernorm = false;  // normalizes q and k per head, over D, before RoPE
+  bool qk_layernorm = false;        // normalizes q and k per head, over D, before RoPE
 
   bool swiglu = false;  // Shazeer 2020, arXiv:2002.05202; fc1 then has 2 F outputs, [gate; up]
   ActivationFunction activation_func = ActivationFunction::kGeluTanh;
+  bool squared_relu = false;  // max(x, 0)^2; So et al. 2021, arXiv:2109.08668
 
   MoeConfig moe;
 

@@ -185,11 +185,8 @@ class GptBuilder {
                         .init_std = static_cast<float>(config_.output_layer_init_std()),
                         .input_kind = SlotKind::kFc2,
                         .splits_inputs = true});
-    const Activation gelu =
-        config_.activation_func == ActivationFunction::kGelu ? Activation::kGeluExact : Activation::kGeluTanh;
-    return std::make_unique<Mlp>(
-        Mlp::Spec{.activation = config_.swiglu ? Activation::kSwiglu : gelu, .dropout = dropout(layer, kMlpSite)},
-        std::move(parts));
+    return std::make_unique<Mlp>(Mlp::Spec{.activation = activation_of(config_), .dropout = dropout(layer, kMlpSite)},
+                                 std::move(parts));
   }
 
   std::vector<NamedSegment> experts(std::int64_t layer) {
@@ -308,6 +305,12 @@ class GptBuilder {
 };
 
 }  // namespace
+
+Activation activation_of(const ModelConfig& config) {
+  if (config.swiglu) return Activation::kSwiglu;
+  if (config.squared_relu) return Activation::kSquaredRelu;
+  return config.activation_func == ActivationFunction::kGelu ? Activation::kGeluExact : Activation::kGeluTanh;
+}
 
 GptModel build_gpt(const ModelConfig& config, const RecomputeLayers& recompute, const GptFactories& factories,
                    std::int64_t loss_chunk_size, const std::vector<GptPart>& parts) {

@@ -11,6 +11,7 @@
 #include "core/layers/embedding.h"
 #include "core/layers/linear.h"
 #include "core/layers/lm_head.h"
+#include "core/layers/mlp.h"
 #include "core/layers/norm.h"
 #include "core/layers/segment.h"
 #include "core/model/gpt_part.h"
@@ -77,6 +78,9 @@ struct GptModel {
   // The caller adds the copy's gradients to the table's. Null if no part needs the table.
   Parameter* words = nullptr;
 };
+
+// Returns the activation of MLPs and experts.
+Activation activation_of(const ModelConfig& config);
 
 // Builds a model or a pipeline stage. `config` is resolved and valid; `loss_chunk_size` is the head's (lm_head.h).
 // `parts` are those of a pipeline stage in the model's order; empty: the full model.

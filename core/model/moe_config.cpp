@@ -52,10 +52,9 @@ void check_expert_sizes(const ModelConfig& config) {
            fmt::format("--moe-router-topk {} and --num-experts {}", moe.router_topk, moe.num_experts),
            "change --moe-router-topk: a token's experts are distinct");
   }
-  if (!config.swiglu || config.add_bias_linear) {
-    refuse("--num-experts", "--swiglu and --disable-bias-linear with it, experts of other kinds are not built",
-           config.swiglu ? "biases in the linear layers" : "an MLP without --swiglu",
-           "add --swiglu --disable-bias-linear");
+  if (config.add_bias_linear && moe.shared_expert_intermediate_size > 0) {
+    refuse("--moe-shared-expert-intermediate-size", "--disable-bias-linear with a shared expert",
+           "biases in the linear layers", "add --disable-bias-linear");
   }
   check_layers(config);
 }

@@ -104,6 +104,29 @@ TEST(ModelConfig, CountsPublishedModelsWithExperts) {
   EXPECT_EQ(count_parameters(published_moe(qwen)).router, 48 * 128 * 2048);
 }
 
+TEST(ModelConfig, CountsExpertsOfOtherKindsByHand) {
+  ModelConfig config{.num_layers = 2, .hidden_size = 32, .ffn_hidden_size = 16, .num_attention_heads = 2};
+  config.vocab_size = 128;
+  config.seq_length = 8;
+  config.squared_relu = true;
+  config.moe = {.num_experts = 4, .layer_freq = "[0]+[1]", .router_topk = 1};
+  resolve(config);
+  validate(config);
+  const std::int64_t weights = 2 * 32 * 16, biases = 16 + 32;
+  const ParameterCount count = count_parameters(config);
+  EXPECT_EQ(count.mlp, weights + biases);
+  EXPECT_EQ(count.experts, 4 * (weights + biases));
+  EXPECT_EQ(count.routed_experts, 4 * (weights + biases));
+  EXPECT_EQ(count.active_experts, weights + biases);
+  const double biased = flops_per_token(config);
+  config.add_bias_linear = false;
+  EXPECT_EQ(flops_per_token(config), biased);
+  EXPECT_EQ(count_parameters(config).experts, 4 * weights);
+  config.squared_relu = false;
+  config.swiglu = true;
+  EXPECT_EQ(flops_per_token(config) - biased, 6.0 * 2 * 32 * 16);  // a third matrix in each of two layers
+}
+
 TEST(ModelConfig, CountsALayerOfExpertsByHand) {
   ModelConfig config{.num_layers = 3, .hidden_size = 32, .ffn_hidden_size = 64, .num_attention_heads = 2};
   config.vocab_size = 128;
@@ -305,6 +328,23 @@ TEST(ModelConfig, RefusesNamingFlagsAndValidValues) {
               c.activation_func = ActivationFunction::kGelu;
             }),
             "--swiglu and --activation-func: expected one of them, got both; SwiGLU brings its own activation (SiLU)");
+}
+
+TEST(ModelConfig, RefusesUnsupportedActivations) {
+  EXPECT_EQ(message_of([](ModelConfig& c) { c.swiglu = c.squared_relu = true; }),
+            "--squared-relu and --swiglu: expected one of them, got both; remove --squared-relu, or the other one");
+  EXPECT_EQ(
+      message_of([](ModelConfig& c) {
+        c.squared_relu = true;
+        c.activation_func = ActivationFunction::kGelu;
+      }),
+      "--squared-relu and --activation-func: expected one of them, got both; remove --squared-relu, or the other one");
+  EXPECT_EQ(message_of([](ModelConfig& c) {
+              c.moe = {.num_experts = 4, .ffn_hidden_size = 8, .shared_expert_intermediate_size = 8};
+              resolve(c);
+            }),
+            "--moe-shared-expert-intermediate-size: expected --disable-bias-linear with a shared expert, got biases in "
+            "the linear layers; add --disable-bias-linear");
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 // Parameters of a layer with a gated shared expert.
 struct LayerWeights {
   LayerWeights(RowExchange& rows, std::int64_t layers) {
-    ModelConfig config{.num_layers = layers, .hidden_size = 64, .init_method_std = 0.5};
+    ModelConfig config{.num_layers = layers, .hidden_size = 64, .swiglu = true, .init_method_std = 0.5};
+    config.add_bias_linear = false;
     config.moe = {.num_experts = 4,
                   .ffn_hidden_size = 16,
                   .router_topk = 2,

@@ -26,6 +26,7 @@ constexpr std::uint64_t kSeed = 7;
 ModelConfig config_of(const RankLayerCase& test) {
   ModelConfig config{.num_layers = test.layers, .hidden_size = kRankLayerHidden, .init_method_std = 0.5};
   config.moe = test.moe;
+  test.kind.apply(config);
   return config;
 }
 
@@ -151,10 +152,24 @@ class RankLayer {
       }
     }
     store_.initialize(compute_, kSeed);
+    fill_biases();
     if (test_.routing != Routing::kOwn) choose_experts();
     store_.zero_gradients(compute_);
     for (const Tensor& tensor : {mb_.sums, mb_.expert_counts, mb_.room_needed, mb_.rows_sent})
       launch(compute_, Fill{.x = tensor, .value = 0});
+  }
+
+  // Replaces the zeros of biases by values of their rows.
+  void fill_biases() {
+    for (const ParameterUnit& unit : store_.units()) {
+      for (Parameter* parameter : unit.parameters) {
+        if (!parameter->name().ends_with(".bias")) continue;
+        std::vector<float> values;
+        for (std::int64_t row = 0; row < parameter->shape[0]; ++row)
+          values.push_back(static_cast<float>(parameter->parts.front().global_row_of(row) * 37 % 19 - 9) / 8);
+        upload(compute_, values, parameter->weight);
+      }
+    }
   }
 
   // Makes all tokens choose among a quarter of the experts, whose logits grow with a large input element.
@@ -203,9 +218,9 @@ class RankLayer {
     if (kind == UnitKind::kDense) return add(own, result.dense_of_each[part.name]);
     std::vector<float>& whole = result.experts[part.name];
     whole.resize(static_cast<std::size_t>(part.global_shape.numel()), std::nanf(""));
-    const auto columns = static_cast<std::size_t>(parameter.shape[1]);
+    const auto columns = static_cast<std::size_t>(parameter.row_elements());
     for (std::int64_t row = 0; row < part.rows; ++row) {
-      const std::int64_t to = part.global_row_of(row) * part.global_shape[1] + part.global_column;
+      const std::int64_t to = part.global_row_of(row) * elements_of_row(part.global_shape) + part.global_column;
       std::copy_n(own.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * columns), columns,
                   whole.begin() + to);
     }

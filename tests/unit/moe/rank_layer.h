@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moe/moe_layer.h"
+#include "tests/support/mlp_kind.h"
 
 namespace megalith::test {
 
@@ -29,6 +30,7 @@ struct RankLayerCase {
   int seed = 1;         // for the tokens
   bool replay = false;  // capture without tokens, then replay with other tokens and with these
   bool check_hazards = false;
+  MlpKind kind = {};
   std::int64_t suppressed_wait = -1;
 };
 

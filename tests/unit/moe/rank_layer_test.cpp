@@ -62,6 +62,30 @@ TEST(RankLayer, HasTheBitsOfOneRank) {
   }
 }
 
+// Experts of the other kinds: the same class of bits, and biases are added once.
+TEST(RankLayer, OfOtherKindsHasTheBitsOfOneRank) {
+  const MlpKind kinds[] = {{"swiglu", true}, {"gelu_tanh", false}, {"gelu", true}, {"squared_relu", true}};
+  for (const MlpKind& kind : kinds) {
+    for (const int ranks : {2, 4}) {
+      for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+        SCOPED_TRACE(testing::Message() << kind.name() << ", " << ranks << " ranks, " << name_of(dtype));
+        const RankLayerCase test{
+            .moe = kind.bias ? softmax() : shared_and_sigmoid(), .dtype = dtype, .ranks = ranks, .kind = kind};
+        const RankLayerResult want = alone(test), got = run_rank_layer(test);
+        EXPECT_EQ(want.experts.contains("experts.linear_fc2.bias"), kind.bias);
+        expect_same_experts(got, want);
+        expect_near(got.dense, want.dense, dtype == DType::kFp32 ? kSums : 2e-2);
+      }
+      const RankLayerCase columns{.moe = softmax(), .ranks = ranks, .copies = 2, .check_hazards = true, .kind = kind};
+      const RankLayerResult want = alone(columns), got = run_rank_layer(columns);
+      expect_near_rows(got, want, kSums);
+      expect_near(got.experts, want.experts, kSums);
+      expect_near(got.dense, want.dense, kSums);
+      EXPECT_EQ(got.hazards, 0);
+    }
+  }
+}
+
 TEST(RankLayer, SharesOutColumns) {
   for (const int ranks : {2, 4}) {
     for (const Way way : {Way::kAllToAll, Way::kAllGather}) {
