@@ -121,6 +121,8 @@ void add_model(FlagTable& t, ModelConfig& m) {
             {.on_load = kTensors, .example = "RMSNorm"});
   model.add("norm-epsilon", "X", real(&m.norm_epsilon, {0, 1, true, true}), "epsilon of the normalization layers",
             {.example = "1e-6"});
+  model.add("apply-layernorm-1p", "", toggle(&m.apply_layernorm_1p),
+            "normalization layers multiply by 1 + weight, with initial weights of 0");
   model.add("qk-layernorm", "", toggle(&m.qk_layernorm), "norm of queries and keys per head", {.on_load = kTensors});
   model.add("swiglu", "", toggle(&m.swiglu), "gated MLPs and experts with SiLU", {.on_load = kTensors});
   model.add("activation-func", "NAME", choice(&m.activation_func, {"gelu_tanh", "gelu"}),

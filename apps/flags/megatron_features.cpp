@@ -20,7 +20,6 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "layers without RoPE", "no-rope-freq"},
     {kFeature, "multimodal RoPE", "mrope-section"},
     {kFeature, "relative position embeddings", "relative-attention-"},
-    {kFeature, "LayerNorm with weights around 0", "apply-layernorm-1p"},
     {kFeature, "quick GEGLU", "quick-geglu glu-linear-offset=0 activation-func-clamp-value"},
     {kFeature, "interleaved GLU weights", "moe-shared-expert-glu-interleave-size moe-mlp-glu-interleave-size"},
     {kFeature, "L2 norm of queries and keys", "qk-l2-norm"},

@@ -172,6 +172,7 @@ HfFamily gpt2(const ModelConfig& model) {
   others.add(model.normalization != Normalization::kLayerNorm, "--normalization RMSNorm");
   others.add(model.swiglu, "--swiglu");
   others.add(model.squared_relu, "--squared-relu");
+  others.add(model.apply_layernorm_1p, "--apply-layernorm-1p");
   others.add(!model.add_bias_linear, "--disable-bias-linear");
   others.add(model.qk_layernorm, "--qk-layernorm");
   others.add(model.num_query_groups != model.num_attention_heads, "--num-query-groups");
@@ -212,6 +213,7 @@ HfFamily hf_family(const ModelConfig& model) {
   others.add(model.position_embedding_type == PositionEmbedding::kNone, "--position-embedding-type none");
   others.add(model.rotary_percent != 1.0, "--rotary-percent");
   others.add(model.normalization != Normalization::kRmsNorm, "--normalization LayerNorm");
+  others.add(model.apply_layernorm_1p, "--apply-layernorm-1p");
   others.add(!model.swiglu, "no --swiglu");
   const bool attention_bias = model.has_qkv_bias() && model.has_attn_proj_bias();
   const bool is_qwen2 = model.has_qkv_bias() && !attention_bias;

@@ -57,6 +57,7 @@ struct ModelConfig {
 
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
+  bool apply_layernorm_1p = false;  // norms multiply by 1 + weight; weights start as zeros
   bool qk_layernorm = false;        // normalizes q and k per head, over D, before RoPE
 
   bool swiglu = false;  // Shazeer 2020, arXiv:2002.05202; fc1 then has 2 F outputs, [gate; up]

@@ -112,6 +112,7 @@ class GptBuilder {
                  .kind = config_.normalization == Normalization::kRmsNorm ? NormKind::kRmsNorm : NormKind::kLayerNorm,
                  .size = size,
                  .eps = static_cast<float>(config_.norm_epsilon),
+                 .zero_centered = config_.apply_layernorm_1p,
                  .input_kind = kind,
                  .split = split_,
                  .partial_gradient = partial_gradient});

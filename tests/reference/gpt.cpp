@@ -152,8 +152,14 @@ class Gpt {
 
   // ---- norms over the last `width` elements
 
+  Vector norm_factors(const std::string& name) const {
+    Vector w = weight(name + ".weight");
+    for (Number& value : w) value += c_.zero_centered ? Number(1) : Number(0);
+    return w;
+  }
+
   Vector norm(const std::string& name, const Vector& x, std::size_t width, NormState& state) const {
-    const Vector& w = weight(name + ".weight");
+    const Vector w = norm_factors(name);
     state.x = x;
     Vector y(x.size());
     for (std::size_t first = 0; first < x.size(); first += width) {
@@ -176,7 +182,7 @@ class Gpt {
   // `d_other` is the gradient that reached x on another path; empty: none.
   Vector norm_back(const std::string& name, const NormState& state, std::size_t width, const Vector& dy,
                    const Vector& d_other) {
-    const Vector& w = weight(name + ".weight");
+    const Vector w = norm_factors(name);
     Vector& dw = gradients_[name + ".weight"];
     Vector dx(dy.size());
     for (std::size_t row = 0; row < state.rstd.size(); ++row) {
@@ -291,9 +297,18 @@ class Gpt {
     layer.activated.resize(rows_ * c_.ffn);
     for (std::size_t i = 0; i < layer.activated.size(); ++i) {
       const Number z = layer.pre[i];
-      layer.activated[i] = stored(gated() ? z * sigmoid(z) * layer.pre[i + layer.activated.size()] : gelu(z, exact()));
+      layer.activated[i] = stored(gated() ? z * sigmoid(z) * layer.pre[i + layer.activated.size()] : ungated(z));
     }
     return add(middle, dropped(2 + 2 * l, linear(mlp + "linear_fc2", layer.activated, c_.hidden)));
+  }
+
+  Number ungated(Number z) const {
+    if (c_.activation == GptActivation::kSquaredRelu) return z > 0 ? z * z : Number(0);
+    return gelu(z, exact());
+  }
+  Number ungated_slope(Number z) const {
+    if (c_.activation == GptActivation::kSquaredRelu) return z > 0 ? 2 * z : Number(0);
+    return gelu_slope(z, exact());
   }
 
   Vector mlp_back(std::size_t l, const Layer& layer, const Vector& d_out) {
@@ -304,7 +319,7 @@ class Gpt {
     for (std::size_t i = 0; i < count; ++i) {
       const Number z = layer.pre[i];
       if (!gated()) {
-        d_first[i] = stored(d_activated[i] * gelu_slope(z, exact()));
+        d_first[i] = stored(d_activated[i] * ungated_slope(z));
         continue;
       }
       const Number s = sigmoid(z);

@@ -21,7 +21,7 @@ enum class GptArithmetic {
                  // weight gradients in fp32
 };
 
-enum class GptActivation { kGeluTanh, kGeluExact, kSwiglu };
+enum class GptActivation { kGeluTanh, kGeluExact, kSwiglu, kSquaredRelu };
 
 struct GptConfig {
   std::size_t layers = 1, hidden = 0, heads = 0, groups = 0, head_dim = 0, ffn = 0;
@@ -32,6 +32,7 @@ struct GptConfig {
   RopeScaling rope_scaling = {};
   std::vector<std::size_t> windows = {};  // keys of each layer that a query sees up to its own; 0, or empty: all
   bool rms_norm = false;                  // otherwise LayerNorm
+  bool zero_centered = false;             // norms multiply by 1 + weight
   double epsilon = 1e-5;
   GptActivation activation = GptActivation::kGeluTanh;
 };

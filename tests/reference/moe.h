@@ -20,6 +20,8 @@ namespace megalith::reference {
 struct MoeSettings {
   RouterSettings router;
   std::size_t hidden = 0, experts = 0, ffn = 0, shared_ffn = 0;
+  double (*activation)(double) = nullptr;  // of experts without a gate
+  bool zero_centered = false;              // the norm's factor is 1 + weight
   double epsilon = 1e-5;
   double z_coeff = 0;
   // A loss over each piece of `tokens` tokens; the rows of `earlier` tokens are added.
@@ -56,13 +58,31 @@ inline std::vector<double> times_rows(const std::vector<double>& x, const std::v
   return y;
 }
 
+inline void add_rows_of(std::vector<double>& x, const MoeWeights& w, const std::string& bias, std::size_t first) {
+  const auto found = w.find(bias);
+  for (std::size_t i = 0; found != w.end() && i < x.size(); ++i) x[i] += found->second[first + i];
+}
+
 // One token through expert `e` of those whose matrices lie one below the other.
 inline std::vector<double> expert(const std::vector<double>& x, const MoeWeights& w, const std::string& prefix,
-                                  std::size_t e, std::size_t ffn) {
-  const std::vector<double> gate = times_rows(x, w.at(prefix + "linear_gate.weight"), e * ffn, ffn);
-  std::vector<double> y = times_rows(x, w.at(prefix + "linear_up.weight"), e * ffn, ffn);
-  for (std::size_t f = 0; f < ffn; ++f) y[f] *= gate[f] / (1 + std::exp(-gate[f]));
-  return times_rows(y, w.at(prefix + "linear_fc2.weight"), e * x.size(), x.size());
+                                  std::size_t e, std::size_t ffn, double (*activation)(double)) {
+  const auto fc1 = [&](const std::string& name) {
+    std::vector<double> h = times_rows(x, w.at(prefix + name + ".weight"), e * ffn, ffn);
+    add_rows_of(h, w, prefix + name + ".bias", e * ffn);
+    return h;
+  };
+  std::vector<double> y;
+  if (activation != nullptr) {
+    y = fc1("linear_fc1");
+    for (double& value : y) value = activation(value);
+  } else {
+    const std::vector<double> gate = fc1("linear_gate");
+    y = fc1("linear_up");
+    for (std::size_t f = 0; f < ffn; ++f) y[f] *= gate[f] / (1 + std::exp(-gate[f]));
+  }
+  std::vector<double> out = times_rows(y, w.at(prefix + "linear_fc2.weight"), e * x.size(), x.size());
+  add_rows_of(out, w, prefix + "linear_fc2.bias", e * x.size());
+  return out;
 }
 
 // Each expert keeps the choices of the highest weights, or the first; without a capacity, all.
@@ -111,11 +131,11 @@ inline void add_experts(const MoeSettings& with, const MoeWeights& w, const Rout
   std::vector<double> out(with.hidden);
   for (std::size_t k = 0; k < weights.size(); ++k) {
     if (!run.kept[t][k]) continue;
-    const std::vector<double> y = expert(x, w, "experts.", run.choices[t][k], with.ffn);
+    const std::vector<double> y = expert(x, w, "experts.", run.choices[t][k], with.ffn, with.activation);
     for (std::size_t i = 0; i < with.hidden; ++i) out[i] += weights[k] * y[i];
   }
   if (with.shared_ffn > 0) {
-    const std::vector<double> y = expert(x, w, "shared_experts.", 0, with.shared_ffn);
+    const std::vector<double> y = expert(x, w, "shared_experts.", 0, with.shared_ffn, with.activation);
     const auto gate = w.find("shared_experts.gate_weight");
     const double scaled = gate == w.end() ? 1 : 1 / (1 + std::exp(-times_rows(x, gate->second, 0, 1)[0]));
     for (std::size_t i = 0; i < with.hidden; ++i) out[i] += scaled * y[i];
@@ -138,7 +158,8 @@ inline MoeRun run_moe(const MoeSettings& with, const MoeWeights& w, const std::v
     }
     run.residual.insert(run.residual.end(), x.begin(), x.end());
     const double scale = 1 / std::sqrt(squares / static_cast<double>(with.hidden) + with.epsilon);
-    for (std::size_t i = 0; i < with.hidden; ++i) x[i] *= scale * w.at("pre_mlp_layernorm.weight")[i];
+    for (std::size_t i = 0; i < with.hidden; ++i)
+      x[i] *= scale * (w.at("pre_mlp_layernorm.weight")[i] + (with.zero_centered ? 1 : 0));
     logits.push_back(with.own_logits.empty() ? times_rows(x, w.at("router.weight"), 0, with.experts)
                                              : with.own_logits[t]);
     const RouterChoice choice = choose_experts(logits.back(), with.bias, with.router);

@@ -93,6 +93,23 @@ ModelConfig nope() {
   return c;
 }
 
+// Nemotron-4: squared ReLU, LayerNorm with weights around 0.
+ModelConfig nemotron() {
+  ModelConfig c = gpt2();
+  c.position_embedding_type = PositionEmbedding::kRope;
+  c.rotary_percent = 0.5;
+  c.squared_relu = c.apply_layernorm_1p = true;
+  c.add_bias_linear = false;
+  c.untie_embeddings_and_output_weights = true;
+  return c;
+}
+
+// Weights around 0 in all norms, of queries and keys too.
+ModelConfig zero_centered(ModelConfig c) {
+  c.apply_layernorm_1p = true;
+  return c;
+}
+
 // Windows of `keys` keys in every other layer, the first included.
 ModelConfig with_windows(ModelConfig c, std::int64_t keys) {
   c.window_size = {keys - 1, 0};
@@ -120,6 +137,8 @@ std::vector<ModelFamily> model_families() {
       {"qwen2", qwen2()}, {"qwen3_dropout", with_dropout(qwen3())}, {"neox", neox()},
       {"nope", nope()},   {"llama_long", longer(llama())},          {"llama31", llama31()},
       {"yarn", yarn()},   {"interpolated", interpolated()}};
+  families.push_back({"nemotron", nemotron()});
+  families.push_back({"qwen3_1p", zero_centered(qwen3())});
   families.push_back({"windows", with_windows(qwen2(), 4)});
   families.push_back({"windows_long", with_windows(longer(llama()), 70)});
   for (ModelFamily& family : families) {

@@ -301,8 +301,11 @@ reference::GptConfig reference_config(const ModelConfig& c) {
           .rope_scaling = reference_scaling(c.rotary_scaling()),
           .windows = {windows.begin(), windows.end()},
           .rms_norm = c.normalization == Normalization::kRmsNorm,
+          .zero_centered = c.apply_layernorm_1p,
           .epsilon = static_cast<double>(static_cast<float>(c.norm_epsilon)),
-          .activation = c.swiglu ? GptActivation::kSwiglu : gelu};
+          .activation = c.swiglu         ? GptActivation::kSwiglu
+                        : c.squared_relu ? GptActivation::kSquaredRelu
+                                         : gelu};
 }
 
 reference::GptBatch reference_batch(const ModelCase& test, const ModelResult& result) {

@@ -10,8 +10,10 @@
 #include "core/base/rng.h"
 #include "core/layers/recompute.h"
 #include "core/model/config.h"
+#include "tests/reference/activation.h"
 #include "tests/reference/moe.h"
 #include "tests/support/device_cases.h"
+#include "tests/support/mlp_kind.h"
 #include "tests/support/segment_harness.h"
 
 namespace megalith::test {
@@ -24,6 +26,8 @@ struct MoeCase {
   std::string name;
   MoeConfig moe;
   DeviceType device = DeviceType::kCpu;
+  MlpKind kind = {};
+  bool zero_centered = false;  // the norm
   friend void PrintTo(const MoeCase& c, std::ostream* out) { *out << c.name; }
 };
 
@@ -75,6 +79,10 @@ std::vector<MoeCase> cases() {
     last.expert_capacity_factor = 0.5;
     last.token_drop_policy = MoeDropPolicy::kPosition;
     all.push_back({"last_dropped" + backend, last, device});
+    for (const MlpKind& kind : {MlpKind{"swiglu", true}, {"gelu_tanh", false}, {"gelu", true}, {"squared_relu", true}})
+      all.push_back({kind.name() + backend, kind.bias ? single : gated, device, kind, kind.activation == "gelu"});
+    all.push_back({"squared_relu" + backend, deepseek, device, {"squared_relu", false}, true});
+    all.push_back({"biases_dropped" + backend, limited, device, {"gelu_tanh", true}});
   }
   return all;
 }
@@ -84,7 +92,11 @@ SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false, Dropou
     static RowExchange one_rank;
     ModelConfig config{.num_layers = 1, .hidden_size = kHidden, .init_method_std = 0.5};
     config.moe = c.moe;
-    const Norm norm(store, {.name = "pre_mlp_layernorm", .size = kHidden, .input_kind = SlotKind::kMlpNorm});
+    c.kind.apply(config);
+    const Norm norm(store, {.name = "pre_mlp_layernorm",
+                            .size = kHidden,
+                            .zero_centered = c.zero_centered,
+                            .input_kind = SlotKind::kMlpNorm});
     const MoeSite site{.store = store,
                        .rows = one_rank,
                        .config = config,
@@ -107,6 +119,15 @@ SegmentCase segment_case(const MoeCase& c, bool recompute_shared = false, Dropou
 
 class MoeLayer : public OnDevice<MoeCase> {};
 INSTANTIATE_TEST_SUITE_P(Cases, MoeLayer, testing::ValuesIn(cases()), [](const auto& c) { return c.param.name; });
+
+double gelu_tanh(double x) { return reference::gelu(x, false); }
+double gelu(double x) { return reference::gelu(x, true); }
+
+// Null for SwiGLU.
+auto activation_of(const MlpKind& kind) -> double (*)(double) {
+  if (kind.activation == "squared_relu") return reference::squared_relu;
+  return kind.activation == "gelu" ? gelu : kind.activation == "gelu_tanh" ? gelu_tanh : nullptr;
+}
 
 std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
@@ -154,7 +175,8 @@ struct Reference {
   }
 };
 
-Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t microbatch = 0) {
+Reference reference_of(const MoeCase& c, const SegmentResult& r, std::size_t microbatch = 0) {
+  const MoeConfig& moe = c.moe;
   Reference ref;
   ref.with = {.router = {.is_sigmoid = moe.router_score_function == MoeScoreFunction::kSigmoid,
                          .over_all = moe.router_pre_softmax,
@@ -166,6 +188,8 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t
               .experts = static_cast<std::size_t>(moe.num_experts),
               .ffn = kFfn,
               .shared_ffn = static_cast<std::size_t>(moe.shared_expert_intermediate_size),
+              .activation = activation_of(c.kind),
+              .zero_centered = c.zero_centered,
               .z_coeff = moe.z_loss_coeff,
               .drops_last = moe.token_drop_policy == MoeDropPolicy::kPosition};
   const double rows = kSequences * kTokensOfASequence * static_cast<double>(moe.router_topk);
@@ -194,7 +218,7 @@ Reference reference_of(const MoeConfig& moe, const SegmentResult& r, std::size_t
 
 TEST_P(MoeLayer, AgreesWithTheReference) {
   const SegmentResult r = run_segment(segment_case(GetParam()), RunMode::kEager);
-  Reference ref = reference_of(GetParam().moe, r);
+  Reference ref = reference_of(GetParam(), r);
   const reference::MoeRun want = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
   ASSERT_GT(want.gap, 1e-4);  // otherwise rounding decides choices
   ref.fixed = want;
@@ -228,7 +252,7 @@ TEST_P(MoeLayer, AgreesWithTheReference) {
 TEST_P(MoeLayer, DropsTheGradientsOfWhatItDrops) {
   constexpr float kDropped = 0.25f;
   const SegmentResult r = run_segment(segment_case(GetParam(), false, {.p = kDropped}), RunMode::kEager);
-  Reference ref = reference_of(GetParam().moe, r);
+  Reference ref = reference_of(GetParam(), r);
   ref.fixed = reference::run_moe(ref.with, ref.weights, ref.hidden, ref.residual);
   std::vector<double> want = ref.fixed.out;
   std::size_t dropped = 0;
@@ -252,7 +276,7 @@ TEST_P(MoeLayer, CountsEarlierMicrobatches) {
   SegmentCase with = segment_case(GetParam());
   with.microbatches = 2;
   const SegmentResult r = run_segment(with, RunMode::kReplay);
-  Reference first = reference_of(moe, r), second = reference_of(moe, r, 1);
+  Reference first = reference_of(GetParam(), r), second = reference_of(GetParam(), r, 1);
   first.fixed = reference::run_moe(first.with, first.weights, first.hidden, first.residual);
   const double alone = reference::run_moe(second.with, second.weights, second.hidden, second.residual).aux;
   second.with.balances.back().earlier = first.fixed.counts;  // kGlobal comes last
@@ -269,7 +293,7 @@ TEST_P(MoeLayer, DrawsLogitsToForceBalance) {
   c.moe.router_force_load_balancing = true;
   const SegmentCase with = segment_case(c);
   const SegmentResult r = run_segment(with, RunMode::kEager);
-  Reference ref = reference_of(c.moe, r);
+  Reference ref = reference_of(c, r);
   const std::int64_t experts = c.moe.num_experts;
   std::vector<float> drawn(static_cast<std::size_t>(kSequences * kTokensOfASequence * experts));
   Stream cpu(DeviceType::kCpu, "draw");
@@ -306,7 +330,8 @@ TEST_P(MoeLayer, HasTheSameBitsReplayedAndFused) {
     const SegmentResult fused = run_segment(with, RunMode::kReplay);
     expect_same_sums(unfused, fused);
     EXPECT_EQ(unfused.activations, fused.activations);
-    EXPECT_EQ(replayed.captured_ops, fused.captured_ops + 4);  // one in forward and one in backward of each microbatch
+    // One in forward and one in backward of each microbatch.
+    EXPECT_EQ(replayed.captured_ops, fused.captured_ops + (c.kind.name() == "swiglu" ? 4 : 0));
   }
 }
 
@@ -321,7 +346,7 @@ TEST_P(MoeLayer, HasTheSameBitsRecomputed) {
     const SegmentResult kept = run_segment(with, RunMode::kEager);
     const std::size_t rows = 2 * kSequences * kTokensOfASequence * static_cast<std::size_t>(c.moe.router_topk);
     EXPECT_EQ(kept.activations.at("expert_fc2"), rows * kFfn * 2);
-    EXPECT_EQ(kept.activations.at("moe_act"), rows * 2 * kFfn * 2);
+    EXPECT_EQ(kept.activations.at("moe_act"), rows * (c.kind.activation == "swiglu" ? 2 : 1) * kFfn * 2);
     EXPECT_EQ(kept.activations.at("expert_fc1"), 2 * kSequences * kTokensOfASequence * kHidden * 2);
     with.policies[static_cast<std::size_t>(SlotKind::kExpertFc2)] = StashPolicy::kRecompute;
     const SegmentResult recomputed = run_segment(with, RunMode::kEager);
