@@ -81,6 +81,16 @@ TEST(OffloadPlan, OptingOutOneKindOfExpertsLowersBytesByItsOwn) {
   }
 }
 
+// The group moves the kinds that are kept, with the bytes of naming them.
+TEST(OffloadPlan, TheGroupOfExpertsMovesWhatIsKept) {
+  const Words recompute{"--recompute-granularity", "selective", "--recompute-modules", "moe_act"};
+  const StepPlans group = plans_of(kExperts + recompute + offload({"fused_group_mlp"}));
+  const StepPlans named = plans_of(kExperts + recompute + offload({"expert_fc1", "moe_act"}));
+  EXPECT_EQ(moving(group).size(), 2u);
+  EXPECT_EQ(moving(group), moving(named));
+  EXPECT_EQ(group.train.live_bytes, named.train.live_bytes);
+}
+
 TEST(OffloadPlan, ExpertsRowsAreBoundedWhereRanksShareThemOut) {
   const auto slots = [](int ranks) {
     const Words shared = {"--expert-model-parallel-size", std::to_string(ranks)};

@@ -25,6 +25,9 @@ Values of_families() {
   values.push_back({llama_flags() + words("--ffn-hidden-size 32 --num-experts 8 --moe-ffn-hidden-size 16 "
                                           "--moe-router-topk 3 --moe-layer-freq 2 --moe-z-loss-coeff 0.01 "
                                           "--moe-router-pre-softmax")});
+  values.push_back(
+      {words("--position-embedding-type rope --squared-relu --apply-layernorm-1p --ffn-hidden-size 32 "
+             "--num-experts 4 --moe-ffn-hidden-size 16")});
   return values;
 }
 constexpr int kDenseFamilies = 3;
