@@ -364,6 +364,12 @@ TEST(HfConfig, NamesTheFlagsThatNoFamilyHas) {
   model.normalization = Normalization::kLayerNorm;
   model.rotary_percent = 0.5;
   EXPECT_ERROR(ExitCode::kUsage, "got --rotary-percent, --normalization LayerNorm", hf_family(model));
+  model = golden_model("llama");
+  model.apply_layernorm_1p = true;  // 1 + weight would be rounded
+  EXPECT_ERROR(ExitCode::kUsage, "got --apply-layernorm-1p;", hf_family(model));
+  model = golden_model("gpt2");
+  model.squared_relu = model.apply_layernorm_1p = true;
+  EXPECT_ERROR(ExitCode::kUsage, "got --squared-relu, --apply-layernorm-1p;", hf_family(model));
   model = golden_model("qwen3");
   model.add_qkv_bias = true;
   EXPECT_ERROR(ExitCode::kUsage, "got --qk-layernorm with --add-qkv-bias alone;", hf_family(model));
