@@ -27,13 +27,15 @@ AppendLog::~AppendLog() {
                        lost_ == 0 ? "" : fmt::format(", nor {}", counted(lost_, "later record"))));
 }
 
-void AppendLog::write(std::string_view record) {
-  if (waiting_.size() + record.size() <= kMaxWaiting) {
+bool AppendLog::write(std::string_view record) {
+  const bool fits = waiting_.size() + record.size() <= kMaxWaiting;
+  if (fits) {
     waiting_ += record;
   } else {
     ++lost_;
   }
   flush();
+  return fits;
 }
 
 void AppendLog::flush() {

@@ -19,8 +19,8 @@ class AppendLog {
   AppendLog& operator=(const AppendLog&) = delete;
 
   // Never fails: the first failure is a warning, the recovery a note. At most 16 MiB wait to be written; later records
-  // are lost, and the note reports their number.
-  void write(std::string_view record);
+  // are lost, and the note reports their number. Returns whether the record is written or kept.
+  bool write(std::string_view record);
 
  private:
   void flush();

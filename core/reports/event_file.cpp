@@ -3,49 +3,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 
 #include "core/base/error.h"
 #include "core/base/files/fault.h"
+#include "core/reports/wire_format.h"
 
 namespace megalith {
 
 namespace {
 
-constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
-  constexpr std::uint32_t kPolynomial = 0x82f63b78;  // reflected
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t value = i;
-    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) != 0 ? kPolynomial : 0);
-    table[i] = value;
-  }
-  return table;
-}();
-
-template <class T>
-void append_little_endian(std::string& out, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
-}
-
 std::uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8; }
-
-// Wire types of protocol buffers; a key is field number << 3 | wire type.
-enum WireType : std::uint8_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
-
-void append_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>((value & 0x7f) | 0x80));
-  out.push_back(static_cast<char>(value));
-}
-
-void append_key(std::string& out, unsigned field, WireType type) { append_varint(out, field << 3 | type); }
-
-void append_bytes(std::string& out, unsigned field, std::string_view bytes) {
-  append_key(out, field, kLengthDelimited);
-  append_varint(out, bytes.size());
-  out += bytes;
-}
 
 // Event with the fields of tensorflow's event.proto and summary.proto.
 std::string event(double wall_time, std::int64_t step) {
@@ -59,11 +27,7 @@ std::string event(double wall_time, std::int64_t step) {
 
 }  // namespace
 
-std::uint32_t crc32c(std::string_view bytes) {
-  std::uint32_t crc = 0xffffffff;
-  for (const char byte : bytes) crc = kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff] ^ (crc >> 8);
-  return ~crc;
-}
+std::uint32_t crc32c(std::string_view bytes) { return crc32_of<kCrc32c>(bytes); }
 
 std::string tensorboard_record(std::string_view payload) {
   std::string out;

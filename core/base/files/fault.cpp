@@ -70,6 +70,7 @@ constexpr FaultSite kSites[] = {
     {"generate.output", "open create write sync close rename", "the file of --results"},
     {"metrics", "open create read write sync close rename", "the file of --metrics-jsonl"},
     {"tensorboard", "open mkdir sync create write", "the event file of --tensorboard-dir"},
+    {"wandb", "open mkdir sync create write", "the run file of --wandb-project"},
     {"trace", "open create write sync close rename", "the file of --trace"},
     {"comm_dump", "open mkdir create write close rename remove", "the last collectives, in --comm-dump"},
     {"scratch", "open list mkdir lock remove", "the folder of a rank's shared memory, in /dev/shm"},

@@ -99,13 +99,14 @@ TEST(Crash, FaultsInConfigurationDataAndMetrics) {
   folder.make_text();
   folder.write("run.toml", "seed = 12\n");
   const Words flags =
-      tiny() + Words{"--data-path",       "text",   "--config", "run.toml", "--metrics-jsonl", "m.jsonl",
-                     "--tensorboard-dir", "events", "--save",   "kept",     "--load",          "kept"};
+      tiny() + words(
+                   "--data-path text --config run.toml --metrics-jsonl m.jsonl --tensorboard-dir events "
+                   "--wandb-project tests --wandb-save-dir events --save kept --load kept");
   ASSERT_EQ(run(program("train", flags + Words{"--exit-interval", "3"}), folder).code, 75);
   folder.copy("kept", "start");
   folder.copy("m.jsonl", "start.jsonl");
   int tried = 0;
-  for (const char* scope : {"config", "data.index", "data.tokens", "metrics", "tensorboard"}) {
+  for (const char* scope : {"config", "data.index", "data.tokens", "metrics", "tensorboard", "wandb"}) {
     std::istringstream lines(run(program("train", {"--fault", "list"}), folder).out);
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with(std::string(scope) + ".")) continue;

@@ -125,7 +125,9 @@ std::string features() {
 // Features that the message about a line names, and the number of their flags.
 std::pair<std::vector<std::string>, std::size_t> missing_features(std::string message) {
   static const std::regex kFeature("(?:^|, |: )([^,:()]+) \\(([^)]*)\\)");
+  static const std::regex kOne("a feature of Megatron-LM that is not built, ([^;:]+)");
   std::pair<std::vector<std::string>, std::size_t> missing;
+  if (std::smatch one; std::regex_search(message, one, kOne)) return {{one[1]}, 1};
   message = message.substr(message.find("not built"));
   for (std::sregex_iterator at(message.begin(), message.end(), kFeature), none; at != none; ++at) {
     missing.first.push_back((*at)[1]);
