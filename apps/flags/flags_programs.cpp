@@ -25,8 +25,19 @@ void add_logging(FlagTable& t, LoggingOptions& o) {
   logging.add("tensorboard-dir", "DIR", text(&o.tensorboard_dir), "folder for TensorBoard event files",
               {.shown = "none", .example = "events"});
   logging.add("tensorboard-log-interval", "STEPS", integer(&o.tensorboard_log_interval, {1, kMany}),
-              "steps per entry of --tensorboard-dir; a first, a last and an evaluated step always have one",
+              "steps per entry of --tensorboard-dir and --wandb-project; a first, a last and an evaluated step "
+              "always have one",
               {.needs = {{"tensorboard-dir"}}, .example = "5"});
+  logging.add("wandb-project", "NAME", text(&o.wandb_project),
+              "project of Weights & Biases for an offline run folder, which `wandb sync` uploads",
+              {.shown = "none", .example = "llama"});
+  logging.add("wandb-exp-name", "NAME", text(&o.wandb_exp_name),
+              "name of the run in --wandb-project, and of the group of runs that continue it",
+              {.shown = "chosen by the server", .needs = {{"wandb-project"}}, .example = "8b"});
+  logging.add("wandb-save-dir", "DIR", text(&o.wandb_save_dir), "folder for DIR/wandb/offline-run-*",
+              {.shown = "--save, else the current folder", .needs = {{"wandb-project"}}, .example = "runs"});
+  logging.add("wandb-entity", "NAME", text(&o.wandb_entity), "team or user that owns --wandb-project",
+              {.shown = "the user's default", .needs = {{"wandb-project"}}, .example = "team"});
   logging.add("print-actions", "", toggle(&o.print_actions),
               "print each pipeline stage's list of actions in a training step, and exit",
               {.apps = kTrainApp | kPlanApp,

@@ -152,7 +152,6 @@ constexpr MegatronRow kFeatureRows[] = {
      "save-params-interval save-activations-interval save-tokens-per-expert-interval save-wgrads-interval "
      "save-dgrads-interval"},
     // Logs.
-    {kFeature, "Weights & Biases", "wandb-project wandb-exp-name wandb-save-dir wandb-entity wandb-"},
     {kFeature, "norm of the parameters in the log", "log-params-norm"},
     {kFeature, "number of zeros in gradients in the log", "log-num-zeros-in-grad"},
     {kFeature, "timers in the log", "timing-log-level=0 timing-log-option=minmax"},

@@ -75,6 +75,10 @@ void RunLog::open(const TrainState& state) {
   if (!logging.trace.empty()) const OutputFile probe(logging.trace, "trace");  // fails now for a wrong path
   if (!logging.metrics_jsonl.empty())
     metrics_ = std::make_unique<MetricsLog>(logging.metrics_jsonl, options, state.step);
+  if (!logging.wandb_project.empty()) {
+    wandb_ = std::make_unique<WandbLog>(options, state.step);
+    log_info(fmt::format("run of Weights & Biases in {0}; wandb sync {0} uploads it", wandb_->folder()));
+  }
   if (logging.tensorboard_dir.empty()) return;
   // An evaluation replaces no steps.
   const RunProgress start{.steps = state.step, .samples = state.consumed_samples};
@@ -122,6 +126,7 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .memory_bytes = memory_by_owner(rank)};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
+  if (wandb_) wandb_->write(metrics);
   log_->step(metrics);
   if (metrics.offload) log_offload(metrics.offload->stages, result.iteration);
   if (const std::string problem = describe_misplaced(facts.offload); !problem.empty() && !std::exchange(warned_, true))
@@ -136,6 +141,11 @@ void RunLog::evaluation(const char* split, const TrainState& state, double loss,
       .split = split, .iteration = state.step, .consumed_samples = state.consumed_samples, .loss = loss};
   if (metrics_) metrics_->write(metrics);
   if (tensorboard_) tensorboard_->write(metrics);
+  if (wandb_) wandb_->write(metrics);
+}
+
+void RunLog::finish(ExitCode code) const {
+  if (wandb_) wandb_->finish(static_cast<int>(code));
 }
 
 void RunLog::graphs(const std::vector<GraphedRunner::Stats>& ranks) const {

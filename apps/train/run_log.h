@@ -1,4 +1,4 @@
-// Logs of a run on rank 0: the log line, --metrics-jsonl, --tensorboard-dir, and once the use of memory.
+// Logs of a run on rank 0: the log line, --metrics-jsonl, --tensorboard-dir, --wandb-project, and the use of memory.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "apps/metrics/metrics.h"
 #include "apps/metrics/tensorboard.h"
+#include "apps/metrics/wandb.h"
 #include "apps/run/model_flops.h"
 #include "apps/run/step.h"
 #include "apps/summary/offload_report.h"
@@ -42,6 +43,7 @@ class RunLog {
   void graphs(const std::vector<GraphedRunner::Stats>& ranks) const;
   void no_graphs() const;  // warns at the end of a run without requested graphs
   void memory(const Rank& rank, std::size_t checkpoint_staging) const;
+  void finish(ExitCode code) const;  // the end of the run, for --wandb-project
 
  private:
   std::vector<std::pair<std::string, std::int64_t>> memory_by_owner(const Rank& rank) const;  // bytes of this rank
@@ -55,6 +57,7 @@ class RunLog {
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;
+  std::unique_ptr<WandbLog> wandb_;
 };
 
 }  // namespace megalith

@@ -180,7 +180,8 @@ bool Trainer::times_copies(std::int64_t iteration) const {
 
 std::vector<OffloadStats> Trainer::measured_copies(const StepResult& result) {
   const LoggingOptions& logging = options().logging;
-  const bool is_written = !logging.metrics_jsonl.empty() || !logging.tensorboard_dir.empty();
+  const bool is_written =
+      !logging.metrics_jsonl.empty() || !logging.tensorboard_dir.empty() || !logging.wandb_project.empty();
   if (!offloads(options()) || !(is_written || times_copies(result.iteration))) return {};
   const std::size_t host = rank_->offload ? rank_->offload->host.block_bytes() : 0;
   OffloadStats mine = measured_offload(setup_.plans, result, step_->driver_bytes(), host);
@@ -294,6 +295,7 @@ ExitCode Trainer::run() {
   rank_->wait_for_parameters();
   while (instruments_.window.under_way() && step_->pending() > 0) finish_step(false);
   instruments_.window.finish();
+  log_.finish(code);
   if (!failure_.message.empty())
     throw EveryRankFailed({.rank = failure_.data ? failure_.data->rank : 0, .code = code, .message = failure_.message});
   return code;
