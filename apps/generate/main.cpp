@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "core/base/machine/launch.h"
 #include "core/base/machine/program.h"
 #include "parallel/comm/mpi/mpi_runtime.h"
+#include "parallel/comm/mpi/rank_link.h"
 #include "parallel/comm/single_communicator.h"
 
 namespace megalith {
@@ -78,6 +80,7 @@ int generate_together(int argc, char** argv, const Launch& launch) {
 int main(int argc, char** argv) {
   using namespace megalith;
   require_cpu_baseline();
+  if (const std::optional<int> code = run_rank_link(argc, argv)) return *code;
   const Launch launch = launch_of(LaunchSigns::kCertain);
   return launch.ranks == 1 ? generate_alone(argc, argv) : generate_together(argc, argv, launch);
 }

@@ -1,5 +1,6 @@
 // train: the main program, one process per rank under mpirun. start.cpp has the phases of its start.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/run/ranks_program.h"
@@ -8,6 +9,7 @@
 #include "core/base/files/standard_files.h"
 #include "core/base/machine/cpu_check.h"
 #include "core/base/machine/stop_request.h"
+#include "parallel/comm/mpi/rank_link.h"
 
 namespace megalith {
 namespace {
@@ -20,6 +22,7 @@ StopRequest stop_request;
 int main(int argc, char** argv) {
   using namespace megalith;
   require_cpu_baseline();
+  if (const std::optional<int> code = run_rank_link(argc, argv)) return *code;
   guard_standard_files();
   end_on_lost_mappings();
   set_mpi_environment();

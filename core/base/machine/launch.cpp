@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -67,9 +69,60 @@ Launch launch_of(LaunchSigns signs) {
   return launch_of(signs, [](const char* name) { return std::getenv(name); });
 }
 
+namespace {
+
+struct PlaceSigns {
+  const char* launcher;
+  const char* ranks;
+  const char* rank;
+  const char* local_ranks;
+  const char* nodes;
+  std::array<const char*, 4> id;
+};
+
+constexpr PlaceSigns kPlaceSigns[] = {
+    {"torchrun",
+     "WORLD_SIZE",
+     "RANK",
+     "LOCAL_WORLD_SIZE",
+     "GROUP_WORLD_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
+    {"srun",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_PROCID",
+     nullptr,
+     "SLURM_STEP_NUM_NODES",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_RESTART_COUNT"}},
+};
+
+}  // namespace
+
+std::optional<LaunchPlace> place_without_mpi(const Environment& environment) {
+  for (const char* const mpi : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"})
+    if (environment(mpi) != nullptr) return {};
+  for (const PlaceSigns& signs : kPlaceSigns) {
+    const auto of = [&](const char* name) { return name == nullptr ? std::nullopt : number(environment, name); };
+    const auto ranks = of(signs.ranks), rank = of(signs.rank), nodes = of(signs.nodes);
+    if (!ranks || !rank || *ranks < 2 || *rank >= *ranks || *ranks > (1 << 20)) continue;
+    const std::int64_t local = of(signs.local_ranks).value_or(nodes == 1 ? *ranks : 0);
+    LaunchPlace place{.rank = static_cast<int>(*rank),
+                      .ranks = static_cast<int>(*ranks),
+                      .local_ranks = static_cast<int>(std::min(local, *ranks)),
+                      .launcher = signs.launcher,
+                      .id = signs.launcher};
+    for (const char* const name : signs.id) {
+      const char* const value = environment(name);
+      place.id += fmt::format(" {}", value == nullptr ? "" : value);
+    }
+    return place;
+  }
+  return {};
+}
+
 bool on_one_node(const Environment& environment) {
   const auto of = [&](const char* name) { return number(environment, name); };
   if (const auto size = of("OMPI_COMM_WORLD_SIZE")) return of("OMPI_COMM_WORLD_LOCAL_SIZE") == size;
+  if (const auto place = place_without_mpi(environment)) return place->local_ranks == place->ranks;
   const bool by_srun = of("PMIX_RANK") || of("PMI_RANK");
   return !by_srun || of("SLURM_STEP_NUM_NODES") == 1;
 }

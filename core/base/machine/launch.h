@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace megalith {
@@ -22,6 +23,17 @@ enum class LaunchSigns { kCertain, kAny };
 
 Launch launch_of(LaunchSigns signs, const Environment& environment);
 Launch launch_of(LaunchSigns signs);  // of this process
+
+// Place of this process among those of torchrun, or of srun without PMIx and PMI, which MPI sees as worlds of one rank.
+struct LaunchPlace {
+  int rank = 0;
+  int ranks = 1;
+  int local_ranks = 0;  // on this host; 0: unknown
+  std::string launcher;
+  std::string id;  // of the launch, equal on its ranks
+};
+// None if MPI's launcher started the process, or one process is the launch.
+std::optional<LaunchPlace> place_without_mpi(const Environment& environment);
 
 // Returns whether all ranks are on this machine; false if unknown.
 bool on_one_node(const Environment& environment);

@@ -20,6 +20,7 @@
 #include "core/base/machine/launch.h"
 #include "parallel/comm/mpi/mpi_process.h"
 #include "parallel/comm/mpi/mpi_watcher.h"
+#include "parallel/comm/mpi/rank_link.h"
 
 namespace megalith {
 
@@ -72,11 +73,14 @@ void set_mpi_environment() {
   // By default, PMIx shares memory between mpirun and the ranks of a node under a lock. A rank killed with the lock
   // leaves mpirun waiting forever. Messages require no lock.
   set("PMIX_MCA_gds", "hash");
-  // Without mpirun, a process would start a daemon for spawning, which listens on every interface.
-  set("OMPI_MCA_ess_singleton_isolated", "1");
-  // Such processes of a user would also share one folder. The last to end removes it, which breaks the MPI_Init of the
-  // next one. Under mpirun each run has a separate folder.
-  if (std::getenv("PMIX_RANK") == nullptr) set("OMPI_MCA_orte_create_session_dirs", "0");
+  // A RankLink starts mpirun.
+  if (std::getenv("PMIX_RANK") == nullptr && !place_without_mpi(of_environment)) {
+    // Without mpirun, a process would start a daemon for spawning, which listens on every interface.
+    set("OMPI_MCA_ess_singleton_isolated", "1");
+    // Such processes of a user would also share one folder. The last to end removes it, which breaks the MPI_Init of
+    // the next one. Under mpirun each run has a separate folder.
+    set("OMPI_MCA_orte_create_session_dirs", "0");
+  }
   if (!on_one_node(of_environment)) return;
   // Open MPI's TCP listens on every interface, even for ranks on one host, and a few bytes from anyone end the run.
   set("OMPI_MCA_pml", "ob1");
@@ -93,6 +97,7 @@ MpiRuntime::MpiRuntime(int& argc, char**& argv, const MpiOptions& options) : pro
   process_->options = options;
   process_->ranks_per_gpu = ranks_per_gpu();
   set_mpi_environment();
+  link_ = RankLink::connect(options.timeout);
   share_memory_in_own_folder(*process_);
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);  // ends the process on failure

@@ -15,6 +15,7 @@
 namespace megalith {
 
 class MpiWatcher;
+class RankLink;
 struct MpiProcess;
 
 struct MpiOptions {
@@ -43,7 +44,7 @@ void set_deterministic_environment();
 // separate communicators (nccl_communicator.cpp). Called before MpiRuntime starts threads.
 void set_graphs_environment();
 
-// First object in `main`. A program started without mpirun is a world of one rank.
+// First object in `main`. A program started alone is a world of one rank; rank_link.h has ranks of other launchers.
 //   MpiRuntime mpi(argc, argv);
 //   try { train(mpi) } catch (const Error& e) { print it; mpi.abort(e.code()); }
 // Communicators must be destroyed before it.
@@ -90,6 +91,7 @@ class MpiRuntime {
   friend std::unique_ptr<Communicator> gpu_world(const MpiRuntime& mpi);
   void wait_for_all();
 
+  std::unique_ptr<RankLink> link_;  // of a rank that torchrun or srun started without MPI; ends last
   std::shared_ptr<MpiProcess> process_;
   std::unique_ptr<MpiWatcher> watcher_;
   std::unique_ptr<Communicator> ends_;  // all ranks meet here before the watcher ends
