@@ -4,6 +4,7 @@
 # SIGXCPU, SIGALRM, SIGVTALRM and SIGPWR also save, but never count as a second request. `nohup apps/launch.sh` ignores
 # SIGHUP. Open MPI's mpirun kills its ranks two seconds after a Ctrl-C, saved or not, and ends with exit code 1.
 #   apps/launch.sh -np 8 build/cpu-release/apps/train ...     all arguments go to mpirun (or to $MPIRUN)
+# The first line on standard error is the command that it runs, quoted for a shell.
 # If all ranks were on this host and mpirun has not ended 10 s after the last of them, launch.sh kills mpirun. The exit
 # code is then the first of the ranks' exit codes other than 0. The same holds if mpirun crashes after its ranks failed,
 # as Open MPI 4.1.4 with PMIx 4.2.2 may.
@@ -137,6 +138,7 @@ code_of_ranks() {
 {  # one block, which bash reads as a whole, so that the file may change during a run
   trap ask INT TERM USR1 USR2
   trap ask_once HUP XCPU ALRM VTALRM PWR
+  printf 'apps/launch.sh: runs PMIX_MCA_gds=%q%s\n' "$PMIX_MCA_gds" "$(printf ' %q' "${MPIRUN:-mpirun}" "$@")" >&2
   "${MPIRUN:-mpirun}" "$@" &
   mpirun=$!
   if [ $requests -gt 0 ]; then

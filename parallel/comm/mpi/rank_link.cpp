@@ -1,6 +1,5 @@
 #include "parallel/comm/mpi/rank_link.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -19,6 +18,7 @@
 #include "core/base/digest.h"
 #include "core/base/error.h"
 #include "core/base/exit_record.h"
+#include "core/base/log.h"
 #include "parallel/comm/mpi/mpi_process.h"
 
 namespace megalith {
@@ -46,7 +46,7 @@ Address address_of(const std::string& key, int rank) {
 
 const sockaddr* as_socket(const Address& address) { return reinterpret_cast<const sockaddr*>(&address.name); }
 
-Descriptor new_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+Descriptor new_socket(int flags = 0) { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0)); }
 
 // True if the peer is a process of the same user.
 bool is_own(int socket) {
@@ -110,7 +110,7 @@ std::unique_ptr<RankLink> RankLink::connect(std::chrono::milliseconds timeout) {
   fold(digest, place->id);
   const std::string key = fmt::format("{:016x}", digest);
   const Address address = address_of(key, place->rank);
-  const Descriptor listener = new_socket();
+  const Descriptor listener = new_socket(SOCK_NONBLOCK);
   if (!listener || ::bind(listener.get(), as_socket(address), address.bytes) != 0 || ::listen(listener.get(), 1) != 0) {
     fail_link(fmt::format("one process of rank {}", place->rank), std::strerror(errno),
               "start each rank once, and each launch of one host with another MASTER_PORT");
@@ -144,6 +144,7 @@ void RankLink::start_mpirun(const std::string& key) {
   const std::vector<const char*> words = {
       mpirun.c_str(), "--quiet",     "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
       "-np",          ranks.c_str(), self.data(),           kLinkWord,         key.c_str(), nullptr};
+  const Descriptor null = File::open_stream("/dev/null").duplicate();
   const pid_t parent = ::getpid();
   mpirun_ = ::fork();
   if (mpirun_ < 0) fail_link("a process for mpirun", std::strerror(errno), "raise the limit of processes");
@@ -152,8 +153,7 @@ void RankLink::start_mpirun(const std::string& key) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(kNoMpirun);
-  const int null = ::open("/dev/null", O_RDWR);
-  ::dup2(null, STDIN_FILENO);
+  ::dup2(null.get(), STDIN_FILENO);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   ::execvp(words[0], const_cast<char* const*>(words.data()));
   ::_exit(kNoMpirun);
@@ -171,7 +171,6 @@ void RankLink::check_mpirun() {
 }
 
 void RankLink::accept_link(const Descriptor& listener, std::chrono::milliseconds timeout) {
-  ::fcntl(listener.get(), F_SETFL, O_NONBLOCK);
   Backoff wait(timeout);
   while (!link_) {
     if (!wait.pause())
@@ -210,6 +209,10 @@ void RankLink::watch() {
     while (got > 0 || (got < 0 && errno == EINTR));
     if (is_ending_) return;
     const int code = recorded_exit_code();
+    if (code < 0 && place_.rank == 0) {
+      log_last_words(fmt::format("{}: error: [rank 0/{}] another rank ended; see its error",
+                                 program_invocation_short_name, place_.ranks));
+    }
     ::_exit(code >= 0 ? code : static_cast<int>(ExitCode::kCommunication));
   });
 }

@@ -58,7 +58,10 @@ TEST(LaunchScript, AnMpirunThatOutlivesItsRanksIsEndedWithTheirExitCode) {
   EXPECT_EQ(killed.run().finish().code, 128 + SIGKILL);
   const Outcome outcome = ended.run().finish();
   EXPECT_EQ(outcome.code, 7);
-  EXPECT_EQ(outcome.err, "apps/launch.sh: mpirun was killed, as it did not end within 10 s of its last rank\n");
+  EXPECT_THAT(outcome.err,
+              StartsWith("apps/launch.sh: runs PMIX_MCA_gds=hash ./hangs /bin/bash -c sleep\\ 5\\;\\ exit\\ 7\n"));
+  EXPECT_THAT(outcome.err,
+              EndsWith("apps/launch.sh: mpirun was killed, as it did not end within 10 s of its last rank\n"));
   EXPECT_EQ(unknown.run().finish().code, 128 + SIGKILL);  // no program of ours
   EXPECT_LT(Clock::now() - start, seconds(60));
   EXPECT_TRUE(is_running(elsewhere.run().pid()));  // a rank is on another host

@@ -84,7 +84,8 @@ TEST(Wandb, AFolderThatCannotBeMadeIsAnError) {
   expect_error(folder, program("train", tiny_mock() + kWandb + Words{"--wandb-save-dir", "file"}), 3,
                HasSubstr("--wandb-project file: cannot "));
   expect_train_error(folder, tiny_mock() + Words{"--wandb-entity", "team"}, 2,
-                     "--wandb-entity: expected --wandb-project with it, got nothing; add --wandb-project");
+                     "--wandb-entity and --wandb-project: expected --wandb-entity only with --wandb-project, got "
+                     "--wandb-entity alone; use --wandb-project, or remove --wandb-entity");
 }
 
 }  // namespace

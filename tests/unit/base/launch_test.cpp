@@ -74,6 +74,41 @@ TEST(Launch, KnowsWhetherAllRanksAreHere) {
   EXPECT_FALSE(here({{"PMIX_RANK", "0"}}));
   EXPECT_FALSE(here({{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_NODES", "2"}}));
   EXPECT_TRUE(here({{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_NODES", "1"}}));
+  EXPECT_TRUE(here({{"WORLD_SIZE", "8"}, {"RANK", "0"}, {"LOCAL_WORLD_SIZE", "8"}}));
+  EXPECT_FALSE(here({{"WORLD_SIZE", "8"}, {"RANK", "0"}, {"LOCAL_WORLD_SIZE", "4"}}));
+  EXPECT_FALSE(here({{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_NODES", "2"}}));
+}
+
+// "LAUNCHER: rank RANK of RANKS, LOCAL here, ID", or "none".
+std::string place(const Variables& variables) {
+  const std::optional<LaunchPlace> found = place_without_mpi(environment_of(variables));
+  if (!found) return "none";
+  return found->launcher + ": rank " + std::to_string(found->rank) + " of " + std::to_string(found->ranks) + ", " +
+         std::to_string(found->local_ranks) + " here, " + found->id;
+}
+
+TEST(Launch, FindsThePlaceAmongRanksWithoutMpi) {
+  const Variables torchrun = {{"WORLD_SIZE", "8"},          {"RANK", "5"},           {"LOCAL_WORLD_SIZE", "8"},
+                              {"MASTER_ADDR", "a"},         {"MASTER_PORT", "2950"}, {"TORCHELASTIC_RUN_ID", "r"},
+                              {"SLURM_STEP_NUM_TASKS", "1"}};
+  const Variables srun = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}, {"SLURM_JOB_ID", "77"}};
+  const auto with = [](Variables variables, const char* name, const char* value) {
+    variables[name] = value;
+    return place(variables);
+  };
+  EXPECT_EQ(place(torchrun), "torchrun: rank 5 of 8, 8 here, torchrun a 2950 r ");
+  EXPECT_EQ(with(torchrun, "LOCAL_WORLD_SIZE", "2"), "torchrun: rank 5 of 8, 2 here, torchrun a 2950 r ");
+  EXPECT_EQ(with(torchrun, "RANK", "8"), "none");
+  EXPECT_EQ(with(torchrun, "WORLD_SIZE", "1"), "none");
+  EXPECT_EQ(with(srun, "SLURM_STEP_NUM_NODES", "1"), "srun: rank 2 of 4, 4 here, srun 77   ");
+  EXPECT_EQ(with(srun, "SLURM_STEP_NUM_NODES", "2"), "srun: rank 2 of 4, 0 here, srun 77   ");
+  EXPECT_EQ(place({{"WORLD_SIZE", "8"}}), "none");
+  EXPECT_EQ(place({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}), "none");
+  // MPI's launcher is recognized first.
+  for (const char* mpi : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
+    EXPECT_EQ(with(torchrun, mpi, "1"), "none") << mpi;
+    EXPECT_EQ(with(srun, mpi, "1"), "none") << mpi;
+  }
 }
 
 }  // namespace
