@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <sstream>
 
 #include "tests/distributed/e2e/program.h"
 #include "tests/support/matchers.h"
@@ -26,6 +27,11 @@ Words two_ranks(const std::string& launcher, const Words& command) {
                              " \"$@\" & p[$r]=$!; echo ${p[$r]} >r$r; done; "
                              "for r in 0 1; do wait ${p[$r]}; echo \"rank $r: $?\"; done";
   return Words{"/bin/bash", "-c", script, "bash"} + command;
+}
+
+std::string chosen_python() {
+  const char* const variable = std::getenv("PYTHON");
+  return variable != nullptr ? variable : "python3";
 }
 
 class OtherLaunchers : public testing::TestWithParam<const char*> {};
@@ -80,8 +86,7 @@ TEST(RanksWithoutMpi, WhatTheyCannotDoIsAnError) {
 }
 
 TEST(RanksWithoutMpi, TorchrunStartsRanks) {
-  const char* const variable = std::getenv("PYTHON");
-  const std::string python = variable != nullptr ? variable : "python3";
+  const std::string python = chosen_python();
   if (std::system((python + " -c 'import torch.distributed.run' >/dev/null 2>&1").c_str()) != 0)
     GTEST_SKIP() << python << " has no torch; PYTHON names another interpreter";
   const Folder folder;
@@ -94,7 +99,23 @@ TEST(RanksWithoutMpi, TorchrunStartsRanks) {
   Process process(torchrun + program("train", tiny_mock() + words("--train-iters 1000000 --save kept")), folder);
   ASSERT_TRUE(process.wait_for_output(" step 2/"));
   process.signal(SIGTERM);
-  EXPECT_THAT(process.finish().out, HasSubstr("stopped on request after step "));
+  const Outcome outcome = process.finish();
+  EXPECT_THAT(outcome.out + outcome.err, HasSubstr("stopped on request after step "));
+}
+
+TEST(RanksWithoutMpi, TheJobOfKubernetesIsValid) {
+  const std::string python = chosen_python();
+  if (std::system((python + " -c 'import yaml' >/dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << python << " has no yaml; PYTHON names another interpreter";
+  const Folder folder;
+  const std::string file = MEGALITH_SOURCE_DIR "/configs/kubernetes/train.yaml";
+  const Outcome job = run_ok({python, MEGALITH_SOURCE_DIR "/tests/distributed/e2e/check_job.py", file}, folder);
+  Words flags = {"--print-config"};
+  std::istringstream lines(job.out);
+  for (std::string line; std::getline(lines, line);)
+    flags.push_back(line == "configs/llama3_8b.toml" ? MEGALITH_SOURCE_DIR "/" + line : line);
+  EXPECT_GT(flags.size(), 20u);
+  run_ok(program("train", flags), folder);
 }
 
 }  // namespace
