@@ -31,6 +31,11 @@ constexpr std::int64_t kMaxTokens = 65'536;  // per microbatch; more tokens make
 // Spare layouts in addition to those listed, in case full forecasts show that some do not fit.
 constexpr std::size_t kSpare = 2;
 
+// A bound misses the end of a step. After this number of forecasts, other layouts are assumed to exceed their bounds by
+// at least kMissing of the least excess seen.
+constexpr int kLearnsFrom = 16;
+constexpr double kMissing = 0.75;
+
 // Granularities by increasing recomputation, which costs time.
 constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
                                    RecomputeGranularity::kFull};
@@ -95,7 +100,7 @@ class Search {
         ++found_.tried;
         if (next->least_seconds == std::numeric_limits<double>::infinity()) {
           ++found_.dropped[kTooLarge];
-        } else if (next->least_seconds >= bound) {
+        } else if (next->least_seconds * (1 + excess_) >= bound) {
           ++found_.dropped[kTooSlow];
         } else {
           work.push_back(
@@ -122,6 +127,7 @@ class Search {
   struct Outcome {  // result of one layout
     std::vector<Found> found;
     std::vector<const char*> dropped;  // one reason per layout
+    std::vector<double> excesses;      // fractions by which forecasts exceed their bounds
     int tried_overlaps = 0;
   };
 
@@ -271,13 +277,15 @@ class Search {
   std::optional<Forecast> try_recomputing(const SuggestedLayout& layout, double bound, Outcome& outcome) {
     for (const RecomputeGranularity recompute : kLessFirst) {
       if (!may_fit(layout, recompute)) continue;
-      if (bounds_.seconds(layout, recompute) >= bound) {
+      const double least = bounds_.seconds(layout, recompute);
+      if (least * (1 + excess_) >= bound) {
         outcome.dropped.push_back(kTooSlow);
         return std::nullopt;
       }
       const Options options = with_layout(options_, layout, recompute);
       Forecast forecast = this->forecast(options, /*whole=*/false, bound);
       if (!forecast.step) continue;
+      outcome.excesses.push_back(forecast.step->seconds / least - 1);
       if (forecast.step->seconds < bound) {
         outcome.found.push_back({.listed = suggestion_of(options, forecast), .layout = layout, .recompute = recompute});
       } else {
@@ -320,6 +328,9 @@ class Search {
   void take(Outcome outcome) {
     found_.tried += outcome.tried_overlaps;
     for (const char* reason : outcome.dropped) ++found_.dropped[reason];
+    for (const double excess : outcome.excesses) least_excess_ = std::min(least_excess_, std::max(0.0, excess));
+    forecasts_ += static_cast<int>(outcome.excesses.size());
+    if (forecasts_ >= kLearnsFrom) excess_ = kMissing * least_excess_;
     for (Found& found : outcome.found) list(std::move(found));
   }
 
@@ -363,6 +374,9 @@ class Search {
   LayoutBounds bounds_;
   std::mutex progress_mutex_;
   std::vector<Found> best_;  // fastest first
+  int forecasts_ = 0;
+  double excess_ = 0;  // assumed for layouts without a forecast
+  double least_excess_ = std::numeric_limits<double>::infinity();
   Suggestions found_;
 };
 
