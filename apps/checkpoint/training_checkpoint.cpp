@@ -34,7 +34,8 @@ std::vector<WrittenShard> shards_to_write(const Rank& rank) {
   std::vector<StateHolders> holders;
   for (const ReplicaGroups* groups : rank.groups.all())
     holders.push_back({&groups->replicas, groups->instances(), rank.groups.kinds_of(*groups)});
-  return shards_to_write(*rank.model.gpt.parameters, rank.optimizer.adamw, holders);
+  const AdamWOptimizer* const optimizer = rank.options.checkpoint.no_save_optim ? nullptr : &rank.optimizer.adamw;
+  return shards_to_write(*rank.model.gpt.parameters, optimizer, holders);
 }
 
 SaveResult save_training_checkpoint(Rank& rank, SaveRequest request) {

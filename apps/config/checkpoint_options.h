@@ -17,6 +17,7 @@ struct CheckpointOptions {
   std::int64_t ckpt_step = 0;             // step to load; 0: the newest valid one
   bool finetune = false;                  // weights only, step count starts at 0
   bool no_load_optim = false;
+  bool no_save_optim = false;
   bool use_checkpoint_args = false;  // model and tokenizer flags of the checkpoint of `load`
 
   // Newest checkpoints to keep; 0: all. With a retain interval Megatron-LM keeps one.

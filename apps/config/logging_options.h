@@ -13,6 +13,9 @@ struct LoggingOptions {
   std::int64_t log_interval = 100;  // steps
   LogFormat log_format = LogFormat::kShort;
   bool log_throughput = false;
+  bool log_params_norm = false;
+  bool log_num_zeros_in_grad = false;
+  std::int64_t timing_log_level = 0;
   double peak_tflops = 0;  // of a device, for MFU; 0: from its name
   std::string metrics_jsonl;
   std::string tensorboard_dir;

@@ -128,9 +128,8 @@ RunConfig run_config(const Options& options, int world) {
 void check_stages(const TrainingOptions& train, const RunConfig& config) {
   const std::int64_t of_microbatch = config.sequences * config.mesh.dp;
   check_ramp_divides(train, of_microbatch);
-  if (config.pipeline.placement.num_parts() > 1 && !train.rampup_batch_size.empty()) {
-    const std::int64_t start = train.rampup_batch_size[0], increment = train.rampup_batch_size[1];
-    for (std::int64_t batch = start; batch < train.global_batch_size; batch += increment)
+  if (config.pipeline.placement.num_parts() > 1) {
+    for (const std::int64_t batch : smaller_batches(train))
       static_cast<void>(schedule_of(config.pipeline, batch / of_microbatch));
   }
   static_cast<void>(config.schedule());

@@ -22,6 +22,17 @@ namespace {
 
 RunEnd end_of_run(const TrainingOptions& train, const RunProgress& done) {
   RunEnd end{.at = done};
+  if (train.train_samples == 0 && train.grows()) {
+    while (end.at.steps < train.train_iters) {
+      const std::int64_t batch = batch_after(train, end.at.samples), left = train.train_iters - end.at.steps;
+      const std::int64_t steps = std::min(left, steps_of_stage(train, end.at.samples, batch));
+      if (steps > (kMaxSamples - end.at.samples) / batch)
+        refuse_length("--train-iters and --step-batch-size-schedule", fmt::format("{} steps of {}", steps, batch));
+      end.at.steps += steps;
+      end.at.samples += steps * batch;
+    }
+    return end;
+  }
   if (train.train_samples == 0) {
     end.at.samples = samples_to_train(train, done);
     end.at.steps = std::max(train.train_iters, done.steps);
@@ -39,8 +50,23 @@ RunEnd end_of_run(const TrainingOptions& train, const RunProgress& done) {
   return end;
 }
 
+RunProgress pass_skipped(const TrainingOptions& train, RunProgress done) {
+  const auto is_skipped = [&](std::int64_t step) {
+    return std::ranges::find(train.iterations_to_skip, step) != train.iterations_to_skip.end();
+  };
+  while (done.steps < train.train_iters && is_skipped(done.steps + 1)) {
+    const std::int64_t batch = batch_after(train, done.samples);
+    ++done.steps;
+    ++done.passed_steps;
+    done.samples += batch;
+    done.passed_samples += batch;
+  }
+  return done;
+}
+
 std::int64_t samples_to_train(const TrainingOptions& train, const RunProgress& start) {
   if (train.train_samples > 0) return std::max(train.train_samples, start.samples);
+  if (train.grows()) return end_of_run(train, start).at.samples;
   const std::int64_t steps = std::max<std::int64_t>(train.train_iters - start.steps, 0);
   std::int64_t left = 0, all = 0;
   if (__builtin_mul_overflow(steps, train.global_batch_size, &left) ||

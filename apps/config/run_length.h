@@ -18,6 +18,9 @@ struct RunEnd {
 // exceed it; otherwise it runs --train-iters steps.
 RunEnd end_of_run(const TrainingOptions& train, const RunProgress& done);
 
+// Progress after the steps of --iterations-to-skip that follow `done` directly, up to the end of the run.
+RunProgress pass_skipped(const TrainingOptions& train, RunProgress done);
+
 // Training samples that the run has consumed at its end: those up to `start` and the rest to train; with
 // --train-samples exactly these, as in Megatron-LM. Dataset sizes depend only on this value. Fails with kUsage above
 // kMaxSamples of core/checkpoint/train_state.h.

@@ -10,9 +10,10 @@
 namespace megalith {
 
 struct TrainingOptions : BatchSizes {
-  std::int64_t train_iters = 0;    // steps; with train_samples only for the log
-  std::int64_t train_samples = 0;  // 0: --train-iters is given
-  bool skip_train = false;         // evaluate once and end
+  std::int64_t train_iters = 0;                  // steps; with train_samples only for the log
+  std::int64_t train_samples = 0;                // 0: --train-iters is given
+  bool skip_train = false;                       // evaluate once and end
+  std::vector<std::int64_t> iterations_to_skip;  // steps whose samples are read and not trained
 
   LrSchedule schedule;  // --lr, --min-lr, --lr-*; after resolve() of train, lr_decay_iters or lr_decay_samples is not 0
 

@@ -133,7 +133,9 @@ void check_length(const Options& options) {
   const TrainingOptions& train = options.train;
   const std::int64_t first = batch_after(train, 0);
   if (train.train_samples > 0 && train.train_samples < first) {
-    const char* const batch = first == train.global_batch_size ? "--global-batch-size" : "START of --rampup-batch-size";
+    const char* const batch = first == train.global_batch_size ? "--global-batch-size"
+                              : train.batch_stages.empty()     ? "START of --rampup-batch-size"
+                                                               : "the first size of --step-batch-size-schedule";
     refuse_usage(fmt::format("--train-samples and {}", batch),
                  {.expected = fmt::format("--train-samples >= {}", batch),
                   .got = fmt::format("--train-samples {} and {} {}", train.train_samples, batch, first),
@@ -224,6 +226,13 @@ void resolve(Options& options) {
   resolve(options.model);
   if (options.data.sft && !options.train.chooses_loss_mean) options.train.calculate_per_token_loss = true;
   TrainingOptions& train = options.train;
+  train.batch_stages = batch_stages_of(train.step_batch_size_schedule, options.model.seq_length);
+  if (!train.batch_stages.empty() && train.global_batch_size == 0)
+    train.global_batch_size = train.batch_stages.back().batch;
+  train.schedule.samples_per_step = train.batch_stages.empty() ? 0 : train.global_batch_size;
+  train.schedule.weight_decay_incr_length = train.train_samples > 0 ? train.train_samples : train.train_iters;
+  if (train.schedule.weight_decay_incr_style != WeightDecayStyle::kConstant)
+    options.optimizer.weight_decay = train.schedule.end_weight_decay;
   if (train.train_samples > 0) {
     if (train.schedule.lr_decay_samples == 0) train.schedule.lr_decay_samples = train.train_samples;
     if (train.train_iters == 0 && train.global_batch_size > 0 && is_ramp_sound(train))

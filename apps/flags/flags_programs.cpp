@@ -16,6 +16,12 @@ void add_logging(FlagTable& t, LoggingOptions& o) {
   logging.add("log-format", "NAME", choice(&o.log_format, {"short", "megatron"}),
               "format of a log line: at most 120 columns, or Megatron-LM's line", {.example = "megatron"});
   logging.add("log-throughput", "", toggle(&o.log_throughput), "with --log-format megatron: TFLOP/s per device");
+  logging.add("log-params-norm", "", toggle(&o.log_params_norm),
+              "L2 norm of all parameters after each step, in metrics and with --log-format megatron",
+              {.apps = kShaped});
+  logging.add("log-num-zeros-in-grad", "", toggle(&o.log_num_zeros_in_grad),
+              "number of elements of the gradients that are 0, in metrics and with --log-format megatron",
+              {.apps = kShaped});
   logging.add("peak-tflops", "TFLOPS", real(&o.peak_tflops, {0, 1e6}),
               "peak rate of a device, for the model FLOPs utilization (MFU) in the log line. 0: with --bf16 the data "
               "sheet's value for a known GPU, otherwise no MFU",

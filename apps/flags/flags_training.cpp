@@ -67,6 +67,18 @@ void add_training(FlagTable& t, Options& options) {
                 .shown = "off",
                 .needs = {{.flag = "train-samples", .apps = kTrainApp, .got = "--train-iters"}},
                 .example = "8 8 100 --global-batch-size 32"});
+  training.add("step-batch-size-schedule", "TOKENS:SIZE...", list(&o.step_batch_size_schedule),
+               "batch size from each number of trained tokens on, such as 0:16 2.4B:320; K, M, B and T are powers of "
+               "1000. The last size is --global-batch-size, which evaluations use. With --train-iters a length in "
+               "steps, such as --lr-decay-iters, counts steps of the last size",
+               {.apps = kShaped,
+                .shown = "off",
+                .excludes = {{.flag = "rampup-batch-size"}},
+                .example = "0:8 1K:16 --global-batch-size 16"});
+  training.add("iterations-to-skip", "STEP...", any_integers(&o.iterations_to_skip, {1, kMany}),
+               "steps, from 1, that read their samples and train nothing: no update, no progress of learning rate and "
+               "weight decay, no checkpoint and no evaluation",
+               {.shown = "none", .example = "5 6"});
   training.add("skip-train", "", toggle(&o.skip_train), "evaluation without training",
                {.on_load = kFree, .needs = {{"eval-iters", "above 0"}}});
   training.add("seed", "N", integer(&o.seed, {0, 4'294'967'295}),
@@ -122,6 +134,11 @@ void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s) {
                 {.shown = "required", .example = "3.3333333333333335e-05"});
   optimizer.add("min-lr", "X", real(&s.min_lr, {0, kInfinity}), "minimum learning rate, at the end of the decay",
                 {.example = "1e-9"});
+  optimizer.add("decoupled-lr", "X", real(&s.decoupled_lr, {0, kInfinity}),
+                "peak learning rate of word embedding and head; 0: that of --lr", {.shown = "--lr", .example = "5e-4"});
+  optimizer.add("decoupled-min-lr", "X", real(&s.decoupled_min_lr, {-1, kInfinity}),
+                "minimum learning rate of word embedding and head; negative: that of --min-lr",
+                {.shown = "--min-lr", .needs = {{"decoupled-lr", "above 0"}}, .example = "1e-5"});
   optimizer.add("lr-decay-style", "NAME",
                 choice(&s.lr_decay_style, {"constant", "linear", "cosine", "WSD", "inverse-square-root"}),
                 "shape of the learning rate decay", {.example = "inverse-square-root"});
@@ -166,6 +183,16 @@ void add_optimizer(FlagTable& t, OptimizerOptions& o, LrSchedule& s) {
                 "epsilon that is added to the root of the second moment", {.example = "1e-15"});
   optimizer.add("weight-decay", "X", real(&o.weight_decay, {0, kInfinity}),
                 "weight decay of matrices; norms and biases have none", {.example = "0"});
+  optimizer.add("weight-decay-incr-style", "NAME", choice(&s.weight_decay_incr_style, {"constant", "linear", "cosine"}),
+                "change of the weight decay over the run: linear or cosine from --start-weight-decay to "
+                "--end-weight-decay, which replaces --weight-decay",
+                {.example = "linear --end-weight-decay 0.1"});
+  optimizer.add("start-weight-decay", "X", real(&s.start_weight_decay, {0, kInfinity}),
+                "weight decay at the start of the run",
+                {.needs = {{"weight-decay-incr-style", "linear or cosine"}}, .example = "0.01 --end-weight-decay 0.1"});
+  optimizer.add("end-weight-decay", "X", real(&s.end_weight_decay, {0, kInfinity}),
+                "weight decay at the end of the run",
+                {.needs = {{"weight-decay-incr-style", "linear or cosine"}}, .example = "0.1"});
   optimizer.add("clip-grad", "X", real(&o.clip_grad, {0, kInfinity}),
                 "maximum global L2 norm of the gradients; 0: no clipping", {.example = "0.3"});
   optimizer.add("grad-reduce-in-bf16", "", bf16_gradients(o),
@@ -306,6 +333,8 @@ void add_checkpoint(FlagTable& t, CheckpointOptions& o) {
             "flags of model, experts, router and tokenizer from the checkpoint of --load; router losses stay the run's "
             "own. These flags override --config files and defaults, and the command line overrides them. While there "
             "is no checkpoint, flags apply as given");
+  saves.add("no-save-optim", "", toggle(&o.no_save_optim),
+            "checkpoints with weights alone, for evaluate, generate, convert, --finetune and --no-load-optim");
   loads.add("no-load-optim", "", toggle(&o.no_load_optim), "load without Adam's moments, which start at 0");
 }
 

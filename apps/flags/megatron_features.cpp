@@ -80,11 +80,9 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "bf16 GEMMs without reduced-precision sums", "disable-bf16-reduced-precision-matmul"},
     {kFeature, "batch-invariant kernels", "batch-invariant-"},
     // Optimizer, schedule and batches.
-    {kFeature, "separate learning rate of embedding and head", "decoupled-lr decoupled-min-lr"},
-    {kFeature, "weight decay schedules", "start-weight-decay end-weight-decay weight-decay-incr-style=constant"},
     {kFeature, "weight decay of QK norms", "apply-wd-to-qk-layernorm no-weight-decay-cond-type"},
-    {kFeature, "batch size schedules of steps", "step-batch-size-schedule decrease-batch-size-if-needed"},
-    {kFeature, "skipped iterations", "iterations-to-skip phase-transition-iterations"},
+    {kFeature, "batch sizes by the number of ranks", "decrease-batch-size-if-needed"},
+    {kFeature, "phases of iterations", "phase-transition-iterations"},
     {kFeature, "SGD", "sgd-momentum"},
     {kFeature, "Muon", "muon- no-use-layer-wise-param-layout"},
     {kFeature, "Lion", "lion-"},
@@ -141,7 +139,6 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "search for the number of workers", "find-optimal-num-workers workers-to-check max-documents"},
     // Checkpoints.
     {kFeature, "pretrained checkpoint next to --load", "pretrained-checkpoint"},
-    {kFeature, "checkpoints without the optimizer", "no-save-optim"},
     {kFeature, "checkpoints without tokenizer files", "no-save-tokenizer-assets disable-save-tokenizer-assets"},
     {kFeature, "checkpoints in memory", "non-persistent-save-interval non-persistent- replication replication-"},
     {kFeature, "conversion of checkpoint formats in train", "ckpt-convert- dist-ckpt-save-pre-mcore-014"},
@@ -152,8 +149,12 @@ constexpr MegatronRow kFeatureRows[] = {
      "save-params-interval save-activations-interval save-tokens-per-expert-interval save-wgrads-interval "
      "save-dgrads-interval"},
     // Logs.
+<<<<<<< HEAD
     {kFeature, "norm of the parameters in the log", "log-params-norm"},
     {kFeature, "number of zeros in gradients in the log", "log-num-zeros-in-grad"},
+=======
+    {kFeature, "Weights & Biases", "wandb-project wandb-exp-name wandb-save-dir wandb-entity wandb-"},
+>>>>>>> 2b8ee6b8 (Build Megatron-LM's flags of norms, rates, batch stages and skipped steps)
     {kFeature, "timers in the log", "timing-log-level=0 timing-log-option=minmax"},
     {kFeature, "maximal attention logit in the log", "log-max-attention-logit"},
     {kFeature, "energy in the log", "log-energy"},

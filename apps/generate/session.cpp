@@ -35,6 +35,7 @@ Options merge(const Options& command_line, const LoadedCheckpoint& checkpoint) {
   options.parallel = {};  // one rank, for any layout of the checkpoint
   options.train.global_batch_size = 0;
   options.train.rampup_batch_size.clear();
+  options.train.batch_stages.clear();
   options.generate = command_line.generate;
   options.prepare.chat_template = command_line.prepare.chat_template;
   options.train.seed = command_line.train.seed;

@@ -35,6 +35,9 @@ struct StepMetrics {
   std::int64_t memory_peak_bytes = 0;
   bool skipped = false;
   std::int64_t skipped_steps = 0;
+  std::optional<std::int64_t> skipped_samples{};  // of --iterations-to-skip
+  std::optional<std::int64_t> num_zeros{};        // in the gradients
+  std::optional<double> params_norm{};
   std::optional<float> load_balancing_loss{}, z_loss{};
   std::optional<std::int64_t> trained_tokens{};  // with masked samples, as the next two
   std::optional<double> fill{}, imbalance{};

@@ -102,6 +102,10 @@ Table layout_table(const Options& options, const RunConfig& config, bool knows_m
         fmt::format(" by {} over {} (--rampup-batch-size)", train.rampup_batch_size[1],
                     counted(train.rampup_batch_size[2], "sample")));
   }
+  if (!train.batch_stages.empty()) {
+    add("batch size from", train.batch_stages.front().batch,
+        fmt::format(" in {} (--step-batch-size-schedule)", counted(std::ssize(train.batch_stages), "stage")));
+  }
   add("tokens per step", train.global_batch_size * options.model.seq_length);
   if (mesh.cp > 1) {
     const std::int64_t length = options.model.seq_length;

@@ -314,13 +314,12 @@ StepPlans plan_stages(const Options& options, const RunConfig& config, int rank)
 
 // Adds memory for the ramp's stages; beyond three rounds the memory repeats or, with gpipe, grows.
 void add_room_for_stages(const Options& options, const RunConfig& config, int rank, StepPlans& largest) {
-  if (options.train.rampup_batch_size.empty()) return;
-  const std::int64_t start = options.train.rampup_batch_size[0], increment = options.train.rampup_batch_size[1];
   const std::int64_t of_microbatch = config.sequences * config.mesh.dp;
   const std::int64_t most =
       std::max(kRecordedOneByOne, kRecordedRounds * config.pipeline.placement.num_stages) * of_microbatch;
   RunConfig stage = config;
-  for (std::int64_t batch = start; batch < std::min(options.train.global_batch_size, most + 1); batch += increment) {
+  for (const std::int64_t batch : smaller_batches(options.train)) {
+    if (batch > most) break;
     stage.microbatches = batch / of_microbatch;
     const StepPlans plans = plan_steps(options, stage, rank, largest.offload);
     largest.train.peak_bytes = std::max(largest.train.peak_bytes, plans.train.peak_bytes);

@@ -46,6 +46,29 @@ void update_expert_biases(Rank& rank) {
   }
 }
 
+// Sums over the ranks. One of the ranks that share a unit gives each piece, the others give 0. Over ranks with other
+// parts of the model, a tensor has one part from each rank or from one rank alone. For experts these are the expert-
+// and not the tensor-parallel ranks. The bits are equal on all ranks for any order of the sum.
+void sum_tensors(Rank& rank, const TensorSums& sums, const std::string& label) {
+  Stream& compute = rank.streams.compute;
+  const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
+    if (rank.options.parallel.shards_optimizer() && groups.shard_sums().size() > 1 && pieces.numel() > 0)
+      launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
+  };
+  sums.sum(compute);
+  if (const ReplicaGroups* experts = rank.groups.experts.get()) {
+    sum_pieces(rank.groups, sums.pieces(UnitKind::kDense));
+    sum_pieces(*experts, sums.pieces(UnitKind::kExperts));
+  } else {
+    sum_pieces(rank.groups, sums.pieces());
+  }
+  sums.add_pieces(compute);
+  rank.layers.tensor.sum(compute, sums.tensors(UnitKind::kDense), label);
+  if (Communicator* const group = rank.groups.expert_sums.get())
+    launch(compute, AllReduce{.group = *group, .buffer = sums.tensors(UnitKind::kExperts), .label = label});
+  launch(compute, AllReduce{.group = rank.mesh.pp(), .buffer = sums.tensors(), .label = label});
+}
+
 }  // namespace
 
 SharedSample document_sharing(const Rank& rank) {
@@ -61,9 +84,11 @@ void begin_step(Rank& rank, const StagedStep& step) {
   const StepMemory& memory = rank.step;
   for (const Tensor& counts : {memory.counts, memory.balance_counts, memory.room_needed, memory.moved_bytes})
     if (counts) launch(rank.streams.compute, Fill{.x = counts, .value = 0});
-  launch(rank.streams.compute,
-         WriteStepParameters{
-             .iteration = step.iteration, .learning_rate = step.learning_rate, .parameters = rank.step.parameters});
+  launch(rank.streams.compute, WriteStepParameters{.iteration = step.iteration,
+                                                   .learning_rate = step.rates.main,
+                                                   .decoupled_learning_rate = step.rates.decoupled,
+                                                   .weight_decay_scale = step.rates.weight_decay_scale,
+                                                   .parameters = rank.step.parameters});
 }
 
 void zero_gradients(Rank& rank) {
@@ -146,29 +171,13 @@ void reduce_sums(Rank& rank) {
   }
 }
 
-// Sums the squares of the norm. One of the ranks that share a unit gives each piece, the others give 0. Over ranks with
-// other parts of the model, a tensor has one part from each rank or from one rank alone. For experts these are the
-// expert- and not the tensor-parallel ranks. The bits are equal on all ranks for any order of the sum.
 void reduce_norm(Rank& rank) {
-  Stream& compute = rank.streams.compute;
-  AdamWOptimizer& adamw = rank.optimizer.adamw;
-  const std::string label = "squares of the gradients";
-  const auto sum_pieces = [&](const ReplicaGroups& groups, const Tensor& pieces) {
-    if (rank.options.parallel.shards_optimizer() && groups.shard_sums().size() > 1 && pieces.numel() > 0)
-      launch(compute, AllReduce{.group = groups.shard_sums(), .buffer = pieces, .label = label});
-  };
-  adamw.sum_squares(compute);
-  if (const ReplicaGroups* experts = rank.groups.experts.get()) {
-    sum_pieces(rank.groups, adamw.pieces(UnitKind::kDense));
-    sum_pieces(*experts, adamw.pieces(UnitKind::kExperts));
-  } else {
-    sum_pieces(rank.groups, adamw.pieces());
-  }
-  adamw.add_pieces(compute);
-  rank.layers.tensor.sum(compute, adamw.squares(UnitKind::kDense), "squares of gradients");
-  if (Communicator* const group = rank.groups.expert_sums.get())
-    launch(compute, AllReduce{.group = *group, .buffer = adamw.squares(UnitKind::kExperts), .label = label});
-  launch(compute, AllReduce{.group = rank.mesh.pp(), .buffer = adamw.squares(), .label = label});
+  const AdamWOptimizer& adamw = rank.optimizer.adamw;
+  sum_tensors(rank, adamw.squares(), "squares of the gradients");
+  const std::optional<TensorSums>& zeros = adamw.grad_zeros();
+  if (!zeros) return;
+  sum_tensors(rank, *zeros, "zeros of the gradients");
+  launch(rank.streams.compute, StoreTotal{.sums = zeros->tensors(), .total = &rank.step.parameters->grad_zeros});
 }
 
 void update_parameters(Rank& rank, const ExpertRoom& room) {
@@ -176,6 +185,11 @@ void update_parameters(Rank& rank, const ExpertRoom& room) {
   rank.optimizer.adamw.update(rank.streams.compute, loss, rank.step.parameters,
                               {.needed = rank.step.room_needed, .arrived = room.arrived, .rows = room.rows});
   update_expert_biases(rank);
+  if (const std::optional<TensorSums>& squares = rank.optimizer.adamw.params_squares()) {
+    sum_tensors(rank, *squares, "squares of the parameters");
+    launch(rank.streams.compute,
+           StoreTotal{.sums = squares->tensors(), .root = true, .total = &rank.step.parameters->params_norm});
+  }
   shards_updated(rank);
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/config/logging_options.h"
 #include "apps/config/machine_facts.h"
 #include "apps/config/memory_options.h"
 #include "apps/config/optimizer_options.h"
@@ -59,15 +60,21 @@ ParameterStore& allocate(const Options& options, const RankGroups& groups, const
   return *gpt.parameters;
 }
 
-AdamWOptimizer::Spec adamw_spec(const OptimizerOptions& o, const RankGroups& groups,
+AdamWOptimizer::Spec adamw_spec(const Options& options, const RankGroups& groups,
                                 const ParameterStore& all_parameters) {
-  AdamWOptimizer::Spec spec{.beta1 = o.adam_beta1,
-                            .beta2 = o.adam_beta2,
-                            .eps = o.adam_eps,
-                            .weight_decay = o.weight_decay,
-                            .clip_grad = o.clip_grad,
-                            .exp_avg_dtype = o.exp_avg_dtype,
-                            .exp_avg_sq_dtype = o.exp_avg_sq_dtype};
+  const OptimizerOptions& o = options.optimizer;
+  AdamWOptimizer::Spec spec;
+  spec.beta1 = o.adam_beta1;
+  spec.beta2 = o.adam_beta2;
+  spec.eps = o.adam_eps;
+  spec.weight_decay = o.weight_decay;
+  spec.clip_grad = o.clip_grad;
+  spec.exp_avg_dtype = o.exp_avg_dtype;
+  spec.exp_avg_sq_dtype = o.exp_avg_sq_dtype;
+  if (options.train.schedule.decoupled_lr > 0)
+    spec.decoupled_names = {"embedding.word_embeddings.weight", "output_layer.weight"};
+  spec.counts_zeros = options.logging.log_num_zeros_in_grad;
+  spec.sums_params = options.logging.log_params_norm;
   if (const Communicator* const parts = groups.expert_sums.get()) {
     spec.expert_part = parts->rank();
     spec.expert_parts = parts->size();
@@ -108,7 +115,7 @@ std::vector<std::vector<int>> segments_of_units(const GptModel& gpt, std::size_t
 RankOptimizer::RankOptimizer(const Options& options, const RankGroups& groups, RankMemory& memory, LayerGroups& layers,
                              RankModel& model)
     : shared_gradients(layers.tensor, allocate(options, groups, model.gpt, memory.pool), memory.pool),
-      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options.optimizer, groups, *model.all_parameters)) {}
+      adamw(*model.gpt.parameters, memory.pool, adamw_spec(options, groups, *model.all_parameters)) {}
 
 RankUnits::RankUnits(const Options& options, const RankGroups& groups, RankStreams& streams, RankMemory& memory,
                      const PipelineLayout& pipeline, const GptModel& gpt) {

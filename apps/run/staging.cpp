@@ -63,7 +63,7 @@ void copy_room(Rank& rank, StagedStep& step) {
 BlankSamples::BlankSamples(const RunConfig& config, float learning_rate, std::int64_t microbatches)
     : tokens(static_cast<std::size_t>(microbatches * config.sequences * (config.seq_length + 1))),
       input{.iteration = 1,
-            .learning_rate = learning_rate,
+            .rates = {.main = learning_rate, .decoupled = learning_rate},
             .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(microbatches)),
             .tokens = tokens} {
   if (!config.marks.any()) return;
@@ -121,7 +121,7 @@ void Staging::stage(Stream& compute, const StepInput& input) {
   ++staged_;
   StagedStep& step = last();
   step.iteration = input.iteration;
-  step.learning_rate = input.learning_rate;
+  step.rates = input.rates;
   step.first_samples = input.first_samples;
   set_scales(input, step);
   announce(compute, step, microbatches);
@@ -202,6 +202,8 @@ StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous)
                     .skipped = step.report->skip == kSkipNotFinite,
                     .adam_count = step.report->adam_count,
                     .enqueue_seconds = step.enqueue_seconds,
+                    .grad_zeros = step.report->grad_zeros,
+                    .params_norm = step.report->params_norm,
                     .seconds = seconds_between(step.follows ? previous.reported : step.begun, step.reported)};
   result.load_balancing_loss = mean_of(result.expert_loads, &ExpertLoad::load_balancing_loss);
   if (step.times_copies) result.offload = rank.offload->transfer.times();

@@ -15,6 +15,7 @@
 #include "core/layers/microbatch.h"
 #include "core/memory/host_arena.h"
 #include "core/ops/device_parameters.h"
+#include "core/optim/lr_schedule.h"
 #include "moe/expert_load.h"
 #include "moe/expert_room.h"
 #include "offload/stats.h"
@@ -41,7 +42,7 @@ struct SampleTokens {
 // Input of M microbatches of B sequences of S tokens.
 struct StepInput {
   std::int64_t iteration = 0;  // from 1
-  float learning_rate = 0;
+  StepRates rates;
   std::vector<std::int64_t> first_samples;  // [M] global index of this rank's first sequence, as one rank reads it
   std::span<const std::int32_t> tokens;     // [M, B, S + 1], unsplit sequences; labels are shifted by one
   std::span<const SampleMarks> marks;       // [M, B]; empty: all predictions count, and each sequence is one document
@@ -76,7 +77,7 @@ struct StagedStep {
   std::int32_t* room_needed = nullptr;  // [2]
   std::int64_t* moved_bytes = nullptr;  // [2]
   std::int64_t iteration = 0;
-  float learning_rate = 0;
+  StepRates rates;
   std::vector<std::int64_t> first_samples;        // [M]
   std::vector<float> loss_scales, router_scales;  // [M], see MicrobatchParameters
   SampleTokens of_batch;                          // of the global batch; without marks all rows
@@ -144,7 +145,9 @@ struct StepResult {
   std::int64_t adam_count = 0;
   OffloadStats offload;        // bytes of this rank, and times if requested
   double enqueue_seconds = 0;  // of the host
-  double seconds = 0;          // from the end of the previous step if enqueued by then, or from its start
+  double grad_zeros = 0;       // as the next in StepParameters
+  double params_norm = 0;
+  double seconds = 0;  // from the end of the previous step if enqueued by then, or from its start
 };
 
 struct Evaluation {

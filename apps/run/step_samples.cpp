@@ -121,17 +121,15 @@ StepInput StepSamples::read_training(const RunProgress& before, Samples& samples
   StepInput input = read(
       {data_.train}, {.consumed_samples = before.samples, .microbatches = microbatches_after(before.samples)}, samples);
   input.iteration = before.steps + 1;
-  input.learning_rate = static_cast<float>(learning_rate(options_.train.schedule, before));
+  input.rates = rates_after(options_.train.schedule, before);
   return input;
 }
 
-void StepSamples::read_next(const TrainState& state) {
-  next_ = read_training({.steps = state.step, .samples = state.consumed_samples}, next_samples_);
-}
+void StepSamples::read_next(const RunProgress& before) { next_ = read_training(before, next_samples_); }
 
-void StepSamples::read_ahead(const TrainState& state) {
+void StepSamples::read_ahead(const RunProgress& before) {
   try {
-    read_next(state);
+    read_next(before);
   } catch (const Error&) {
     error_ = std::current_exception();
   }

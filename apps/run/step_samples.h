@@ -9,7 +9,6 @@
 
 #include "apps/config/run_config.h"
 #include "apps/run/staging.h"
-#include "core/checkpoint/train_state.h"
 #include "core/data/dataset.h"
 #include "core/optim/lr_schedule.h"
 #include "parallel/mesh/mesh.h"
@@ -22,8 +21,8 @@ class StepSamples {
   StepSamples(const Options& options, const RunConfig& config, const Mesh& mesh, const Datasets& data);
 
   // Read training samples; an Error in either ends the run.
-  void read_next(const TrainState& state);   // throws the error
-  void read_ahead(const TrainState& state);  // keeps the error
+  void read_next(const RunProgress& before);   // throws the error
+  void read_ahead(const RunProgress& before);  // keeps the error
   const StepInput& next() const { return next_; }
   // Counts the tokens of all ranks' next samples. Collective, with marks only; no rank may have failed to read.
   void count_next(Communicator& world) { count(world, next_); }

@@ -96,10 +96,12 @@ std::string describe_model(const Options& options) {
 
 // Text about a growing batch size.
 std::string describe_ramp(const Options& options) {
-  if (options.train.rampup_batch_size.empty()) return "";
-  const std::int64_t first = batch_after(options.train, 0), last = options.train.rampup_batch_size[2];
-  return fmt::format(", from {} over {} (--rampup-batch-size),", first * options.model.seq_length,
-                     counted(last, "sample"));
+  const TrainingOptions& train = options.train;
+  if (!train.grows()) return "";
+  const std::int64_t first = batch_after(train, 0);
+  const std::int64_t last = train.batch_stages.empty() ? train.rampup_batch_size[2] : train.batch_stages.back().samples;
+  return fmt::format(", from {} over {} ({}),", first * options.model.seq_length, counted(last, "sample"),
+                     train.growth_flag());
 }
 
 std::string describe_tokens(const Options& options) {

@@ -9,6 +9,7 @@
 
 #include "apps/run/step.h"
 #include "apps/run/step_samples.h"
+#include "core/checkpoint/train_state.h"
 #include "core/instruments/hazard_checker.h"
 #include "core/tensor/finite_checker.h"
 #include "parallel/comm/on_all_ranks.h"

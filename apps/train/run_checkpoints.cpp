@@ -41,8 +41,9 @@ void check_origin(const Options& options, const std::string& tokenizer, const Lo
       found.tensors(), [](const TensorSpec& tensor) { return kind_of(tensor.name) == kExpAvgKind; });
   if (!wanted.finetune && !wanted.no_load_optim && !has_moments) {
     refuse_usage("--load " + wanted.load,
-                 {.expected = "--finetune with it, as the checkpoint has only weights (from convert)",
-                  .got = "neither --finetune nor --no-load-optim",
+                 {.expected = "--finetune or --no-load-optim with it, as the checkpoint has only weights (from convert "
+                              "or --no-save-optim)",
+                  .got = "neither",
                   .remedy = "add --finetune to start at step 0 with Adam's moments at 0"});
   }
 }
@@ -83,6 +84,8 @@ void RunCheckpoints::load(TrainState& state) {
     state.consumed_samples = from.consumed_samples;
     state.consumed_validation_samples = from.consumed_validation_samples;
     state.data_order_samples = data_order_of(from);
+    state.passed_steps = from.passed_steps;
+    state.passed_samples = from.passed_samples;
     state.skipped_steps = from.skipped_steps;
     if (!weights_only) state.adam_count = from.adam_count;
     state.gemm_algorithms = from.gemm_algorithms;

@@ -90,6 +90,7 @@ void RunLog::open(const TrainState& state) {
 void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& facts) {
   if (!writes_) return;
   const TrainingOptions& train = setup_.options.train;
+  const LoggingOptions& logging = setup_.options.logging;
   const auto tokens = static_cast<double>(result.of_batch.tokens), pairs = static_cast<double>(result.of_batch.pairs);
   const auto rows = static_cast<double>(setup_.config.step_tokens());
   const bool has_marks = setup_.config.marks.any();
@@ -112,6 +113,10 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .memory_peak_bytes = static_cast<std::int64_t>(rank.memory.pool.peak_allocated_bytes()),
       .skipped = result.skipped,
       .skipped_steps = facts.skipped_steps,
+      .skipped_samples = facts.before.passed_samples > 0 ? std::optional(facts.before.passed_samples) : std::nullopt,
+      .num_zeros =
+          logging.log_num_zeros_in_grad ? std::optional(static_cast<std::int64_t>(result.grad_zeros)) : std::nullopt,
+      .params_norm = logging.log_params_norm ? std::optional(result.params_norm) : std::nullopt,
       .load_balancing_loss = result.load_balancing_loss,
       .z_loss = result.router_z_loss,
       .trained_tokens = has_marks ? std::optional(result.of_batch.trained) : std::nullopt,

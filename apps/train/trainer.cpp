@@ -53,7 +53,7 @@ Trainer::Trainer(RunSetup setup, Communicator& world, const StopRequest& stop, C
   state_.config = config_of(options());
   if (!options().checkpoint.load.empty())
     on_all_ranks(world_, [&] { checkpoints_->load(state_); });  // a failed search fails on all ranks
-  progress_.first = {.steps = state_.step, .samples = state_.consumed_samples};
+  progress_.first = progress();
   progress_.end = end_of_run(train, progress_.first);
   if (train.train_samples > 0) setup_.options.train.train_iters = progress_.end.at.steps;
   take_data();
@@ -131,7 +131,7 @@ void Trainer::start_step() {
     if (ends_for(instruments_.guard.over_budget(state_))) return;
     started = step_->train(samples_->next(), previous_updated);
   }
-  progress_.begun_after.push_back({.steps = state_.step, .samples = state_.consumed_samples});
+  progress_.begun_after.push_back(progress());
   ++state_.step;
   ++progress_.started;
   state_.consumed_samples += batch_after(options().train, state_.consumed_samples);
@@ -301,18 +301,6 @@ ExitCode Trainer::run() {
   return code;
 }
 
-namespace {
-
-std::string nothing_to_do(const TrainingOptions& train, const TrainState& state) {
-  if (train.train_samples > 0)
-    return fmt::format("nothing to do: after {} of --train-samples {} less than a batch of {} is left",
-                       state.consumed_samples, train.train_samples, batch_after(train, state.consumed_samples));
-  return fmt::format("nothing to do: the checkpoint's step {} is not below --train-iters {}", state.step,
-                     train.train_iters);
-}
-
-}  // namespace
-
 // Ends a run that has trained all its steps.
 void Trainer::complete(ExitCode code) {
   report_left_over();
@@ -324,13 +312,7 @@ ExitCode Trainer::step_loop() {
   NumericsGuard& guard = instruments_.guard;
   const TrainingOptions& train = options().train;
   const bool trains = !train.skip_train && state_.step < train.train_iters;
-  if (train.skip_train) {
-    evaluate();
-    test();
-  } else if (is_main() && !trains) {
-    log_info(nothing_to_do(train, state_));
-  }
-  if (trains) failure_.data = failure_of_any(world_, [this] { samples_->read_next(state_); });
+  begin(trains);
   if (failure_.data) return end_for_data(false);  // there is no new state to save
   while (trains && state_.step < train.train_iters) {
     pass_window();
@@ -340,9 +322,10 @@ ExitCode Trainer::step_loop() {
     if (guard.found_hazards()) return ExitCode::kInternal;  // ahead of any use of numbers with a race
     guard.check_calls(*rank_);
     checkpoints_->poll();
+    if (next_trained().steps == train.train_iters) pass_steps();
     const bool last = state_.step == train.train_iters;
     const bool saves = last || is_due(options().checkpoint.save_interval);
-    if (!last) samples_->read_ahead(state_);
+    if (!last) samples_->read_ahead(next_trained());
     const bool asked = should_stop();
     bool stops = asked && (!last || failure_.data);
     const bool evaluates = train.evaluates() && (last || is_due(train.eval_interval));
@@ -370,7 +353,10 @@ ExitCode Trainer::step_loop() {
       code = saved ? ExitCode::kStoppedOnRequest : ExitCode::kFileIo;
       break;
     }
+    pass_steps();
   }
+  if (trains && progress_.started == 0 && !(checkpoints_->save(state_) && checkpoints_->finish(state_.step)))
+    code = ExitCode::kFileIo;  // all steps are skipped
   if (trains && state_.step == train.train_iters) complete(code);
   if (failure_.data) return end_for_data(true);
   if (guard.found_hazards()) return ExitCode::kInternal;  // of an evaluation or a checkpoint

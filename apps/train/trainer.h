@@ -51,6 +51,11 @@ class Trainer {
   void build(Communicator& host_world);
   void take_data();
   ExitCode step_loop();
+  // Functions of trainer_progress.cpp.
+  void begin(bool trains);
+  RunProgress progress() const;       // ahead of the next step
+  RunProgress next_trained() const;   // same, after the steps of --iterations-to-skip
+  void pass_steps();                  // of --iterations-to-skip ahead of the next step
   void pass_window();                 // starts or ends --trace and --profile ahead of the next step
   void start_step();                  // enqueues the next step, unless the previous step exceeded the budget of skips
   void finish_step(bool evaluating);  // waits for the oldest pending step and ends it, unless it must run again

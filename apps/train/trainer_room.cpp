@@ -110,7 +110,7 @@ void Trainer::enter_stage() {
   explain_skip();
   const std::int64_t batch = batch_after(options().train, state_.consumed_samples);
   const std::string reason =
-      fmt::format("step {}: batch size {} from here on (--rampup-batch-size)", state_.step + 1, batch);
+      fmt::format("step {}: batch size {} from here on ({})", state_.step + 1, batch, options().train.growth_flag());
   plan_again({.microbatches = microbatches,
               .capacity_factor = setup_.plans.capacity_factor,
               .reason = reason,

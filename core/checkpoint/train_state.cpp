@@ -23,20 +23,24 @@ std::string config_hash(const std::map<std::string, std::string>& config) {
 }
 
 std::string to_json(const TrainState& state) {
-  const nlohmann::json value = {{"step", state.step},
-                                {"consumed_samples", state.consumed_samples},
-                                {"consumed_validation_samples", state.consumed_validation_samples},
-                                {"data_order_samples", state.data_order_samples},
-                                {"skipped_steps", state.skipped_steps},
-                                {"adam_count", state.adam_count},
-                                {"seed", state.seed},
-                                {"schedule", state.schedule},
-                                {"tokenizer", state.tokenizer},
-                                {"program_version", state.program_version},
-                                {"program_commit", state.program_commit},
-                                {"config", state.config},
-                                {"config_hash", config_hash(state.config)},
-                                {"gemm_algorithms", state.gemm_algorithms}};
+  nlohmann::json value = {{"step", state.step},
+                          {"consumed_samples", state.consumed_samples},
+                          {"consumed_validation_samples", state.consumed_validation_samples},
+                          {"data_order_samples", state.data_order_samples},
+                          {"skipped_steps", state.skipped_steps},
+                          {"adam_count", state.adam_count},
+                          {"seed", state.seed},
+                          {"schedule", state.schedule},
+                          {"tokenizer", state.tokenizer},
+                          {"program_version", state.program_version},
+                          {"program_commit", state.program_commit},
+                          {"config", state.config},
+                          {"config_hash", config_hash(state.config)},
+                          {"gemm_algorithms", state.gemm_algorithms}};
+  if (state.passed_steps > 0) {
+    value["passed_steps"] = state.passed_steps;
+    value["passed_samples"] = state.passed_samples;
+  }
   std::string text = value.dump(2) + "\n";
   train_state_from_json(text, "the training state to save");
   return text;
@@ -51,6 +55,10 @@ TrainState train_state_from_json(std::string_view text, const std::string& subje
   state.consumed_validation_samples = object.integer("consumed_validation_samples", 0, kMaxSamples);
   if (object.has("data_order_samples"))  // absent in checkpoints of earlier versions
     state.data_order_samples = object.integer("data_order_samples", 0, kMaxSamples);
+  if (object.has("passed_steps")) {  // only after skipped iterations
+    state.passed_steps = object.integer("passed_steps", 0, kMaxStep);
+    state.passed_samples = object.integer("passed_samples", 0, kMaxSamples);
+  }
   state.skipped_steps = object.integer("skipped_steps", 0, kMaxStep);
   state.adam_count = object.integer("adam_count", 0, kMaxStep);
   state.seed = object.unsigned_integer("seed");

@@ -16,7 +16,9 @@ struct TrainState {
   std::int64_t step = 0;              // completed steps, with skipped ones
   std::int64_t consumed_samples = 0;  // training samples
   std::int64_t consumed_validation_samples = 0;
-  std::int64_t data_order_samples = 0;          // samples that the training order is built for; 0: not recorded
+  std::int64_t data_order_samples = 0;  // samples that the training order is built for; 0: not recorded
+  std::int64_t passed_steps = 0;        // steps of --iterations-to-skip, as the next
+  std::int64_t passed_samples = 0;
   std::int64_t skipped_steps = 0;               // steps without an update because of NaN or Inf
   std::int64_t adam_count = 0;                  // number of Adam updates: the exponent of the bias correction
   std::uint64_t seed = 0;                       // seed of Philox and of the data order

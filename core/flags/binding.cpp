@@ -119,6 +119,11 @@ Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size
                  [count](std::size_t number) { return number == 0 || number == count; });
 }
 
+Binding any_integers(std::vector<std::int64_t>* field, IntegerRange range) {
+  return numbers(ValueKind::kIntegers, field, range, fmt::format("integers, each from {} to {}", range.low, range.high),
+                 [](std::size_t) { return true; });
+}
+
 Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most) {
   return numbers(ValueKind::kReals, field, range,
                  fmt::format("a list of {} to {} items, each {}", fewest, most, describe(range).expected),

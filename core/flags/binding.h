@@ -40,6 +40,7 @@ Binding toggle(bool* field);
 Binding inverted_toggle(bool* field);  // the flag clears the field
 Binding integer(std::int64_t* field, IntegerRange range);
 Binding integers(std::vector<std::int64_t>* field, IntegerRange range, std::size_t count);  // none, or `count`
+Binding any_integers(std::vector<std::int64_t>* field, IntegerRange range);                 // any number of them
 Binding real(double* field, RealRange range);
 Binding reals(std::vector<double>* field, RealRange range, std::size_t fewest, std::size_t most);
 Binding text(std::string* field);

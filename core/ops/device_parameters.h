@@ -15,12 +15,16 @@ inline constexpr std::int32_t kSkipNoRoom = 2;     // arrived rows exceeded capa
 struct StepParameters {
   std::int64_t iteration = 0;  // 1 is the first step
   float learning_rate = 0;
+  float decoupled_learning_rate = 0;  // of embedding and head with --decoupled-lr
+  double weight_decay_scale = 1;      // factor of each range's weight decay
 
   std::int32_t skip = 0;        // 0: the step counts; otherwise the reason
   std::int64_t adam_count = 0;  // optimizer steps taken, including this one; saved in checkpoints
   float clip_factor = 1;        // min(1, clip_grad / (grad_norm + 1e-6))
   float grad_norm = 0;          // ahead of clipping
   float loss = 0;               // mean over the tokens of the global batch, ahead of the step
+  double grad_zeros = 0;        // elements of the gradients that are 0; counted only on request
+  double params_norm = 0;       // of the main parameters after the step; computed only on request
 };
 
 // Parameters of a microbatch in flight, written by the host ahead of its forward.

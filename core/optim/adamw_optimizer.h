@@ -9,30 +9,30 @@
 // The pieces of all ranks are added in one order.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/layers/parameter.h"
 #include "core/ops/optim/adamw.h"
 #include "core/ops/optim/grad_norm.h"
+#include "core/optim/tensor_sums.h"
 
 namespace megalith {
 
 class AdamWOptimizer {
  public:
-  struct Spec {
+  struct Spec : SummedNames {
     double beta1 = 0.9;
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0.01;
-    double clip_grad = 1.0;                 // 0: no clipping
-    DType exp_avg_dtype = DType::kFp32;     // fp32 | bf16; for the precision see core/ops/optim/adamw.h
-    DType exp_avg_sq_dtype = DType::kFp32;  // fp32 | bf16
-    // Logical names of all parameters and of all experts' parameters of the model, if the store holds only a part.
-    // If both are empty, the store holds all parameters.
-    std::vector<std::string> all_names = {}, all_expert_names = {};
-    // Index of this rank among the `expert_parts` ranks that hold parts of the experts' tensors.
-    int expert_part = 0, expert_parts = 1;
+    double clip_grad = 1.0;                         // 0: no clipping
+    DType exp_avg_dtype = DType::kFp32;             // fp32 | bf16; for the precision see core/ops/optim/adamw.h
+    DType exp_avg_sq_dtype = DType::kFp32;          // fp32 | bf16
+    std::vector<std::string> decoupled_names = {};  // tensors with StepParameters::decoupled_learning_rate
+    bool counts_zeros = false;                      // of the gradients, for the log
+    bool sums_params = false;                       // squares of the main parameters, for the log
   };
   // Flat buffers of the rank's elements of one unit, [owned elements] each.
   struct UnitState {
@@ -47,16 +47,11 @@ class AdamWOptimizer {
 
   // Copies the weights to the main parameters and zeroes the moments.
   void initialize(Stream& stream);
-  // Sums squares over the pieces that the store holds. Pieces of other owners are 0, so the sum of pieces() over the
-  // owners is exact.
-  void sum_squares(Stream& stream);
-  const Tensor& pieces() const { return pieces_; }  // fp64, pieces of experts last
-  Tensor pieces(UnitKind kind) const { return of_kind(pieces_, dense_pieces_, kind); }
-  // Computes the squared norm of each gradient from the pieces of all ranks, in the order of all names. Experts come
-  // last, part after part. Names that the store does not hold give 0, so a sum over ranks of other parameters is exact.
-  void add_pieces(Stream& stream);
-  const Tensor& squares() const { return squares_; }  // [names + expert names x parts] fp64
-  Tensor squares(UnitKind kind) const { return of_kind(squares_, dense_names_, kind); }
+  // Sums of the gradients' squares. Each step they must hold those of all ranks ahead of update().
+  const TensorSums& squares() const { return squares_; }
+  // Sums of the gradients' zeros and of the main parameters' squares; none unless requested.
+  const std::optional<TensorSums>& grad_zeros() const { return grad_zeros_; }
+  const std::optional<TensorSums>& params_squares() const { return params_squares_; }
   // Computes the gradient norm, decides on a skip and updates. `loss` [1] fp32, the norm and `room` decide whether the
   // step is skipped. parameters->loss receives the value of `loss`.
   void update(Stream& stream, const Tensor& loss, StepParameters* parameters, const RowRoom& room = {});
@@ -65,22 +60,16 @@ class AdamWOptimizer {
   bool has_own_main_params() const { return own_main_params_; }
 
  private:
+  TensorSums::Values owned_grads() const;
   void add_ranges(const ParameterUnit& unit, const UnitState& state);
-  void cut_pieces(MemoryPool& pool);
-  static Tensor of_kind(const Tensor& all, std::int64_t dense, UnitKind kind) {
-    return kind == UnitKind::kDense ? all.slice(0, 0, dense) : all.slice(0, dense, all.size(0) - dense);
-  }
 
   ParameterStore& store_;
   Spec spec_;
   bool own_main_params_ = false;
   std::vector<UnitState> states_;
   AdamW update_;
-  Tensor pieces_, squares_;
-  std::int64_t dense_pieces_ = 0, dense_names_ = 0;
-  SumOfSquares sum_squares_;  // over the main gradients of the logical tensors
-  AddPieces add_pieces_;
-  bool has_shards_ = false;
+  TensorSums squares_;
+  std::optional<TensorSums> grad_zeros_, params_squares_;
 };
 
 }  // namespace megalith

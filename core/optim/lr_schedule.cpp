@@ -27,6 +27,14 @@ Phases phases_of(const LrSchedule& schedule) {
           .wsd = static_cast<double>(by_samples ? schedule.lr_wsd_decay_samples : schedule.lr_wsd_decay_iters)};
 }
 
+// Returns the progress in the unit of the phases.
+double done_of(const LrSchedule& schedule, const RunProgress& progress) {
+  const auto samples = static_cast<double>(progress.samples - progress.passed_samples);
+  if (schedule.by_samples()) return samples;
+  if (schedule.samples_per_step > 0) return samples / static_cast<double>(schedule.samples_per_step);
+  return static_cast<double>(progress.steps - progress.passed_steps);
+}
+
 double half_cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
 // Returns the fraction of lr - min_lr at `done`, which is between the warm-up and the end of the decay.
@@ -87,9 +95,33 @@ void validate_phases(const LrSchedule& schedule) {
 
 }  // namespace
 
+double decoupled_learning_rate(const LrSchedule& schedule, const RunProgress& done) {
+  LrSchedule decoupled = schedule;
+  if (schedule.decoupled_lr > 0) decoupled.lr = schedule.decoupled_lr;
+  if (schedule.decoupled_lr > 0 && schedule.decoupled_min_lr >= 0) decoupled.min_lr = schedule.decoupled_min_lr;
+  return learning_rate(decoupled, done);
+}
+
+double weight_decay_scale(const LrSchedule& schedule, const RunProgress& done) {
+  const WeightDecayStyle style = schedule.weight_decay_incr_style;
+  const double end = schedule.end_weight_decay;
+  const auto length = static_cast<double>(schedule.weight_decay_incr_length);
+  const double now = done_of(schedule, done);
+  if (style == WeightDecayStyle::kConstant || end == 0 || now > length) return 1;
+  const double ratio = length > 0 ? now / length : 1;
+  const double coefficient = style == WeightDecayStyle::kLinear ? ratio : half_cosine(1 - ratio);
+  return (schedule.start_weight_decay + coefficient * (end - schedule.start_weight_decay)) / end;
+}
+
+StepRates rates_after(const LrSchedule& schedule, const RunProgress& done) {
+  return {.main = static_cast<float>(learning_rate(schedule, done)),
+          .decoupled = static_cast<float>(decoupled_learning_rate(schedule, done)),
+          .weight_decay_scale = weight_decay_scale(schedule, done)};
+}
+
 double learning_rate(const LrSchedule& schedule, const RunProgress& progress) {
   const Phases phases = phases_of(schedule);
-  const auto done = static_cast<double>(schedule.by_samples() ? progress.samples : progress.steps);
+  const double done = done_of(schedule, progress);
   if (phases.warmup > 0.0 && done <= phases.warmup) {
     return schedule.lr_warmup_init + (schedule.lr - schedule.lr_warmup_init) * done / phases.warmup;
   }
@@ -125,6 +157,19 @@ void validate(const LrSchedule& schedule) {
                  {.expected = "0 <= --lr-warmup-init <= --lr",
                   .got = fmt::format("--lr-warmup-init {} and --lr {}", schedule.lr_warmup_init, schedule.lr),
                   .remedy = "lower --lr-warmup-init"});
+  }
+  if (schedule.weight_decay_incr_style == WeightDecayStyle::kConstant) {
+    if (schedule.start_weight_decay == 0 && schedule.end_weight_decay == 0) return validate_phases(schedule);
+    refuse_usage("--weight-decay-incr-style",
+                 {.expected = "linear or cosine with --start-weight-decay and --end-weight-decay",
+                  .got = "constant",
+                  .remedy = "use --weight-decay for a constant value"});
+  }
+  if (!(schedule.end_weight_decay > 0 && schedule.start_weight_decay <= schedule.end_weight_decay)) {
+    refuse_usage("--start-weight-decay and --end-weight-decay",
+                 {.expected = "0 <= --start-weight-decay <= --end-weight-decay, which is above 0",
+                  .got = fmt::format("{} and {}", schedule.start_weight_decay, schedule.end_weight_decay),
+                  .remedy = "set both for --weight-decay-incr-style linear or cosine"});
   }
   validate_phases(schedule);
 }

@@ -196,9 +196,9 @@ void read_converted(const Item& item, DType dtype, Stream& stream, LoadedCheckpo
 
 }  // namespace
 
-std::vector<WrittenShard> shards_to_write(const ParameterStore& parameters, const AdamWOptimizer& optimizer,
+std::vector<WrittenShard> shards_to_write(const ParameterStore& parameters, const AdamWOptimizer* optimizer,
                                           std::span<const StateHolders> holders) {
-  std::vector<Item> items = items_of(parameters, &optimizer);
+  std::vector<Item> items = items_of(parameters, optimizer);
   std::erase_if(items, [](const Item& item) { return !item.saved || item.tensor.numel() == 0; });
   std::vector<WrittenShard> mine;
   // Ranks of a group split the writing of their replicated state; null: only this rank.

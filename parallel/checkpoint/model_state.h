@@ -27,7 +27,8 @@ struct StateHolders {
   const Communicator* instances;  // with the same shard in other instances; null: none
   std::vector<UnitKind> kinds;
 };
-std::vector<WrittenShard> shards_to_write(const ParameterStore& parameters, const AdamWOptimizer& optimizer,
+// Without `optimizer` only weights.
+std::vector<WrittenShard> shards_to_write(const ParameterStore& parameters, const AdamWOptimizer* optimizer,
                                           std::span<const StateHolders> holders);
 
 // Saves the shards by copies in host memory, after the work that `stream` has enqueued; `request` has no shards.

@@ -48,6 +48,7 @@ void run(CudaStream&, const Gemm&) { refuse_cuda(); }
 void run(CudaStream&, const SumOfSquares&) { refuse_cuda(); }
 void run(CudaStream&, const AddPieces&) { refuse_cuda(); }
 void run(CudaStream&, const GradNormFinalize&) { refuse_cuda(); }
+void run(CudaStream&, const StoreTotal&) { refuse_cuda(); }
 void run(CudaStream&, const WriteStepParameters&) { refuse_cuda(); }
 void run(CudaStream&, const WriteMicrobatchParameters&) { refuse_cuda(); }
 void run(CudaStream&, const RmsNormForward&) { refuse_cuda(); }

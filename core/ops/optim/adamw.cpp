@@ -46,11 +46,11 @@ double power(double base, std::int64_t exponent) {
 // Template arguments: dtypes of parameter, gradient, first and second moment.
 template <class T, class G, class M, class V>
 void adamw(const AdamW& op, const AdamWRange& range, const StepParameters& step) {
-  const double learning_rate = static_cast<double>(step.learning_rate);
+  const auto learning_rate = static_cast<double>(range.decoupled ? step.decoupled_learning_rate : step.learning_rate);
   const double correction1 = 1 - power(op.beta1, step.adam_count);
   const double correction2 = 1 - power(op.beta2, step.adam_count);
   const float clip = step.clip_factor;
-  const auto decay = static_cast<float>(1 - learning_rate * range.weight_decay);
+  const auto decay = static_cast<float>(1 - learning_rate * (range.weight_decay * step.weight_decay_scale));
   const auto one_minus_beta1 = static_cast<float>(1 - op.beta1);
   const auto beta2 = static_cast<float>(op.beta2), one_minus_beta2 = static_cast<float>(1 - op.beta2);
   const auto step_size = static_cast<float>(learning_rate / correction1);

@@ -5,7 +5,8 @@
 //   v <- beta2 v + (1 - beta2) g^2
 //   w <- w - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //   param <- w rounded to nearest even
-// lr, clip_factor, skip and adam_count come from the device parameter block; if skip is set, no byte changes.
+// lr, clip_factor, skip, adam_count and the scale of weight_decay come from the device parameter block; if skip is set,
+// no byte changes.
 // Arithmetic is fp32; the step uses m and v ahead of their rounding to the stored dtype. A bf16 moment is rounded to
 // nearest even, so that a change below half its last bit is lost: m keeps 8 bits. v stops shrinking if 1 - beta2 <
 // 2^-8, so that beta2 should be below 0.996 (e.g. 0.95). Memory-bound; one pass over all ranges; elementwise, so that
@@ -27,6 +28,7 @@ struct AdamWRange {
   Tensor exp_avg;           // [n] in/out, bf16 | fp32: m
   Tensor exp_avg_sq;        // [n] in/out, bf16 | fp32: v
   double weight_decay = 0;  // 0 for norms and biases
+  bool decoupled = false;   // lr is decoupled_learning_rate
 };
 
 struct AdamW {

@@ -27,6 +27,7 @@ struct Range {
   int end_chunk;  // end of this range's chunks
   bool vector;    // all five arrays are aligned
   bool separate;  // param is not main_param
+  bool decoupled;
 };
 
 struct Arguments {
@@ -38,6 +39,7 @@ struct Arguments {
 
 struct Coefficients {
   float clip, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction, eps;
+  float decoupled_step_size;
 };
 
 __device__ inline double power(double base, std::int64_t exponent) {
@@ -51,6 +53,7 @@ __device__ inline double power(double base, std::int64_t exponent) {
 __device__ Coefficients coefficients(const Arguments& a) {
   const StepParameters& step = *a.parameters;
   const auto learning_rate = static_cast<double>(step.learning_rate);
+  const auto decoupled = static_cast<double>(step.decoupled_learning_rate);
   const double correction1 = 1 - power(a.beta1, step.adam_count), correction2 = 1 - power(a.beta2, step.adam_count);
   return {.clip = step.clip_factor,
           .one_minus_beta1 = static_cast<float>(1 - a.beta1),
@@ -58,7 +61,8 @@ __device__ Coefficients coefficients(const Arguments& a) {
           .one_minus_beta2 = static_cast<float>(1 - a.beta2),
           .step_size = static_cast<float>(learning_rate / correction1),
           .root_correction = static_cast<float>(1 / sqrt(correction2)),
-          .eps = static_cast<float>(a.eps)};
+          .eps = static_cast<float>(a.eps),
+          .decoupled_step_size = static_cast<float>(decoupled / correction1)};
 }
 
 __device__ inline void step_element(float& w, float& m, float& v, float gradient, float decay, const Coefficients& c) {
@@ -127,14 +131,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   __shared__ Coefficients shared;
   if (threadIdx.x == 0) shared = coefficients(a);
   __syncthreads();
-  const Coefficients c = shared;
-  const auto learning_rate = static_cast<double>(a.parameters->learning_rate);
+  Coefficients c = shared;
   int at = 0, begin = 0;
   for (int chunk = static_cast<int>(blockIdx.x); chunk < a.chunks; chunk += static_cast<int>(gridDim.x)) {
     while (chunk >= a.ranges[at].end_chunk) begin = a.ranges[at++].end_chunk;
     const Range& range = a.ranges[at];
     const std::int64_t start = (chunk - begin) * kChunk, first = start + static_cast<int>(threadIdx.x) * kQuad;
-    const auto decay = static_cast<float>(fma(-learning_rate, range.weight_decay, 1.0));
+    const StepParameters& step = *a.parameters;
+    const auto learning_rate = static_cast<double>(range.decoupled ? step.decoupled_learning_rate : step.learning_rate);
+    c.step_size = range.decoupled ? shared.decoupled_step_size : shared.step_size;
+    const auto decay = static_cast<float>(fma(-learning_rate, range.weight_decay * step.weight_decay_scale, 1.0));
     if (range.vector && start + kChunk <= range.count) {
       step_quads<T, G, M, V, kQuads>(range, first, decay, c);
       continue;
@@ -181,7 +187,8 @@ void run(CudaStream& stream, const AdamW& op) {
         .weight_decay = range.weight_decay,
         .end_chunk = a.chunks,
         .vector = starts_aligned(range.param, range.main_param, range.grad, range.exp_avg, range.exp_avg_sq),
-        .separate = range.param.data != range.main_param.data};
+        .separate = range.param.data != range.main_param.data,
+        .decoupled = range.decoupled};
     if (filled < kMaxRanges && i + 1 < op.ranges.size()) continue;
     launch_ranges(stream, range, a);
     filled = 0, a.chunks = 0;

@@ -38,6 +38,11 @@ void fields(const GradNormFinalize& op, Fields& f) {
   f.range(op.clip_grad, 0, std::numeric_limits<double>::max(), "op.clip_grad");
 }
 
+void fields(const StoreTotal& op, Fields& f) {
+  f.in(op.sums, "op.sums").dtype(DType::kFp64).rank(1);
+  f.out(op.total, "op.total");
+}
+
 void fields(const WriteStepParameters& op, Fields& f) { f.out(op.parameters, "op.parameters"); }
 
 void fields(const WriteMicrobatchParameters& op, Fields& f) { f.out(op.out, "op.out"); }
@@ -61,6 +66,17 @@ double sum_of_squares(const T* x, std::int64_t count) {
   return sums[0];
 }
 
+template <class T>
+double count_zeros(const T* x, std::int64_t count) {
+  return static_cast<double>(std::count_if(x, x + count, [](T value) { return to_float(value) == 0; }));
+}
+
+double sum_in_order(const Tensor& sums) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < sums.numel(); ++i) sum += sums.as<const double>()[i];
+  return sum;
+}
+
 }  // namespace
 
 void compute(const SumOfSquares& op) {
@@ -69,8 +85,10 @@ void compute(const SumOfSquares& op) {
     visit_float(tensor.x.dtype, [&]<class T>(T) {
       const T* const x = tensor.x.as<const T>();
       std::int64_t begin = 0, end = tensor.block - tensor.begin;
-      for (; begin < tensor.x.numel(); begin = end, end += tensor.block)
-        *out++ = sum_of_squares(x + begin, std::min(end, tensor.x.numel()) - begin);
+      for (; begin < tensor.x.numel(); begin = end, end += tensor.block) {
+        const std::int64_t count = std::min(end, tensor.x.numel()) - begin;
+        *out++ = op.zeros ? count_zeros(x + begin, count) : sum_of_squares(x + begin, count);
+      }
     });
   }
 }
@@ -87,9 +105,7 @@ void compute(const AddPieces& op) {
 
 void compute(const GradNormFinalize& op) {
   StepParameters& step = *op.parameters;
-  double sum = 0;
-  for (std::int64_t i = 0; i < op.sums.numel(); ++i) sum += op.sums.as<const double>()[i];
-  const double norm = std::sqrt(sum);
+  const double norm = std::sqrt(sum_in_order(op.sums));
   step.loss = *op.loss.as<const float>();
   step.grad_norm = static_cast<float>(norm);
   const auto* const needed = op.room.needed.as<const std::int32_t>();
@@ -104,9 +120,16 @@ void compute(const GradNormFinalize& op) {
   }
 }
 
+void compute(const StoreTotal& op) {
+  const double sum = sum_in_order(op.sums);
+  *op.total = op.root ? std::sqrt(sum) : sum;
+}
+
 void compute(const WriteStepParameters& op) {
   op.parameters->iteration = op.iteration;
   op.parameters->learning_rate = op.learning_rate;
+  op.parameters->decoupled_learning_rate = op.decoupled_learning_rate;
+  op.parameters->weight_decay_scale = op.weight_decay_scale;
 }
 
 void compute(const WriteMicrobatchParameters& op) { *op.out = op.value; }

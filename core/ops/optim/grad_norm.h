@@ -25,11 +25,12 @@ struct SquaredTensor {
   std::int64_t num_pieces() const { return x.numel() == 0 ? 0 : (begin + x.numel() + block - 1) / block; }
 };
 
-// pieces[i] = sum of the squares of the elements of piece i, and depends on these alone. Memory-bound; one pass over
-// all tensors.
+// pieces[i] = sum of the squares of the elements of piece i, or with `zeros` the number of elements that are 0, and
+// depends on these elements alone. Memory-bound; one pass over all tensors.
 struct SumOfSquares {
   MEGALITH_OP(SumOfSquares, "sum_of_squares");
   std::vector<SquaredTensor> tensors;
+  bool zeros = false;
 };
 
 // out[i] = pieces[ends[i - 1]] + ... + pieces[ends[i] - 1], or 0 if empty.
@@ -60,12 +61,22 @@ struct GradNormFinalize {
   StepParameters* parameters = nullptr;  // device, in/out: skip, adam_count, clip_factor, grad_norm, loss
 };
 
+// *total = sums[0] + sums[1] + ... in fp64, or with `root` its square root.
+struct StoreTotal {
+  MEGALITH_OP(StoreTotal, "store_total");
+  Tensor sums;  // [P] fp64
+  bool root = false;
+  double* total = nullptr;  // device, out
+};
+
 // The host's part of the step's parameters. A capture would freeze its values, so that it stays outside of graphs.
 struct WriteStepParameters {
   MEGALITH_OP(WriteStepParameters, "write_step_parameters");
   std::int64_t iteration = 0;
   float learning_rate = 0;
-  StepParameters* parameters = nullptr;  // device, out: iteration and learning_rate
+  float decoupled_learning_rate = 0;
+  double weight_decay_scale = 1;
+  StepParameters* parameters = nullptr;  // device, out: the four values above
 };
 
 // Parameters of one microbatch, also outside of graphs.

@@ -33,8 +33,8 @@ struct SquareArguments {
   int count, pieces;
 };
 
-template <class T, bool kVector>
-__device__ inline double square_piece(const T* data, int count) {
+template <class T, bool kZeros, bool kVector>
+__device__ inline double sum_piece(const T* data, int count) {
   constexpr int kStep = kSquareThreads * kPack<T>;
   double sums[kPack<T>] = {};
   const int own = static_cast<int>(threadIdx.x) * kPack<T>;
@@ -53,7 +53,11 @@ __device__ inline double square_piece(const T* data, int count) {
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         const auto wide = static_cast<double>(x[j]);
-        sums[j] = fma(wide, wide, sums[j]);
+        if constexpr (kZeros) {
+          sums[j] += wide == 0 ? 1 : 0;
+        } else {
+          sums[j] = fma(wide, wide, sums[j]);
+        }
       }
     }
   }
@@ -65,7 +69,10 @@ __device__ inline double square_piece(const T* data, int count) {
   return sums[0];
 }
 
-template <class T>
+// Elements beyond the end of a piece load as 0 and count as zeros.
+__device__ inline double loaded_beyond(int count, int step) { return (count + step - 1) / step * step - count; }
+
+template <class T, bool kZeros>
 __global__ void __launch_bounds__(kSquareThreads, kBlocksPerMultiprocessor)
     sum_of_squares_kernel(const __grid_constant__ SquareArguments a) {
   __shared__ double shared[32];
@@ -86,8 +93,9 @@ __global__ void __launch_bounds__(kSquareThreads, kBlocksPerMultiprocessor)
   const int count = static_cast<int>(min(border + tensor.block, tensor.count) - first);
   const T* data = static_cast<const T*>(tensor.data) + first;
   const bool aligned = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
-  const double sum = aligned ? square_piece<T, true>(data, count) : square_piece<T, false>(data, count);
-  const double total = block_sum(sum, shared);
+  const double sum = aligned ? sum_piece<T, kZeros, true>(data, count) : sum_piece<T, kZeros, false>(data, count);
+  double total = block_sum(sum, shared);
+  if constexpr (kZeros) total -= loaded_beyond(count, kSquareThreads * kPack<T> * kPacks);
   if (threadIdx.x == 0) tensor.out[own] = total;
 }
 
@@ -110,10 +118,8 @@ __global__ void __launch_bounds__(kAddThreads) add_pieces_kernel(const __grid_co
   if (threadIdx.x == 0) a.out[i] = sum;
 }
 
-// One block fetches; one thread adds, in the order of the tensors.
-__global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count, const float* loss, double clip_grad,
-                                          const std::int32_t* needed, std::int64_t arrived, std::int64_t rows,
-                                          StepParameters* step) {
+// Sum in the order of the tensors, on thread 0: a block of kFinalizeThreads fetches, one thread adds.
+__device__ inline double sum_in_order(const double* sums, std::int64_t count) {
   __shared__ double tile[kFinalizeThreads];
   double sum = 0;
   for (std::int64_t first = 0; first < count; first += kFinalizeThreads) {
@@ -125,6 +131,18 @@ __global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count
     }
     __syncthreads();
   }
+  return sum;
+}
+
+__global__ void store_total_kernel(const double* sums, std::int64_t count, bool root, double* total) {
+  const double sum = sum_in_order(sums, count);
+  if (threadIdx.x == 0) *total = root ? sqrt(sum) : sum;
+}
+
+__global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count, const float* loss, double clip_grad,
+                                          const std::int32_t* needed, std::int64_t arrived, std::int64_t rows,
+                                          StepParameters* step) {
+  const double sum = sum_in_order(sums, count);
   if (threadIdx.x > 0) return;
   const double norm = sqrt(sum);
   step->loss = *loss;
@@ -137,9 +155,12 @@ __global__ void grad_norm_finalize_kernel(const double* sums, std::int64_t count
   if (counts) ++step->adam_count;
 }
 
-__global__ void write_step_parameters_kernel(std::int64_t iteration, float learning_rate, StepParameters* step) {
+__global__ void write_step_parameters_kernel(std::int64_t iteration, float learning_rate, float decoupled,
+                                             double weight_decay_scale, StepParameters* step) {
   step->iteration = iteration;
   step->learning_rate = learning_rate;
+  step->decoupled_learning_rate = decoupled;
+  step->weight_decay_scale = weight_decay_scale;
 }
 
 __global__ void write_microbatch_parameters_kernel(MicrobatchParameters value, MicrobatchParameters* out) {
@@ -162,7 +183,9 @@ void run(CudaStream& stream, const SumOfSquares& op) {
                             .end_piece = a.pieces};
     if (a.count < kMaxTensors && &tensor != &op.tensors.back()) continue;
     Variants(tensor.x.dtype).visit([&](auto type) {
-      launch_kernel(stream, {blocks_for(a.pieces, 1), kSquareThreads}, sum_of_squares_kernel<decltype(type)>, a);
+      using T = decltype(type);
+      const auto kernel = op.zeros ? sum_of_squares_kernel<T, true> : sum_of_squares_kernel<T, false>;
+      launch_kernel(stream, {blocks_for(a.pieces, 1), kSquareThreads}, kernel, a);
     });
     a.count = a.pieces = 0;
   }
@@ -187,8 +210,14 @@ void run(CudaStream& stream, const GradNormFinalize& op) {
                 op.room.rows, op.parameters);
 }
 
+void run(CudaStream& stream, const StoreTotal& op) {
+  launch_kernel(stream, {1, kFinalizeThreads}, store_total_kernel, op.sums.as<const double>(), op.sums.numel(), op.root,
+                op.total);
+}
+
 void run(CudaStream& stream, const WriteStepParameters& op) {
-  launch_kernel(stream, {1, 1}, write_step_parameters_kernel, op.iteration, op.learning_rate, op.parameters);
+  launch_kernel(stream, {1, 1}, write_step_parameters_kernel, op.iteration, op.learning_rate,
+                op.decoupled_learning_rate, op.weight_decay_scale, op.parameters);
 }
 
 void run(CudaStream& stream, const WriteMicrobatchParameters& op) {

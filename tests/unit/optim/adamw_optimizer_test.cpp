@@ -53,8 +53,8 @@ struct Model {
     stream.synchronize();
   }
   void update() {
-    optimizer->sum_squares(stream);
-    optimizer->add_pieces(stream);
+    optimizer->squares().sum(stream);
+    optimizer->squares().add_pieces(stream);
     optimizer->update(stream, loss, step);
   }
   std::vector<std::vector<float>> weights() {
@@ -65,7 +65,7 @@ struct Model {
 
   std::vector<double> pieces() {
     stream.synchronize();
-    const Tensor& all = optimizer->pieces();
+    const Tensor& all = optimizer->squares().pieces();
     return {all.as<const double>(), all.as<const double>() + all.numel()};
   }
 

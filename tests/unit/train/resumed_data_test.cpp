@@ -155,16 +155,14 @@ TEST(StepSamples, TrainingNeverBeginsAgainAndEvaluationDoes) {
     const RunConfig config = run_config(options, 1);  // a batch of 8
     const Mesh mesh = Mesh::create(world, config.mesh);
     StepSamples samples(options, config, mesh, data);
-    TrainState state;
-    state.consumed_samples = 12;
-    samples.read_next(state);
+    RunProgress before{.samples = 12};
+    samples.read_next(before);
     const Tokens last(samples.next().tokens.end() - (kLength + 1), samples.next().tokens.end());
     Tokens expected(kLength + 1);
     data.train.sample(19, expected);
     EXPECT_EQ(last, expected);
-    state.consumed_samples = 13;
-    state.step = 4;
-    EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples.read_next(state); }),
+    before = {.steps = 4, .samples = 13};
+    EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples.read_next(before); }),
                 HasSubstr("--data-path: expected 21 training samples for step 5, got 20"));
     EXPECT_THAT(error_of(ExitCode::kUsage, [&] { samples.again({.steps = 4, .samples = 13}); }),
                 HasSubstr("21 training samples"));

@@ -248,7 +248,7 @@ void read_rank_0(Trainer& trainer, RunResult& result) {
 }
 
 std::vector<std::string> read_squares(Rank& rank) {
-  const Tensor& squares = rank.optimizer.adamw.squares();
+  const Tensor& squares = rank.optimizer.adamw.squares().tensors();
   std::vector<double> values(static_cast<std::size_t>(squares.numel()));
   copy_to_host(rank.streams.compute, values.data(), squares.data, squares.bytes());
   rank.streams.compute.synchronize();
