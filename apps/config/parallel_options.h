@@ -37,7 +37,8 @@ struct ParallelOptions {
   bool delay_wgrad_compute = false;                        // weight gradients of a chunk after its whole backward_data
   std::int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: not given, as the next five fields
   std::int64_t num_virtual_stages_per_pipeline_rank = 0;
-  std::string pipeline_model_parallel_layout;  // as parse_layer_layout reads it
+  std::int64_t microbatch_group_size_per_virtual_pipeline_stage = 0;  // 0: one microbatch per stage
+  std::string pipeline_model_parallel_layout;                         // as parse_layer_layout reads it
   std::int64_t decoder_first_pipeline_num_layers = 0;
   std::int64_t decoder_last_pipeline_num_layers = 0;
   bool account_for_embedding_in_pipeline_split = false;

@@ -73,6 +73,13 @@ PipelineLayout pipeline_layout(const Options& options) {
   }
   if (chunks == 0) chunks = is_v ? 2 : 1;
   if (is_auto && chunks > 1) layout.kind = ScheduleKind::kInterleaved;
+  layout.microbatch_group = static_cast<int>(parallel.microbatch_group_size_per_virtual_pipeline_stage);
+  if (layout.microbatch_group != 0 && layout.kind != ScheduleKind::kInterleaved) {
+    refuse_usage("--microbatch-group-size-per-virtual-pipeline-stage",
+                 {.expected = "--pipeline-schedule interleaved with it",
+                  .got = std::string(name_of(layout.kind)),
+                  .remedy = "set --num-virtual-stages-per-pipeline-rank, or remove the flag"});
+  }
   if (layout.parts.empty() && static_cast<std::int64_t>(stages) * chunks > std::int64_t{layers} + 2) {
     refuse_usage("--num-layers",
                  {.expected = fmt::format("a layer for each of the {} x {} chunks of the stages", stages, chunks),

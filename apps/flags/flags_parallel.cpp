@@ -45,6 +45,11 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
   parallel.add("num-virtual-stages-per-pipeline-rank", "N",
                integer(&o.num_virtual_stages_per_pipeline_rank, {0, 10'000}),
                "number of virtual pipeline stages (chunks) per stage; 0: one", {.example = "2"});
+  parallel.add("microbatch-group-size-per-virtual-pipeline-stage", "N",
+               integer(&o.microbatch_group_size_per_virtual_pipeline_stage, {0, kMaxRanks}),
+               "with an interleaved schedule: number of microbatches that a chunk runs before the next chunk. More "
+               "leave time for messages and take memory. 0: one per stage",
+               {.suggested = false, .example = "2 --num-virtual-stages-per-pipeline-rank 2"});
   parallel.add("pipeline-model-parallel-layout", "TEXT", text(&o.pipeline_model_parallel_layout),
                "content of each chunk, in the model's order: E embedding, t a layer, L loss, | the next chunk, X*N and "
                "(...)*N repeat; such as 'Et*3|(tt|)*2L'",

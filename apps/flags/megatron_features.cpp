@@ -98,7 +98,6 @@ constexpr MegatronRow kFeatureRows[] = {
      "cpu-offloading cpu-offloading-"},
     {kFeature, "offload that differs by stage instead of --offload-modules with layers",
      "delta-offload-bytes-across-pp-ranks=0"},
-    {kFeature, "microbatch groups of interleaved stages", "microbatch-group-size-per-virtual-pipeline-stage"},
     {kFeature, "hierarchical context parallelism",
      "hierarchical-context-parallel-sizes hybrid-context-parallel max-seqlen-per-dp-cp-rank"},
     {kFeature, "deferred weight gradient of the embedding", "defer-embedding-wgrad-compute wgrad-deferral-limit=0"},

@@ -35,8 +35,8 @@ Json picture(const Forecast& forecast) {
   const std::int64_t boxes_each = std::int64_t{3} * pipeline.placement.num_parts();
   const auto most = static_cast<std::int64_t>(kMaxBoxes) / boxes_each;
   if (forecast.config.microbatches <= most) return schedule_block(forecast.config.schedule(), forecast.simulation);
-  const std::int64_t stages = pipeline.placement.num_stages;
-  const std::int64_t drawn = std::max(most / stages, std::int64_t{2}) * stages;
+  const std::int64_t round = pipeline.round();
+  const std::int64_t drawn = std::max(most / round, std::int64_t{2}) * round;
   const Schedule some = schedule_of(pipeline, std::min(drawn, forecast.config.microbatches));
   Json block = schedule_block(some, simulate(some, forecast.durations));
   block["note"] = fmt::format("The chart shows {} of {} microbatches, so its bubble is larger than the step's.",

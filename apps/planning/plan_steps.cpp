@@ -270,7 +270,7 @@ std::int64_t recorded_microbatches(const Options& options, const PipelineLayout&
     return std::min(microbatches, even + microbatches % 2);
   }
   if (pipeline.kind == ScheduleKind::kGpipe || microbatches <= most) return microbatches;
-  return std::min(microbatches, kRecordedRounds * pipeline.placement.num_stages);
+  return std::min(microbatches, kRecordedRounds * pipeline.round());
 }
 
 RunConfig as_recorded(const Options& options, const RunConfig& config, std::int64_t most) {
@@ -315,8 +315,7 @@ StepPlans plan_stages(const Options& options, const RunConfig& config, int rank)
 // Adds memory for the ramp's stages; beyond three rounds the memory repeats or, with gpipe, grows.
 void add_room_for_stages(const Options& options, const RunConfig& config, int rank, StepPlans& largest) {
   const std::int64_t of_microbatch = config.sequences * config.mesh.dp;
-  const std::int64_t most =
-      std::max(kRecordedOneByOne, kRecordedRounds * config.pipeline.placement.num_stages) * of_microbatch;
+  const std::int64_t most = std::max(kRecordedOneByOne, kRecordedRounds * config.pipeline.round()) * of_microbatch;
   RunConfig stage = config;
   for (const std::int64_t batch : smaller_batches(options.train)) {
     if (batch > most) break;

@@ -23,8 +23,9 @@ bool PipelineLayout::splits_backward() const {
 Schedule schedule_of(const PipelineLayout& layout, std::int64_t num_microbatches) {
   const auto [stages, chunks] = std::pair(layout.placement.num_stages, layout.placement.num_chunks);
   const int microbatches = static_cast<int>(num_microbatches);
-  if (layout.overlaps_exchanges) return pair_microbatches(layout.kind, stages, chunks, microbatches);
-  Schedule schedule = make_schedule(layout.kind, stages, chunks, microbatches);
+  const int group = layout.microbatch_group;
+  if (layout.overlaps_exchanges) return pair_microbatches(layout.kind, stages, chunks, microbatches, group);
+  Schedule schedule = make_schedule(layout.kind, stages, chunks, microbatches, 0, group);
   return layout.delays_weights ? delay_weights(std::move(schedule)) : schedule;
 }
 

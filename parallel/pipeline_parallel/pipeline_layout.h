@@ -13,10 +13,13 @@ namespace megalith {
 struct PipelineLayout {
   ScheduleKind kind = ScheduleKind::k1F1B;
   Placement placement;
-  LayerLayout parts;  // in the model's order
+  LayerLayout parts;         // in the model's order
+  int microbatch_group = 0;  // see make_schedule
   bool delays_weights = false;
   bool overlaps_exchanges = false;  // of experts' rows (pair_microbatches)
 
+  // Microbatches after which a step's order repeats, at most.
+  int round() const { return microbatch_group == 0 ? placement.num_stages : microbatch_group; }
   // True if a chunk's backward_weight may run long after its backward_data, instead of segment by segment with it.
   bool splits_backward() const;
 

@@ -64,8 +64,21 @@ void check_chunks(ScheduleKind kind, int num_chunks) {
   }
 }
 
-void check_microbatches(ScheduleKind kind, int num_stages, int num_microbatches) {
+// Groups of interleaved schedules other than one microbatch per stage.
+void check_group(int num_stages, int num_microbatches, int group) {
+  const int left = num_microbatches % group;
+  if (group >= num_stages && group <= num_microbatches && (left == 0 || left >= num_stages)) return;
+  refuse_usage("--microbatch-group-size-per-virtual-pipeline-stage",
+               {.expected = fmt::format("{} to {}, from the number of stages to that of microbatches per step, which "
+                                        "leaves a last group of no fewer than {}",
+                                        num_stages, num_microbatches, num_stages),
+                .got = fmt::format("{}", group),
+                .remedy = fmt::format("use {}", num_microbatches)});
+}
+
+void check_microbatches(ScheduleKind kind, int num_stages, int num_microbatches, int group) {
   if (num_microbatches < 1) refuse(kind, "at least 1 microbatch per step", num_microbatches, {});
+  if (kind == ScheduleKind::kInterleaved && group != 0) return check_group(num_stages, num_microbatches, group);
   if (kind == ScheduleKind::kInterleaved && num_microbatches % num_stages != 0) {
     const int below = num_microbatches / num_stages * num_stages;
     refuse(kind,
@@ -99,10 +112,11 @@ std::vector<Action> actions_of(ScheduleKind kind, const StageShape& shape) {
 
 bool is_v_shaped(ScheduleKind kind) { return kind == ScheduleKind::kZbV || kind == ScheduleKind::kDualPipeV; }
 
-Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int forwards_ahead) {
+Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int forwards_ahead,
+                       int group) {
   if (num_stages < 1) refuse(kind, "--pipeline-model-parallel-size of at least 1", num_stages, {});
   check_chunks(kind, num_chunks);
-  check_microbatches(kind, num_stages, num_microbatches);
+  check_microbatches(kind, num_stages, num_microbatches, group);
   Schedule schedule{.kind = kind,
                     .placement = {.num_stages = num_stages, .num_chunks = num_chunks, .is_v = is_v_shaped(kind)},
                     .num_microbatches = num_microbatches,
@@ -112,6 +126,7 @@ Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int nu
                                                 .stage = stage,
                                                 .num_chunks = num_chunks,
                                                 .num_microbatches = num_microbatches,
+                                                .group = group == 0 ? num_stages : group,
                                                 .forwards_ahead = forwards_ahead}));
   }
   return schedule;

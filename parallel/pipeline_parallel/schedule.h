@@ -166,14 +166,16 @@ struct Schedule {
   std::vector<std::vector<Action>> stages;
 };
 // Exit code 2 if the kind does not support the number of chunks or microbatches.
-// With `forwards_ahead`, 1F1B and interleaved schedules start with that number of additional forwards.
-Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int forwards_ahead = 0);
+// With `forwards_ahead`, 1F1B and interleaved schedules start with that number of additional forwards. `group`:
+// microbatches of a group of interleaved schedules; 0: the number of stages.
+Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int forwards_ahead = 0,
+                       int group = 0);
 
 // Schedule whose exchanges of experts' rows have another microbatch's work next to them
 // (--overlap-moe-expert-parallel-comm): a forward and an adjacent backward of another microbatch become one block. 1F1B
 // on one stage, and interleaved schedules, run one more forward first (Megatron-LM's order). Pairs that would make a
 // step of equal verbs longer are left out, so that 1F1B and ZB-H1 on several stages have few or none.
-Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches);
+Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int group = 0);
 int num_pairs(const Schedule& schedule);
 
 // Makes each backward_weight a separate block after its backward_data. The gradient is sent between the two.

@@ -31,12 +31,15 @@ double length_of(const Schedule& schedule) {
 
 }  // namespace
 
-Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches) {
-  if (kind == ScheduleKind::kGpipe) return make_schedule(kind, num_stages, num_chunks, num_microbatches);
+Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, int num_microbatches, int group) {
+  const auto with = [&](int forwards_ahead) {
+    return make_schedule(kind, num_stages, num_chunks, num_microbatches, forwards_ahead, group);
+  };
+  if (kind == ScheduleKind::kGpipe) return with(0);
   const bool is_one = num_stages == 1 && kind == ScheduleKind::k1F1B;
   const int ahead = is_one || kind == ScheduleKind::kInterleaved ? 1 : 0;
-  Schedule schedule = make_schedule(kind, num_stages, num_chunks, num_microbatches, ahead);
-  const double alone = length_of(make_schedule(kind, num_stages, num_chunks, num_microbatches));
+  Schedule schedule = with(ahead);
+  const double alone = length_of(with(0));
   Schedule all = schedule;
   for (int stage = 0; stage < num_stages; ++stage) join(all, stage, true);
   if (length_of(all) <= alone) return all;
@@ -44,7 +47,7 @@ Schedule pair_microbatches(ScheduleKind kind, int num_stages, int num_chunks, in
     join(schedule, stage, true);
     if (length_of(schedule) > alone) join(schedule, stage, false);
   }
-  return num_pairs(schedule) > 0 ? schedule : make_schedule(kind, num_stages, num_chunks, num_microbatches);
+  return num_pairs(schedule) > 0 ? schedule : with(0);
 }
 
 int num_pairs(const Schedule& schedule) {

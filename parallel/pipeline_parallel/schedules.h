@@ -16,6 +16,7 @@ struct StageShape {
   int stage = 0;
   int num_chunks = 1;
   int num_microbatches = 1;
+  int group = 1;           // of interleaved: microbatches that pass through a chunk before the next chunk
   int forwards_ahead = 0;  // of 1F1B and its interleaved form: more forwards first, so that pairs are independent
 };
 
@@ -27,9 +28,10 @@ std::vector<Action> gpipe(const StageShape& shape);
 // backwards, then the remaining backwards. Bubble (p - 1)(F + B + W); min(p - s, m) stashes.
 std::vector<Action> one_forward_one_backward(const StageShape& shape);
 
-// The same paper, section 2.2.2, in Megatron-LM's order (get_schedule_table, with groups of p microbatches). A group
-// passes through all chunks before the next; 2(p - s - 1) + (v - 1)p forwards come first. m is a multiple of p. Bubble
-// (p - 1)(F + B + W), with chunks of 1/v of 1F1B's; 2(p - s - 1) + (v - 1)p + 1 stashes, at most m v.
+// The same paper, section 2.2.2, in Megatron-LM's order (get_schedule_table). A group of n >= p microbatches passes
+// through all chunks before the next; 2(p - s - 1) + (v - 1)n forwards come first. The last group has at least p
+// microbatches. Bubble (p - 1)(F + B + W), with chunks of 1/v of 1F1B's; 2(p - s - 1) + (v - 1)n + 1 stashes, at most
+// m v.
 std::vector<Action> interleaved(const StageShape& shape);
 
 // ZB-H1; Qi et al. 2024, arXiv:2401.10241, sections 2.1 and 2.3. Forwards and backwards are as in 1F1B, with W of stage

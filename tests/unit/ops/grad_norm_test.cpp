@@ -131,6 +131,28 @@ TEST_P(GradNormTest, ShardsGiveTheBitsOfTheWhole) {
   for (const double piece : pieces.front()) EXPECT_GT(piece, 0);
 }
 
+TEST_P(GradNormTest, CountsZerosByPiece) {
+  Values numbers(100'003);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i % 3 == 0 ? (i % 2 == 0 ? 0.0 : -0.0) : 1e-30;
+  for (const std::int64_t begin : {0, 90}) {
+    SumOfSquares op{.tensors = {{.x = input({100'003}, dtype(), numbers), .begin = begin, .block = 4096}},
+                    .zeros = true};
+    op.tensors[0].pieces = output({op.tensors[0].num_pieces()}, DType::kFp64);
+    run(op);
+    Values want(static_cast<std::size_t>(op.tensors[0].num_pieces()));
+    for (std::size_t i = 0; i < numbers.size(); i += 3) ++want[(i + static_cast<std::size_t>(begin)) / 4096];
+    EXPECT_EQ(values(op.tensors[0].pieces), want);
+  }
+}
+
+TEST_P(GradNormTest, StoresATotal) {
+  const Tensor total = output({2}, DType::kFp64);
+  const Tensor sums = input({700}, DType::kFp64, Values(700, 7.0));
+  run(StoreTotal{.sums = sums, .total = total.as<double>()});
+  run(StoreTotal{.sums = sums, .root = true, .total = total.as<double>() + 1});
+  EXPECT_EQ(values(total), (Values{4900, 70}));
+}
+
 TEST_P(GradNormTest, AddPieces) {
   if (dtype() != DType::kFp32) GTEST_SKIP() << "pieces have no other dtype";
   Values pieces = normal(3000);

@@ -57,6 +57,41 @@ TEST(LrSchedule, ConstantStaysAfterTheDecayToo) {
   for (const std::int64_t step : {10, 11, 100, 101, 100000}) EXPECT_EQ(rate_after(schedule, step), 1e-3);
 }
 
+TEST(LrSchedule, DecoupledRateHasItsOwnPeakAndFloor) {
+  LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
+  const RunProgress half{.steps = 55};
+  EXPECT_EQ(decoupled_learning_rate(schedule, half), learning_rate(schedule, half));
+  schedule.decoupled_lr = 3e-3;
+  EXPECT_NEAR(decoupled_learning_rate(schedule, half), (3e-3 + 1e-4) / 2, 1e-18);
+  schedule.decoupled_min_lr = 0;
+  EXPECT_NEAR(decoupled_learning_rate(schedule, half), 3e-3 / 2, 1e-18);
+  EXPECT_EQ(rates_after(schedule, half).decoupled, static_cast<float>(decoupled_learning_rate(schedule, half)));
+}
+
+TEST(LrSchedule, WeightDecayRisesAsMegatrons) {
+  LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
+  EXPECT_EQ(weight_decay_scale(schedule, {.steps = 50}), 1);
+  schedule.weight_decay_incr_style = WeightDecayStyle::kLinear;
+  schedule.start_weight_decay = 0.02;
+  schedule.end_weight_decay = 0.1;
+  schedule.weight_decay_incr_length = 200;
+  EXPECT_DOUBLE_EQ(weight_decay_scale(schedule, {}), 0.2);
+  EXPECT_DOUBLE_EQ(weight_decay_scale(schedule, {.steps = 50}), 0.4);
+  EXPECT_EQ(weight_decay_scale(schedule, {.steps = 201}), 1);
+  schedule.weight_decay_incr_style = WeightDecayStyle::kCosine;
+  EXPECT_DOUBLE_EQ(weight_decay_scale(schedule, {.steps = 100}), 0.6);
+  EXPECT_NEAR(weight_decay_scale(schedule, {.steps = 50}), 0.2 + 0.8 * 0.5 * (1 - std::sqrt(0.5)), 1e-15);
+}
+
+TEST(LrSchedule, SkippedIterationsDoNotAdvanceIt) {
+  const LrSchedule schedule = schedule_of(LrDecayStyle::kLinear);
+  EXPECT_EQ(learning_rate(schedule, {.steps = 60, .passed_steps = 5}), learning_rate(schedule, {.steps = 55}));
+  LrSchedule growing = schedule;
+  growing.samples_per_step = 10;
+  EXPECT_EQ(learning_rate(growing, {.steps = 70, .samples = 600, .passed_samples = 50}),
+            learning_rate(schedule, {.steps = 55}));
+}
+
 TEST(LrSchedule, InverseSquareRoot) {
   const LrSchedule schedule = schedule_of(LrDecayStyle::kInverseSquareRoot);
   EXPECT_NEAR(rate_after(schedule, 40), 5e-4, 1e-18);        // sqrt(10 / 40)

@@ -192,6 +192,39 @@ TEST(Schedules, AreWrittenAsTheirSourcesDrawThem) {
             "B2.1+W2.1 B2.0+W2.0 B3.1 B3.0 W3.1 W3.0");
 }
 
+TEST(Schedules, GroupsOfMicrobatchesAreMegatronsTable) {
+  const auto forwards = [](const Schedule& schedule, std::size_t stage) {
+    std::string text;
+    for (const Action& action : schedule.stages[stage]) {
+      if (action.kind == ActionKind::kForward) text += fmt::format("{}.{} ", action.microbatch, action.chunk);
+    }
+    return text;
+  };
+  const Schedule drawn = make_schedule(ScheduleKind::kInterleaved, 2, 2, 5, 0, 3);
+  for (const std::size_t stage : {0u, 1u})
+    EXPECT_EQ(forwards(drawn, stage), "0.0 1.0 2.0 0.1 1.1 2.1 3.0 4.0 3.1 4.1 ");
+  int verified = 0;
+  for (int stages = 1; stages <= 4; ++stages) {
+    for (int chunks = 2; chunks <= 3; ++chunks) {
+      for (int microbatches = stages; microbatches <= 12; ++microbatches) {
+        for (int group = stages; group <= microbatches; ++group) {
+          const int left = microbatches % group;
+          if (left != 0 && left < stages) continue;
+          const Schedule schedule = make_schedule(ScheduleKind::kInterleaved, stages, chunks, microbatches, 0, group);
+          verify(schedule);
+          if (group == stages)
+            EXPECT_EQ(schedule.stages, make_schedule(ScheduleKind::kInterleaved, stages, chunks, microbatches).stages);
+          ++verified;
+        }
+      }
+    }
+  }
+  EXPECT_GT(verified, 300);
+  EXPECT_THROW(make_schedule(ScheduleKind::kInterleaved, 2, 2, 4, 0, 3), Error);
+  EXPECT_THROW(make_schedule(ScheduleKind::kInterleaved, 2, 2, 4, 0, 1), Error);
+  EXPECT_THROW(make_schedule(ScheduleKind::kInterleaved, 2, 2, 4, 0, 5), Error);
+}
+
 TEST(Schedules, WhatTheyCannotDoIsAUsageErrorThatNamesTheFlag) {
   int refused = 0;
   test::for_each_combination([&](ScheduleKind kind, int stages, int chunks, int microbatches) {
