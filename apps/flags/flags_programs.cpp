@@ -22,6 +22,12 @@ void add_logging(FlagTable& t, LoggingOptions& o) {
   logging.add("log-num-zeros-in-grad", "", toggle(&o.log_num_zeros_in_grad),
               "number of elements of the gradients that are 0, in metrics and with --log-format megatron",
               {.apps = kShaped});
+  logging.add(
+      "timing-log-level", "LEVEL", integer(&o.timing_log_level, {0, 2}),
+      "split of the step's time in metrics and with --log-format megatron, in steps with a log line. 1: compute, "
+      "exposed communication, exposed copies and host; 2: also forward, backward and optimizer. Communication "
+      "within layers and graphs counts as compute",
+      {.example = "2"});
   logging.add("peak-tflops", "TFLOPS", real(&o.peak_tflops, {0, 1e6}),
               "peak rate of a device, for the model FLOPs utilization (MFU) in the log line. 0: with --bf16 the data "
               "sheet's value for a known GPU, otherwise no MFU",

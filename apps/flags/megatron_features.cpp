@@ -148,13 +148,7 @@ constexpr MegatronRow kFeatureRows[] = {
      "save-params-interval save-activations-interval save-tokens-per-expert-interval save-wgrads-interval "
      "save-dgrads-interval"},
     // Logs.
-<<<<<<< HEAD
-    {kFeature, "norm of the parameters in the log", "log-params-norm"},
-    {kFeature, "number of zeros in gradients in the log", "log-num-zeros-in-grad"},
-=======
-    {kFeature, "Weights & Biases", "wandb-project wandb-exp-name wandb-save-dir wandb-entity wandb-"},
->>>>>>> 2b8ee6b8 (Build Megatron-LM's flags of norms, rates, batch stages and skipped steps)
-    {kFeature, "timers in the log", "timing-log-level=0 timing-log-option=minmax"},
+    {kFeature, "statistics of timers other than minmax", "timing-log-option=minmax"},
     {kFeature, "maximal attention logit in the log", "log-max-attention-logit"},
     {kFeature, "energy in the log", "log-energy"},
     {kFeature, "straggler detection", "log-straggler straggler- disable-straggler-on-startup"},

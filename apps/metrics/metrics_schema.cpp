@@ -22,6 +22,8 @@ namespace {
 constexpr const char* kWithBalance = "with a load-balancing loss";
 constexpr const char* kWithZLoss = "with --moe-z-loss-coeff";
 constexpr const char* kWithExpertRanks = "with --expert-model-parallel-size above 1";
+constexpr const char* kTimed = "with --timing-log-level in steps with a log line";
+constexpr const char* kTimedParts = "with --timing-log-level 2 in steps with a log line";
 constexpr const char* kMasked = "with packs or masks of documents";
 constexpr const char* kValidated = "after a validation";
 constexpr const char* kByDriver = "if the free memory of the GPUs shows it and copies were timed";
@@ -176,6 +178,39 @@ constexpr StepRow kStepRows[] = {
             {.when = kWithExpertRanks,
              .tag = {.name = "moe/room_regrows", .place = 12, .is_detail = true},
              .chart = {"Reruns with more capacity", kExperts}}),
+    StepRow("compute_ms", &Step::compute_ms, "milliseconds, mean over ranks",
+            "time of the step other than the next three",
+            {.when = kTimed,
+             .tag = {.name = "compute-time", .place = 17, .scale = 1e-3},
+             .log = {"compute (ms)", 17, one_digit}}),
+    StepRow("communication_ms", &Step::communication_ms, "milliseconds, mean over ranks",
+            "waits of the compute stream for other ranks, outside of layers and graphs",
+            {.when = kTimed,
+             .tag = {.name = "exposed-communication-time", .place = 18, .scale = 1e-3},
+             .log = {"exposed communication (ms)", 18, one_digit}}),
+    StepRow("copies_ms", &Step::copies_ms, "milliseconds, mean over ranks",
+            "waits of the compute stream for copies of offloaded activations",
+            {.when = kTimed,
+             .tag = {.name = "exposed-copies-time", .place = 19, .scale = 1e-3},
+             .log = {"exposed copies (ms)", 19, one_digit}}),
+    StepRow("host_ms", &Step::host_ms, "milliseconds, mean over ranks", "time between the previous step and this one",
+            {.when = kTimed,
+             .tag = {.name = "host-time", .place = 20, .scale = 1e-3},
+             .log = {"host (ms)", 20, one_digit}}),
+    StepRow("forward_ms", &Step::forward_ms, "milliseconds, mean over ranks", "forward passes, a part of `compute_ms`",
+            {.when = kTimedParts,
+             .tag = {.name = "forward-time", .place = 21, .scale = 1e-3},
+             .log = {"forward (ms)", 21, one_digit}}),
+    StepRow("backward_ms", &Step::backward_ms, "milliseconds, mean over ranks",
+            "backward passes, a part of `compute_ms`",
+            {.when = kTimedParts,
+             .tag = {.name = "backward-time", .place = 22, .scale = 1e-3},
+             .log = {"backward (ms)", 22, one_digit}}),
+    StepRow("optimizer_ms", &Step::optimizer_ms, "milliseconds, mean over ranks",
+            "update of the parameters, a part of `compute_ms`",
+            {.when = kTimedParts,
+             .tag = {.name = "optimizer-time", .place = 23, .scale = 1e-3},
+             .log = {"optimizer (ms)", 23, one_digit}}),
     StepRow("offload", &Step::offload, "object", "offloaded activations: sums over all ranks, and `stages`",
             {.when = "with offloaded activations", .tag = {.name = "offload/", .place = 13, .is_detail = true}}),
     StepRow("memory_bytes", &Step::memory_bytes, "object", "device memory by owner, of rank 0"),

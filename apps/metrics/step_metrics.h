@@ -46,6 +46,9 @@ struct StepMetrics {
   std::vector<ExpertLoad> experts{};
   std::optional<double> expert_room_used{};
   std::optional<std::int64_t> expert_room_regrows{};
+  // With --timing-log-level in steps with a log line, as means over ranks.
+  std::optional<double> compute_ms{}, communication_ms{}, copies_ms{}, host_ms{};
+  std::optional<double> forward_ms{}, backward_ms{}, optimizer_ms{};
   std::optional<OffloadMetrics> offload{};
   NamedBytes memory_bytes{};
 };

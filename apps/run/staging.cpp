@@ -46,6 +46,23 @@ std::size_t bytes_of(const RunConfig& config, const SharedSample& sample, const 
   return kSteps * (numbers * sizeof(std::int32_t) + kMoved * sizeof(std::int64_t) + sizeof(StepParameters) + kPadding);
 }
 
+std::optional<StepSplit> split_of(const StagedStep& step, const StagedStep& previous) {
+  if (step.clock.level() == 0) return std::nullopt;
+  const auto parts = step.clock.read();
+  const auto seconds = [&](StepPart part) { return parts[static_cast<std::size_t>(part)]; };
+  StepSplit split{.communication = seconds(StepPart::kCommunication),
+                  .copies = seconds(StepPart::kCopies),
+                  .host = step.follows ? seconds_between(previous.reported, step.begun) : 0};
+  const double all = seconds_between(step.begun, step.reported);
+  split.compute = std::max(all - split.communication - split.copies, 0.0);
+  split.host = std::max(split.host, 0.0);
+  if (step.clock.level() < 2) return split;
+  split.forward = seconds(StepPart::kForward);
+  split.backward = seconds(StepPart::kBackward);
+  split.optimizer = seconds(StepPart::kOptimizer);
+  return split;
+}
+
 std::optional<float> mean_of(const std::vector<ExpertLoad>& loads, std::optional<float> ExpertLoad::*loss) {
   if (loads.empty() || !(loads.front().*loss)) return std::nullopt;
   double sum = 0;
@@ -206,6 +223,7 @@ StepResult read_report(Rank& rank, StagedStep& step, const StagedStep& previous)
                     .params_norm = step.report->params_norm,
                     .seconds = seconds_between(step.follows ? previous.reported : step.begun, step.reported)};
   result.load_balancing_loss = mean_of(result.expert_loads, &ExpertLoad::load_balancing_loss);
+  result.split = split_of(step, previous);
   if (step.times_copies) result.offload = rank.offload->transfer.times();
   result.offload.bytes_out = step.bytes_out + step.moved_bytes[0];
   result.offload.bytes_back = step.bytes_back + step.moved_bytes[1];

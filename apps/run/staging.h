@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/config/run_config.h"
+#include "apps/run/step_clock.h"
 #include "core/data/sample_marks.h"
 #include "core/device/event.h"
 #include "core/device/stream.h"
@@ -86,6 +87,7 @@ struct StagedStep {
   // Bytes of offloaded activations, out and back, without those whose used size only the device knows.
   std::int64_t bytes_out = 0, bytes_back = 0;
   bool times_copies = false;
+  StepClock clock;
   bool follows = false;  // enqueued while the previous step was pending
   Event begun{"step begin", true};
   Event reported{"step report", true};
@@ -143,9 +145,10 @@ struct StepResult {
   bool lacks_room = false;               // the capacity did not suffice: nothing was updated, all results are invalid
   bool skipped = false;                  // loss or gradients were not finite: nothing was updated
   std::int64_t adam_count = 0;
-  OffloadStats offload;        // bytes of this rank, and times if requested
-  double enqueue_seconds = 0;  // of the host
-  double grad_zeros = 0;       // as the next in StepParameters
+  std::optional<StepSplit> split;  // if the step was timed by --timing-log-level
+  OffloadStats offload;            // bytes of this rank, and times if requested
+  double enqueue_seconds = 0;      // of the host
+  double grad_zeros = 0;           // as the next in StepParameters
   double params_norm = 0;
   double seconds = 0;  // from the end of the previous step if enqueued by then, or from its start
 };

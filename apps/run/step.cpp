@@ -165,12 +165,16 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
       capture_ahead(rank_, actions, [this](const Action& action) { carry_out(action); });
   }
   step.times_copies = rank_.offload && mode == Mode::kTrain && times_copies_ && times_copies_(step.iteration);
+  step.clock.begin(mode == Mode::kTrain && verbs != Verbs::kWarmUp && parts_level_ ? parts_level_(step.iteration) : 0);
   if (rank_.offload) rank_.offload->transfer.begin(graphs != nullptr, step.times_copies);
   for (std::size_t i = 0; i < actions.size();) {
     if (proceeds && !proceeds(actions[i])) break;
     if (timeline != nullptr) action_entries_.push_back(timeline->entries().size());
-    if (const GraphRun* const together = graphs == nullptr ? nullptr : graphs->run_at(i)) {
+    const GraphRun* const together = graphs == nullptr ? nullptr : graphs->run_at(i);
+    step.clock.before(actions[i], actions[i + (together == nullptr ? 1 : together->count) - 1], compute);
+    if (together != nullptr) {
       graphs->run(actions, *together);
+      step.clock.after(compute);
       i += together->count;
       continue;
     }
@@ -178,6 +182,7 @@ void Step::run(Mode mode, Verbs verbs, const StepInput* input, const std::vector
     Trace* const trace = action.segment < 0 ? compute.instruments().trace : nullptr;  // SegmentRunner records verbs
     const TraceRange range(compute, trace, [&] { return to_string(action); });
     carry_out(action);
+    step.clock.after(compute);
   }
   broken_off_ = false;
 }

@@ -60,6 +60,8 @@ class Step {
   // Sets `times(iteration)`, true for training steps with timed copies, not for two steps in a row. The times are in
   // the step's result.
   void time_copies(std::function<bool(std::int64_t)> times) { times_copies_ = std::move(times); }
+  // Sets `level(iteration)`, the level of StepClock in a training step.
+  void time_parts(std::function<std::int64_t(std::int64_t)> level) { parts_level_ = std::move(level); }
 
   // Size of the step's memory that the driver reports; none if other processes changed the free memory at that time.
   std::optional<std::size_t> driver_bytes() const { return driver_bytes_; }
@@ -88,6 +90,7 @@ class Step {
   bool broken_off_ = false;      // the last step ended by an exception: its staged data may still be read
   int pending_ = 0;
   std::function<bool(std::int64_t)> times_copies_;
+  std::function<std::int64_t(std::int64_t)> parts_level_;
   std::optional<std::size_t> driver_bytes_;
   Event* before_update_ = nullptr;    // of hold_update(), until it was waited for
   const StepPlans* plans_ = nullptr;  // of use()

@@ -30,6 +30,18 @@ std::optional<double> room_used(const ExpertRoom& room, const ExpertRoom& needed
   return all_arrive ? rows : std::max(share(needed.arrived, room.arrived), rows);
 }
 
+// Mean over ranks of a part of the step; none if it was not timed.
+template <class Member>
+std::optional<double> mean_ms(const std::vector<StepSplit>& ranks, Member member) {
+  double sum = 0;
+  for (const StepSplit& rank : ranks) {
+    const std::optional<double> seconds = rank.*member;
+    if (!seconds) return std::nullopt;
+    sum += *seconds;
+  }
+  return ranks.empty() ? std::nullopt : std::optional(1e3 * sum / static_cast<double>(ranks.size()));
+}
+
 bool is_timed(const std::vector<OffloadStats>& ranks) { return std::ranges::any_of(ranks, &OffloadStats::timed); }
 
 std::optional<OffloadMetrics> offload_of(const std::vector<OffloadStats>& ranks, std::size_t stages) {
@@ -127,6 +139,13 @@ void RunLog::step(const Rank& rank, const StepResult& result, const StepFacts& f
       .experts = result.expert_loads,
       .expert_room_used = used,
       .expert_room_regrows = used ? std::optional(facts.regrows) : std::nullopt,
+      .compute_ms = mean_ms(facts.splits, &StepSplit::compute),
+      .communication_ms = mean_ms(facts.splits, &StepSplit::communication),
+      .copies_ms = mean_ms(facts.splits, &StepSplit::copies),
+      .host_ms = mean_ms(facts.splits, &StepSplit::host),
+      .forward_ms = mean_ms(facts.splits, &StepSplit::forward),
+      .backward_ms = mean_ms(facts.splits, &StepSplit::backward),
+      .optimizer_ms = mean_ms(facts.splits, &StepSplit::optimizer),
       .offload = offload_of(facts.offload, stages),
       .memory_bytes = memory_by_owner(rank)};
   if (metrics_) metrics_->write(metrics);

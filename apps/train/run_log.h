@@ -34,6 +34,7 @@ class RunLog {
     std::optional<double> validation_loss;   // measured after the step
     std::optional<double> checkpoint_stall;  // seconds of the save ahead of the step
     std::int64_t regrows = 0;                // replans with more capacity for rows so far
+    std::vector<StepSplit> splits = {};      // by rank, with --timing-log-level in steps with a log line
     std::vector<OffloadStats> offload = {};  // by rank, with offloaded activations
   };
   void step(const Rank& rank, const StepResult& result, const StepFacts& facts);

@@ -81,6 +81,11 @@ void Trainer::build(Communicator& host_world) {
     initialize(*rank_);
     step_->use(setup_.plans);
     step_->time_copies([this](std::int64_t iteration) { return times_copies(iteration); });
+    step_->time_parts([this](std::int64_t iteration) {
+      const LoggingOptions& logging = options().logging;
+      const bool logs = iteration % logging.log_interval == 0 || iteration == options().train.train_iters;
+      return logs ? logging.timing_log_level : 0;
+    });
     checkpoints_ = std::make_unique<RunCheckpoints>(setup_, *rank_, *step_, world_, save_group_.get());
   });
   samples_ = std::make_unique<StepSamples>(options(), setup_.config, mesh_, setup_.data.sets);
@@ -162,6 +167,7 @@ void Trainer::end_step(const StepResult& result, bool evaluating) {
              .validation_loss = progress_.validation_loss,
              .checkpoint_stall = checkpoints_->take_stall(),
              .regrows = progress_.regrows,
+             .splits = result.split ? world_.host_gather(*result.split) : std::vector<StepSplit>(),
              .offload = measured_copies(result)});
 }
 

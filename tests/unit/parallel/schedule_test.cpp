@@ -212,8 +212,9 @@ TEST(Schedules, GroupsOfMicrobatchesAreMegatronsTable) {
           if (left != 0 && left < stages) continue;
           const Schedule schedule = make_schedule(ScheduleKind::kInterleaved, stages, chunks, microbatches, 0, group);
           verify(schedule);
-          if (group == stages)
+          if (group == stages) {
             EXPECT_EQ(schedule.stages, make_schedule(ScheduleKind::kInterleaved, stages, chunks, microbatches).stages);
+          }
           ++verified;
         }
       }

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "tests/support/error_of.h"
 #include "tests/support/matchers.h"
 #include "tests/unit/train/layouts.h"
 
@@ -162,6 +166,43 @@ TEST(StepFlags, CheckpointsWithoutOptimizerHoldWeights) {
   const RunResult same = train({.flags = words("--train-iters 3 --no-load-optim --load") + Words{full.path("kept")}});
   EXPECT_EQ(more.losses, same.losses);
   EXPECT_TRUE(same_bits(more.whole_state, same.whole_state));
+}
+
+TEST(StepFlags, PartsOfAStepAddUpToIt) {
+  for (const Layout& layout : {Layout{}, {.pipeline = 2}, {.data = 2, .sharing = Sharing::kUnits}}) {
+    SCOPED_TRACE(layout.name());
+    const Words flags = sizes_for(layout) + layout.flags() + words("--train-iters 4 --log-interval 1");
+    const RunResult want = train({.flags = flags, .ranks = layout.ranks()});
+    const TestFolder folder;
+    const std::string path = folder.path("metrics.jsonl");
+    const auto keep = [&](Trainer& trainer, int rank) {
+      if (rank == 0) std::filesystem::copy_file(trainer.rank().options.logging.metrics_jsonl, path);
+    };
+    for (const int level : {1, 2}) {
+      std::filesystem::remove(path);
+      const RunResult got = train({.flags = flags + Words{"--timing-log-level", std::to_string(level)},
+                                   .ranks = layout.ranks(),
+                                   .finish = keep});
+      expect_same_run(got, want);
+      EXPECT_EQ(got.hazards, 0);
+      std::ifstream file(path);
+      int lines = 0;
+      for (std::string line; std::getline(file, line); ++lines) {
+        const nlohmann::json step = nlohmann::json::parse(line);
+        const double all = step.at("step_ms");
+        double sum = 0;
+        for (const char* part : {"compute_ms", "communication_ms", "copies_ms", "host_ms"}) {
+          EXPECT_GE(step.at(part), 0) << part;
+          sum += step.at(part).get<double>();
+        }
+        if (layout.ranks() == 1) EXPECT_NEAR(sum, all, 1e-3 * all + 1e-6);
+        EXPECT_GT(step.at("compute_ms"), 0);
+        EXPECT_EQ(step.contains("forward_ms"), level == 2);
+        if (level == 2) EXPECT_GT(step.at("backward_ms"), 0);
+      }
+      EXPECT_EQ(lines, 4);
+    }
+  }
 }
 
 TEST(StepFlags, GroupsOfMicrobatchesKeepTheBits) {
