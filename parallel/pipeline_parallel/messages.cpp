@@ -1,6 +1,7 @@
 #include "parallel/pipeline_parallel/messages.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 
 #include "parallel/pipeline_parallel/schedule_index.h"
@@ -22,6 +23,17 @@ std::size_t ahead_of(const std::vector<std::size_t>& starts, std::size_t used, i
   return starts[static_cast<std::size_t>(std::max<std::ptrdiff_t>(block - ahead, 0))];
 }
 
+// The action `count` actions of the same kind before the action at `used`, or the first of that kind.
+std::size_t earlier_of_kind(const std::vector<Action>& actions, std::size_t used, int count) {
+  std::size_t found = used;
+  for (std::size_t i = used; i-- > 0 && count > 0;) {
+    if (actions[i].kind != actions[used].kind) continue;
+    found = i;
+    --count;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<Message> messages_of(const Schedule& schedule, int receive_ahead) {
@@ -38,12 +50,16 @@ std::vector<Message> messages_of(const Schedule& schedule, int receive_ahead) {
       const int part = placement.part({.stage = stage, .chunk = a.chunk});
       const int source = is_forward ? part - 1 : part + 1;
       if (source < 0 || source == placement.num_parts() || placement.at(source).stage == stage) continue;
+      // Between the last stage and the first, a message of a larger group arrives while the group's others run.
+      const bool wraps = std::abs(placement.at(source).stage - stage) == placement.num_stages - 1 &&
+                         (is_forward ? stage == 0 : stage == placement.num_stages - 1);
+      const std::size_t arrived = wraps ? earlier_of_kind(actions, i, schedule.kept_ahead) : i;
       messages.push_back({.from = placement.at(source).stage,
                           .to = stage,
                           .part = is_forward ? source : part,
                           .sent = index.place(a.kind, source, a.microbatch),
                           .used = i,
-                          .posted = ahead_of(starts, i, receive_ahead)});
+                          .posted = ahead_of(starts, arrived, receive_ahead)});
     }
   }
   std::sort(messages.begin(), messages.end(), [](const Message& a, const Message& b) {

@@ -120,7 +120,8 @@ Schedule make_schedule(ScheduleKind kind, int num_stages, int num_chunks, int nu
   Schedule schedule{.kind = kind,
                     .placement = {.num_stages = num_stages, .num_chunks = num_chunks, .is_v = is_v_shaped(kind)},
                     .num_microbatches = num_microbatches,
-                    .stages = {}};
+                    .stages = {},
+                    .kept_ahead = kind == ScheduleKind::kInterleaved && group != 0 ? group - num_stages : 0};
   for (int stage = 0; stage < num_stages; ++stage) {
     schedule.stages.push_back(actions_of(kind, {.num_stages = num_stages,
                                                 .stage = stage,

@@ -164,6 +164,7 @@ struct Schedule {
   Placement placement;
   int num_microbatches = 1;
   std::vector<std::vector<Action>> stages;
+  int kept_ahead = 0;  // messages that a stage keeps between chunks: of interleaved, a group's beyond one per stage
 };
 // Exit code 2 if the kind does not support the number of chunks or microbatches.
 // With `forwards_ahead`, 1F1B and interleaved schedules start with that number of additional forwards. `group`:

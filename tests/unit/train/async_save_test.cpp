@@ -45,7 +45,7 @@ void run_step(Trainer& trainer, std::int64_t iteration) {
     tokens.push_back(static_cast<std::int32_t>((i * 31 + iteration) % 200));
   trainer.step().train(
       {.iteration = iteration,
-       .learning_rate = 1e-2f,
+       .rates = {.main = 1e-2f},
        .first_samples = std::vector<std::int64_t>(static_cast<std::size_t>(config.microbatches), iteration),
        .tokens = tokens});
   trainer.step().read_result();

@@ -72,7 +72,7 @@ class ByHand {
  public:
   explicit ByHand(Trainer& trainer)
       : step_(trainer.step()), tokens_(static_cast<std::size_t>(trainer.rank().config.step_sequences() * 17), 3) {
-    input_ = {.learning_rate = 1e-3f, .first_samples = std::vector<std::int64_t>(2), .tokens = tokens_};
+    input_ = {.rates = {.main = 1e-3f}, .first_samples = std::vector<std::int64_t>(2), .tokens = tokens_};
     for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<std::int32_t>(i * 7 % 250);
   }
   float step() {
