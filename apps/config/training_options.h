@@ -18,6 +18,7 @@ struct TrainingOptions : BatchSizes {
   LrSchedule schedule;  // --lr, --min-lr, --lr-*; after resolve() of train, lr_decay_iters or lr_decay_samples is not 0
 
   std::int64_t seed = 1234;
+  bool init_method_xavier_uniform = false;  // initial weights; else normal
 
   std::int64_t eval_interval = 1000;  // steps; 0: never
   std::int64_t eval_iters = 100;      // global batches per evaluation

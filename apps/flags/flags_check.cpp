@@ -272,6 +272,8 @@ void check(App app, const Options& options) {
     check_companions(app, options);
     check_shape(options);
   }
+  not_both(options.train.init_method_xavier_uniform && options.moe().num_experts > 0, "--init-method-xavier-uniform",
+           "--num-experts", "remove --init-method-xavier-uniform");
   if (app == App::kPlan) check_forecast(options);
   if (app == App::kTrain) {
     check_data(options);

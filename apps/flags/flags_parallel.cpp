@@ -12,6 +12,21 @@ namespace {
 
 constexpr const char* kByLayout = "remove the other flag, as the layout already assigns the layers";
 
+void add_chunks(Section& parallel, ParallelOptions& o) {
+  parallel.add("num-layers-per-virtual-pipeline-stage", "N",
+               integer(&o.num_layers_per_virtual_pipeline_stage, {0, 10'000}),
+               "number of layers per virtual pipeline stage (chunk); 0: one chunk per stage",
+               {.excludes = {{"num-virtual-stages-per-pipeline-rank"}}, .example = "1"});
+  parallel.add("num-virtual-stages-per-pipeline-rank", "N",
+               integer(&o.num_virtual_stages_per_pipeline_rank, {0, 10'000}),
+               "number of virtual pipeline stages (chunks) per stage; 0: one", {.example = "2"});
+  parallel.add("microbatch-group-size-per-virtual-pipeline-stage", "N",
+               integer(&o.microbatch_group_size_per_virtual_pipeline_stage, {0, kMaxRanks}),
+               "with an interleaved schedule: number of microbatches that a chunk runs before the next chunk. More "
+               "leave time for messages and take memory. 0: one per stage",
+               {.suggested = false, .example = "2 --num-virtual-stages-per-pipeline-rank 2"});
+}
+
 }  // namespace
 
 void add_parallel(FlagTable& t, ParallelOptions& o) {
@@ -38,18 +53,7 @@ void add_parallel(FlagTable& t, ParallelOptions& o) {
                "with gpipe, 1f1b and interleaved: weight gradients of a chunk computed after its full backward pass, "
                "while its input gradient is sent on. What they read is kept until then, which takes memory. The other "
                "schedules delay weight gradients into idle time; with this flag dualpipe-v always delays them");
-  parallel.add("num-layers-per-virtual-pipeline-stage", "N",
-               integer(&o.num_layers_per_virtual_pipeline_stage, {0, 10'000}),
-               "number of layers per virtual pipeline stage (chunk); 0: one chunk per stage",
-               {.excludes = {{"num-virtual-stages-per-pipeline-rank"}}, .example = "1"});
-  parallel.add("num-virtual-stages-per-pipeline-rank", "N",
-               integer(&o.num_virtual_stages_per_pipeline_rank, {0, 10'000}),
-               "number of virtual pipeline stages (chunks) per stage; 0: one", {.example = "2"});
-  parallel.add("microbatch-group-size-per-virtual-pipeline-stage", "N",
-               integer(&o.microbatch_group_size_per_virtual_pipeline_stage, {0, kMaxRanks}),
-               "with an interleaved schedule: number of microbatches that a chunk runs before the next chunk. More "
-               "leave time for messages and take memory. 0: one per stage",
-               {.suggested = false, .example = "2 --num-virtual-stages-per-pipeline-rank 2"});
+  add_chunks(parallel, o);
   parallel.add("pipeline-model-parallel-layout", "TEXT", text(&o.pipeline_model_parallel_layout),
                "content of each chunk, in the model's order: E embedding, t a layer, L loss, | the next chunk, X*N and "
                "(...)*N repeat; such as 'Et*3|(tt|)*2L'",

@@ -86,6 +86,10 @@ void add_training(FlagTable& t, Options& options) {
                {.apps = kTrainApp | kGenerateApp | kInspectApp,
                 .needs = {{"samples", {}, kInspectApp}},
                 .example = "4294967295"});
+  training.add("init-method-xavier-uniform", "", toggle(&o.init_method_xavier_uniform),
+               "initial weights uniform within sqrt(6 / (inputs + outputs)) of the unsharded matrix, instead of normal "
+               "with --init-method-std; without experts",
+               {.on_load = kFree});
   training.add(
       "calculate-per-token-loss", "", loss_mean(o),
       "loss as a mean over the trained tokens of the global batch, as losses of routers are weighted. Otherwise "

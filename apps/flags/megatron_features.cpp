@@ -30,7 +30,6 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "residual connection after the norm", "apply-residual-connection-post-layernorm"},
     {kFeature, "fp32 residual connection", "fp32-residual-connection"},
     {kFeature, "dtype of the logits", "output-logit-dtype"},
-    {kFeature, "Xavier initialization", "init-method-xavier-uniform"},
     {kFeature, "initialization of the embedding alone", "embedding-init-method-std"},
     {kFeature, "maximal update parametrization", "use-mup mup-"},
     {kFeature, "linear and sparse attention",

@@ -287,7 +287,9 @@ Rank::~Rank() {
 
 void initialize(Rank& rank) {
   Stream& compute = rank.streams.compute;
-  rank.model.gpt.parameters->initialize(compute, static_cast<std::uint64_t>(rank.options.train.seed));
+  const TrainingOptions& train = rank.options.train;
+  rank.model.gpt.parameters->initialize(compute, static_cast<std::uint64_t>(train.seed),
+                                        train.init_method_xavier_uniform);
   rank.optimizer.adamw.initialize(compute);
   const StepParameters start;
   copy_from_host(compute, rank.step.parameters, &start, sizeof(start));

@@ -11,6 +11,11 @@
 
 namespace megalith {
 
+// Returns a uniform number of mean 0 and standard deviation 1 from a random word; its conversion to fp64 is exact.
+MEGALITH_HOST_DEVICE inline double uniform_number(std::uint32_t word) {
+  return std::fma(static_cast<double>(word), 0x1p-31, 0x1p-32 - 1) * 1.7320508075688772;  // sqrt(3)
+}
+
 struct NormalBlock {
   double value[4];
 };

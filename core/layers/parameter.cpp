@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -35,7 +36,7 @@ std::int64_t block_of(const ParameterUnit& unit) {
 
 // Draws the part's elements from `first` on, in rows of `columns`; padding stays unchanged.
 void draw(Stream& stream, Tensor values, std::int64_t first, const LogicalTensor& part, std::int64_t columns,
-          std::uint64_t seed, float std) {
+          std::uint64_t seed, float std, bool uniform) {
   const std::int64_t pitch = elements_of_row(part.global_shape);
   const std::int64_t end = std::min(first + values.numel(), part.live_rows() * columns);
   while (first < end) {
@@ -49,10 +50,21 @@ void draw(Stream& stream, Tensor values, std::int64_t first, const LogicalTensor
                                           .name_hash = hash_name(part.name),
                                           .offset = part.global_row_of(row) * pitch + part.global_column + column,
                                           .std = std},
+                              .uniform = uniform,
                               .pitch = pitch});
     values = values.slice(0, count, values.numel() - count);
     first += count;
   }
+}
+
+// Standard deviation of Glorot's uniform numbers: sqrt(2 / (fan in + fan out)) of the unsharded parameter.
+float xavier_std(const Parameter& parameter) {
+  std::int64_t inputs = 0, outputs = 0;
+  for (const LogicalTensor& part : parameter.parts) {
+    inputs = elements_of_row(part.global_shape);
+    outputs += part.global_shape[0];
+  }
+  return static_cast<float>(std::sqrt(2.0 / static_cast<double>(inputs + outputs)));
 }
 
 Tensor view_of(const Tensor& whole, const Parameter& parameter) {
@@ -197,7 +209,7 @@ void ParameterStore::allocate(MemoryPool& pool, DType dtype, std::optional<DType
   }
 }
 
-void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
+void ParameterStore::initialize(Stream& stream, std::uint64_t seed, bool xavier) {
   const auto resident = [](const ParameterUnit& unit) -> const Tensor& {
     return unit.resident_weights ? unit.weights : unit.weight_shard;
   };
@@ -209,8 +221,9 @@ void ParameterStore::initialize(Stream& stream, std::uint64_t seed) {
     if (own.size() == 0) return;
     const Tensor values = resident(held.unit).slice(0, own.begin - shard.range(held.unit.numel).begin, own.size());
     if (parameter.initializer == Initializer::kOnes) launch(stream, Fill{.x = values, .value = 1});
-    if (parameter.initializer == Initializer::kNormal)
-      draw(stream, values, own.begin - held.begin, held.part, parameter.row_elements(), seed, parameter.init_std);
+    if (parameter.initializer != Initializer::kNormal) return;
+    const float std = xavier ? xavier_std(parameter) : parameter.init_std;
+    draw(stream, values, own.begin - held.begin, held.part, parameter.row_elements(), seed, std, xavier);
   });
   if (buffer_values_) launch(stream, Fill{.x = buffer_values_, .value = 0});
 }

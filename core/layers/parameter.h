@@ -184,7 +184,9 @@ class ParameterStore {
   // the weights are: each microbatch's sum is then rounded when it is added. Null: no gradients.
   void allocate(MemoryPool& pool, DType dtype, std::optional<DType> main_grads_dtype = DType::kFp32);
   // Draws every resident weight from (seed, logical name, element index), independently of the layout.
-  void initialize(Stream& stream, std::uint64_t seed);
+  // `xavier`: uniform numbers of Glorot & Bengio 2010, section 4.2.1, by the fans of the unsharded parameter, instead
+  // of normal numbers of init_std.
+  void initialize(Stream& stream, std::uint64_t seed, bool xavier = false);
   void zero_gradients(Stream& stream);
   // Adds the gradients of tied uses to their parameter's, once, after the last backward_weight of the step.
   void add_tied_gradients(Stream& stream);

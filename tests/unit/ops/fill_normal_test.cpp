@@ -1,5 +1,7 @@
 #include "core/ops/elementwise/fill_normal.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "tests/support/op_test.h"
@@ -30,6 +32,22 @@ TEST_P(FillNormalTest, GivesTheBitsOfTheHost) {
       }
     }
   }
+}
+
+TEST_P(FillNormalTest, UniformNumbersHaveTheirBoundAndMoments) {
+  constexpr std::int64_t kCount = 200'000;
+  const NormalNumbers numbers{.seed = 7, .name_hash = hash_name("w"), .std = 0.5f};
+  const Tensor x = output({1, kCount});
+  run(FillNormal{.x = x, .numbers = numbers, .uniform = true, .pitch = kCount});
+  double sum = 0, squares = 0, largest = 0;
+  for (const double value : values(x)) {
+    sum += value;
+    squares += value * value;
+    largest = std::max(largest, std::abs(value));
+  }
+  EXPECT_NEAR(sum / kCount, 0, 0.005);
+  EXPECT_NEAR(squares / kCount, 0.25, 0.002);
+  EXPECT_NEAR(largest, 0.5 * std::sqrt(3.0), 0.005);
 }
 
 TEST_P(FillNormalTest, ColumnsOfAWiderParameterAreThoseOfTheWhole) {

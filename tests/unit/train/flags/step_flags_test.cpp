@@ -168,6 +168,20 @@ TEST(StepFlags, CheckpointsWithoutOptimizerHoldWeights) {
   EXPECT_TRUE(same_bits(more.whole_state, same.whole_state));
 }
 
+TEST(StepFlags, XavierWeightsAreUniformForAnyLayout) {
+  const Layout whole, split{.tensor = 2};
+  const Words flags = words("--init-method-xavier-uniform --lr 1e-30 --train-iters 1 --disable-bias-linear");
+  const RunResult one = train({.flags = sizes_for(split) + flags + whole.flags()});
+  const RunResult two = train({.flags = sizes_for(split) + flags + split.flags(), .ranks = 2});
+  EXPECT_TRUE(same_bits(one.weights, two.weights));
+  const std::vector<float>& fc2 = one.weights.at("decoder.layers.0.mlp.linear_fc2.weight");
+  const Sizes sizes = sizes_of(split);
+  const double bound = std::sqrt(6.0 / static_cast<double>(5 * sizes.hidden));  // F = 4 H
+  const float largest = std::ranges::max(fc2, {}, [](float x) { return std::abs(x); });
+  EXPECT_LE(std::abs(largest), bound);
+  EXPECT_GT(std::abs(largest), 0.98 * bound);
+}
+
 TEST(StepFlags, PartsOfAStepAddUpToIt) {
   for (const Layout& layout : {Layout{}, {.pipeline = 2}, {.data = 2, .sharing = Sharing::kUnits}}) {
     SCOPED_TRACE(layout.name());
