@@ -173,7 +173,10 @@ TEST(StepFlags, XavierWeightsAreUniformForAnyLayout) {
   const Words flags = words("--init-method-xavier-uniform --lr 1e-30 --train-iters 1 --disable-bias-linear");
   const RunResult one = train({.flags = sizes_for(split) + flags + whole.flags()});
   const RunResult two = train({.flags = sizes_for(split) + flags + split.flags(), .ranks = 2});
-  EXPECT_TRUE(same_bits(one.weights, two.weights));
+  for (const auto& [name, values] : one.weights) {
+    if (name.ends_with(".bias")) continue;  // zeros, which even this rate moves
+    EXPECT_TRUE(two.weights.at(name) == values) << name;
+  }
   const std::vector<float>& fc2 = one.weights.at("decoder.layers.0.mlp.linear_fc2.weight");
   const Sizes sizes = sizes_of(split);
   const double bound = std::sqrt(6.0 / static_cast<double>(5 * sizes.hidden));  // F = 4 H
