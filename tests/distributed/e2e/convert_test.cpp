@@ -67,8 +67,8 @@ TEST(Convert, TrainingStartsFromIt) {
       words("--config native/model.toml --mock-data --train-iters 3 --lr 1e-3 --load native --eval-iters 0");
   expect_train_error(
       folder, flags, 2,
-      "--load native: expected --finetune with it, as the checkpoint has only weights (from convert), got neither "
-      "--finetune nor --no-load-optim; add --finetune to start at step 0 with Adam's moments at 0");
+      "--load native: expected --finetune or --no-load-optim with it, as the checkpoint has only weights (from convert "
+      "or --no-save-optim), got neither; add --finetune to start at step 0 with Adam's moments at 0");
   const Outcome outcome = run_ok(program("train", flags + Words{"--finetune", "--save", "tuned"}), folder);
   EXPECT_THAT(outcome.warnings(), ::testing::IsEmpty());
   EXPECT_THAT(outcome.err + outcome.out, HasSubstr("loaded native/step_0000000 (step 0, 0 samples)"));
