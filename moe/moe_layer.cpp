@@ -19,6 +19,8 @@ RouterScore score_of(const MoeConfig& moe) {
   return moe.router_pre_softmax ? RouterScore::kSoftmax : RouterScore::kSoftmaxOfChosen;
 }
 
+DType dtype_of(const MoeConfig& moe) { return moe.router_dtype == MoeRouterDtype::kFp64 ? DType::kFp64 : DType::kFp32; }
+
 std::int64_t combine_groups(const MoeConfig& moe, const MoeOptions& options) {
   return moe.combine_groups != 0 ? moe.combine_groups : options.experts.ranks;
 }
@@ -31,6 +33,7 @@ std::unique_ptr<Segment> router(const MoeSite& site, const MoeOptions& options) 
                                                .hidden = site.config.hidden_size,
                                                .experts = moe.num_experts,
                                                .choices = moe.router_topk,
+                                               .dtype = dtype_of(moe),
                                                .score = score_of(moe),
                                                .scaling_factor = static_cast<float>(moe.router_topk_scaling_factor),
                                                .num_groups = std::max<std::int64_t>(moe.router_num_groups, 1),

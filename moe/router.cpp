@@ -10,6 +10,7 @@
 #include "moe/ops/expert_bias.h"
 #include "moe/ops/expert_capacity.h"
 #include "moe/ops/rank_rows.h"
+#include "moe/ops/router_logits.h"
 #include "moe/random_logits.h"
 
 namespace megalith {
@@ -30,7 +31,11 @@ Router::Router(ParameterStore& store, const Spec& spec, const Norm& norm)
 
 Tensor Router::make_logits(const Context& ctx, const Microbatch& mb, const Tensor& normed) const {
   const Shape shape{normed.size(0), spec_.experts};
-  const Tensor logits = ctx.empty(shape, DType::kFp32, "router logits");
+  const Tensor logits = ctx.empty(shape, spec_.dtype, "router logits");
+  if (spec_.dtype == DType::kFp64) {
+    launch(ctx.compute, RouterLogits{.x = normed, .weight = weight_.weight, .logits = logits});
+    return logits;
+  }
   launch(ctx, Gemm{.a = normed, .b = weight_.weight, .c = logits, .transpose_b = true});
   if (!spec_.random_logits) return logits;
   draw_logits(ctx.compute, logits, {.seed = ctx.seed, .name_hash = hash_name(spec_.name + "random logits"), .std = 1},

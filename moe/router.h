@@ -1,5 +1,5 @@
 // Router: maps (hidden, residual) to the input of the experts or of the dispatch (moe/routed.h).
-//   r = residual + hidden;  n = norm(r);  logits = n W^T in fp32;  then choices, weights and the order of rows
+//   r = residual + hidden;  n = norm(r);  logits = n W^T in fp32 or fp64;  then choices, weights and the order of rows
 // Shazeer et al. 2017, arXiv:1701.06538; formulas: moe/ops/router.h. A bf16 model rounds the gradient of the logits to
 // bf16 for its two GEMMs. Choices beyond the capacity get no row, and the gradients of their weights are 0. The token's
 // other weights do not change. Losses count all choices; the expert bias counts rows. Generation drops no choice. T:
@@ -20,6 +20,7 @@ class Router : public Segment {
     std::int64_t hidden = 0;
     std::int64_t experts = 0;
     std::int64_t choices = 0;
+    DType dtype = DType::kFp32;  // of logits, and of the arithmetic of scores: kFp32 or kFp64
     RouterScore score = RouterScore::kSoftmaxOfChosen;
     float scaling_factor = 1;
     std::int64_t num_groups = 1;

@@ -41,8 +41,8 @@ void add_moe(FlagTable& t, MoeConfig& m) {
   moe.add("moe-router-group-topk", "N", integer(&m.router_group_topk, {0, 1024}),
           "number of groups that a token chooses experts from, by the sum of their best topk / group-topk experts",
           {.example = "1 --moe-router-num-groups 2"});
-  moe.add("moe-router-dtype", "NAME", choice(&m.router_dtype, {"fp32"}), "dtype of router logits, scores and weights",
-          {.on_load = kFree});
+  moe.add("moe-router-dtype", "NAME", choice(&m.router_dtype, {"fp32", "fp64"}),
+          "dtype of the arithmetic of router logits, scores and weights", {.on_load = kNoted, .example = "fp64"});
   moe.add("moe-router-load-balancing-type", "NAME...",
           list(&m.router_load_balancing_type, {"aux_loss", "seq_aux_loss", "global_aux_loss", "none"}),
           "load-balancing losses. aux_loss: over a microbatch. seq_aux_loss: over each sequence. global_aux_loss: over "

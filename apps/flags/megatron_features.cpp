@@ -180,7 +180,6 @@ constexpr MegatronRow kValueRows[] = {
     {kFeature, "multimodal RoPE", "position-embedding-type=mrope"},
     {kFeature, "relative position embeddings", "position-embedding-type=relative"},
     {kFeature, "square root of softplus in routers", "moe-router-score-function=sqrtsoftplus"},
-    {kFeature, "fp64 routers", "moe-router-dtype=fp64"},
     {kFeature, "Sinkhorn routing", "moe-router-load-balancing-type=sinkhorn"},
     {kFeature, "quantile balancing", "moe-router-load-balancing-type=quantile_balancing"},
     {kFeature, "SGD", "optimizer=sgd"},

@@ -90,6 +90,9 @@ void check_router(const MoeConfig& moe) {
     refuse("--moe-router-bias-update-rate and --moe-router-enable-expert-bias",
            "--moe-router-bias-update-rate only with --moe-router-enable-expert-bias",
            "--moe-router-bias-update-rate alone", "use --moe-router-enable-expert-bias, or remove the rate");
+  if (moe.router_force_load_balancing && moe.router_dtype == MoeRouterDtype::kFp64)
+    refuse("--moe-router-force-load-balancing and --moe-router-dtype", "random logits only in fp32", "fp64",
+           "remove --moe-router-dtype fp64");
   check_groups(moe);
 }
 

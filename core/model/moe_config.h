@@ -10,7 +10,7 @@
 namespace megalith {
 
 enum class MoeScoreFunction { kSoftmax, kSigmoid };
-enum class MoeRouterDtype { kFp32 };
+enum class MoeRouterDtype { kFp32, kFp64 };
 enum class MoeDropPolicy { kProbs, kPosition };
 
 // Tokens that an auxiliary loss averages over; Fedus et al. 2021, arXiv:2101.03961, eq. 4.

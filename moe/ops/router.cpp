@@ -10,6 +10,8 @@ namespace megalith {
 
 namespace {
 
+constexpr DTypeSet kLogitTypes = {DType::kFp32, DType::kFp64};
+
 void check_experts(const Tensor& x, std::string_view name, Fields& f) {
   f.expect(x.size(1) >= 1 && x.size(1) <= kMaxExperts, name, "1 to 1024 experts", x.shape);
 }
@@ -38,11 +40,14 @@ std::int64_t spread_step(std::int64_t experts) {
 }
 
 void fields(const RouterTopk& op, Fields& f) {
-  f.in(op.logits, "op.logits").dtype(DType::kFp32).rank(2);
+  f.in(op.logits, "op.logits").dtype(kLogitTypes).rank(2);
   check_experts(op.logits, "op.logits", f);
   f.expect(!op.expert_bias || op.score == RouterScore::kSigmoid, "op.expert_bias", "absent unless op.score is kSigmoid",
            "a bias for a softmax");
   f.in(op.expert_bias, "op.expert_bias").dtype(DType::kFp32).shape({op.logits.size(1)}).optional();
+  f.expect(!op.selection || (!op.expert_bias && op.num_groups == 1), "op.selection",
+           "absent with op.expert_bias or groups", "both");
+  f.in(op.selection, "op.selection").dtype(DType::kFp32).shape(op.logits.shape).optional();
   f.in(op.positions, "op.positions").dtype(DType::kInt32).shape({op.logits.size(0)}).optional();
   f.out(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
   check_choices(op.choice, op.logits, f);
@@ -60,7 +65,11 @@ void fields(const RouterTopkBackward& op, Fields& f) {
   const bool losses = op.loads || op.z_scale != 0;
   f.out(op.d_logits, "op.d_logits").dtype(DType::kFp32).rank(2).may_be(op.logits);
   check_experts(op.d_logits, "op.d_logits", f);
-  f.in(op.logits, "op.logits").like(op.d_logits).needed_if(needs_logits(op)).read_if(needs_logits(op));
+  f.in(op.logits, "op.logits")
+      .dtype(kLogitTypes)
+      .shape(op.d_logits.shape)
+      .needed_if(needs_logits(op))
+      .read_if(needs_logits(op));
   f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
   check_choices(op.choice, op.d_logits, f);
   f.in(op.weight, "op.weight").dtype(DType::kFp32).shape(op.choice.shape);
@@ -82,7 +91,7 @@ void fields(const RelativeLoads& op, Fields& f) {
 
 void fields(const RouterLosses& op, Fields& f) {
   const bool aux = op.aux.present();
-  f.in(op.logits, "op.logits").dtype(DType::kFp32).rank(2);
+  f.in(op.logits, "op.logits").dtype(kLogitTypes).rank(2);
   check_experts(op.logits, "op.logits", f);
   f.in(op.loads, "op.loads").dtype(DType::kFp32).shape({op.logits.size(1)}).needed_if(aux).read_if(aux);
   f.in(op.choice, "op.choice").dtype(DType::kInt32).rank(2).optional();

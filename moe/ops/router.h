@@ -1,5 +1,6 @@
 // Router of a mixture of experts: maps logits to the K experts of a token and their weights, computes the gradient, and
-// two losses on the scores. fp32 throughout; deterministic, without atomics. Shazeer et al. 2017, arXiv:1701.06538
+// two losses on the scores. fp32 or, for fp64 logits, fp64; weights, gradients and losses are rounded to fp32.
+// Deterministic, without atomics. Shazeer et al. 2017, arXiv:1701.06538
 // (top-k gating); DeepSeek-V3 2024, arXiv:2412.19437, section 2.1.2 (sigmoid, bias, groups); Fedus et al. 2021,
 // arXiv:2101.03961, eq. 4 to 6 (load balancing); Zoph et al. 2022, arXiv:2202.08906, eq. 5 (z loss). Options follow
 // Megatron-LM's flags.
@@ -36,8 +37,9 @@ std::int64_t spread_step(std::int64_t experts);  // about 0.618 E, coprime to E
 // its weights 0, so that it has no rows and counts in no loss.
 struct RouterTopk {
   MEGALITH_OP(RouterTopk, "router_topk");
-  Tensor logits;       // [T, E] fp32
+  Tensor logits;       // [T, E] fp32 | fp64
   Tensor expert_bias;  // optional, [E] fp32; with kSigmoid only
+  Tensor selection;    // optional, [T, E] fp32: scores that choose, instead of the logits; without bias and groups
   Tensor positions;    // optional, [T] int32: -1 is padding
   Tensor choice;       // [T, K] int32 out
   Tensor weight;       // [T, K] fp32 out
@@ -51,13 +53,13 @@ struct RouterTopk {
 // padding. Forward values are recomputed from the logits. Each element is written once.
 struct RouterTopkBackward {
   MEGALITH_OP(RouterTopkBackward, "router_topk_backward");
-  Tensor logits;                                     // [T, E] fp32; not read for kSoftmaxOfChosen without losses
+  Tensor logits;                                     // [T, E] fp32 | fp64; not read for kSoftmaxOfChosen without losses
   Tensor choice;                                     // [T, K] int32 from forward
   Tensor weight;                                     // [T, K] fp32 from forward
   Tensor d_weight;                                   // [T, K] fp32
   Tensor loads;                                      // optional, [E] fp32, as in RouterLosses
   const MicrobatchParameters* parameters = nullptr;  // device: router_scale; required with a loss
-  Tensor d_logits;                                   // [T, E] fp32 out; may be logits
+  Tensor d_logits;                                   // [T, E] fp32 out; may be fp32 logits
   RouterScore score = RouterScore::kSoftmaxOfChosen;
   float scaling_factor = 1;
   float z_scale = 0;  // as in RouterLosses; 0: no z loss
@@ -80,7 +82,7 @@ struct RelativeLoads {
 // / (K N^2) sum of n_e P(t, e), and coeff / N sum of log^2. Sums over tokens are in fp64.
 struct RouterLosses {
   MEGALITH_OP_WITH_WORKSPACE(RouterLosses, "router_losses");
-  Tensor logits;  // [T, E] fp32
+  Tensor logits;  // [T, E] fp32 | fp64
   Tensor choice;  // optional, [T, K] int32: a token whose first choice is below 0 counts nowhere
   Tensor loads;   // [E] fp32, l_e from RelativeLoads; required with aux
   Tensor aux;     // optional, [1] fp32 in and out

@@ -11,7 +11,7 @@ using namespace cuda;
 constexpr int kAddThreads = 256;
 
 struct BackwardArguments {
-  const float* logits;  // null: not required
+  const void* logits;  // of Real; null: not required
   const std::int32_t* choice;
   const float *weight, *d_weight;
   const float* loads;                      // null: no load-balancing loss
@@ -26,12 +26,13 @@ struct BackwardArguments {
 // Lane k's choice, the gradient of its logit, and D, the sum of w d_weight over the choices:
 //   softmax of the chosen: w (d_weight - D / s);  sigmoid: the same times 1 - sigmoid(x), without D if K = 1
 //   softmax of all: w d_weight, and each logit of the token -softmax(x) D
+template <class Real>
 struct ChoiceGradient {
   int expert = -1;
-  float term = 0, dot = 0;
+  Real term = 0, dot = 0;
 
   __device__ ChoiceGradient(const BackwardArguments& a, std::int64_t token, int lane) {
-    float weight = 0, d_weight = 0;
+    Real weight = 0, d_weight = 0;
     if (lane < a.choices) {
       const std::int64_t at = token * a.choices + lane;
       expert = a.choice[at];
@@ -43,35 +44,36 @@ struct ChoiceGradient {
     const bool independent = a.score == RouterScore::kSoftmax || (a.score == RouterScore::kSigmoid && a.choices == 1);
     term = weight * (independent ? d_weight : d_weight - dot * a.inverse_scaling);
     const bool valid = static_cast<unsigned>(expert) < static_cast<unsigned>(a.experts);
-    if (a.score == RouterScore::kSigmoid && valid) term *= sigmoid(-a.logits[token * a.experts + expert]);
+    if (a.score == RouterScore::kSigmoid && valid)
+      term *= sigmoid(-static_cast<const Real*>(a.logits)[token * a.experts + expert]);
   }
 };
 
 // Adds to d the gradients of the lane's logits x through sums over all experts.
-template <int kOwn>
-__device__ inline void add_dense_gradients(const BackwardArguments& a, float scale, const float (&x)[kOwn],
-                                           const float (&load)[kOwn], float dot, float (&d)[kOwn]) {
+template <class Real, int kOwn>
+__device__ inline void add_dense_gradients(const BackwardArguments& a, float scale, const Real (&x)[kOwn],
+                                           const float (&load)[kOwn], Real dot, Real (&d)[kOwn]) {
   const bool is_softmax = a.score == RouterScore::kSoftmax;
-  WarpSoftmax softmax{};
+  WarpSoftmax<Real> softmax{};
   if (a.score != RouterScore::kSigmoid || a.z_scale != 0) {
     softmax = warp_softmax(x);
-    const float factor = 2.0f * a.z_scale * scale * softmax.log_sum, of_weights = is_softmax ? dot : 0.0f;
+    const Real factor = 2.0f * a.z_scale * scale * softmax.log_sum, of_weights = is_softmax ? dot : Real{0};
     if (is_softmax || a.z_scale != 0) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) d[j] = softmax.of(x[j]) * ((a.z_scale != 0 ? factor : 0.0f) - of_weights);
+      for (int j = 0; j < kOwn; ++j) d[j] = softmax.of(x[j]) * ((a.z_scale != 0 ? factor : Real{0}) - of_weights);
     }
   }
   if (a.loads == nullptr) return;
-  float p[kOwn];
-  const float mean = balance_scores(a.score, x, load, softmax, p);
+  Real p[kOwn];
+  const Real mean = balance_scores(a.score, x, load, softmax, p);
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
-    const float slope = a.score == RouterScore::kSigmoid ? sigmoid(-x[j]) : 1.0f;
+    const Real slope = a.score == RouterScore::kSigmoid ? sigmoid(-x[j]) : Real{1};
     d[j] += scale * p[j] * slope * (load[j] - mean);
   }
 }
 
-template <int kOwn, bool kVector>
+template <class Real, int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel(const BackwardArguments a) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn;
   const float router_scale = a.parameters != nullptr ? a.parameters->router_scale : 0.0f;
@@ -79,9 +81,10 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel
   if (a.loads != nullptr) load_loads(a.loads, first, a.experts, load);
   for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / 32; token < a.tokens;
        token += std::int64_t{gridDim.x} * kRouterWarps) {
-    float x[kOwn], d[kOwn] = {};
-    if (a.logits != nullptr) load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
-    const ChoiceGradient own(a, token, lane);
+    Real x[kOwn], d[kOwn] = {};
+    const Real* const logits = static_cast<const Real*>(a.logits) + token * a.experts;
+    if (a.logits != nullptr) load_logits<kOwn, kVector>(logits, first, a.experts, x);
+    const ChoiceGradient<Real> own(a, token, lane);
     // Padding has no losses, and its weights have no gradients.
     const bool is_padding = __shfl_sync(kAllLanes, own.expert, 0) < 0;
     if (a.logits != nullptr && !is_padding) add_dense_gradients(a, router_scale, x, load, own.dot, d);
@@ -89,16 +92,16 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_backward_kernel
     __syncwarp();
     for (int k = 0; k < a.choices; ++k) {
       const int at = __shfl_sync(kAllLanes, own.expert, k) - first;
-      const float term = __shfl_sync(kAllLanes, own.term, k);
+      const Real term = __shfl_sync(kAllLanes, own.term, k);
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) d[j] += at == j ? term : 0.0f;
+      for (int j = 0; j < kOwn; ++j) d[j] += at == j ? term : Real{0};
     }
     float* row = a.d_logits + token * a.experts;
 #pragma unroll
     for (int j = 0; j < kOwn; j += 4) {
       Floats<float> pack;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) pack[i] = d[j + i];
+      for (int i = 0; i < 4; ++i) pack[i] = static_cast<float>(d[j + i]);
       store_of_row<float, kVector>(row, first + j, a.experts, pack.packed());
     }
   }
@@ -133,7 +136,7 @@ __global__ void __launch_bounds__(kAddThreads) relative_loads_kernel(const LoadA
 }
 
 struct LossArguments {
-  const float* logits;
+  const void* logits;          // of Real
   const std::int32_t* choice;  // null: no padding
   std::int64_t choices;
   const float* loads;  // null: no load-balancing loss
@@ -145,7 +148,7 @@ struct LossArguments {
 };
 
 // Sums over the tokens of a block. The tokens of a block depend only on the number of tokens.
-template <int kOwn, bool kVector>
+template <class Real, int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const LossArguments a) {
   __shared__ double shared[kRouterWarps][2];
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn, warp = static_cast<int>(threadIdx.x) / 32;
@@ -155,14 +158,14 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_losses_kernel(const 
   for (std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + warp; token < a.tokens;
        token += std::int64_t{gridDim.x} * kRouterWarps) {
     if (a.choice != nullptr && a.choice[token * a.choices] < 0) continue;
-    float x[kOwn];
-    load_logits<kOwn, kVector>(a.logits + token * a.experts, first, a.experts, x);
-    WarpSoftmax softmax{};
+    Real x[kOwn];
+    load_logits<kOwn, kVector>(static_cast<const Real*>(a.logits) + token * a.experts, first, a.experts, x);
+    WarpSoftmax<Real> softmax{};
     if (a.z || a.score != RouterScore::kSigmoid) softmax = warp_softmax(x);
     const auto log_sum = static_cast<double>(softmax.log_sum);
     z += log_sum * log_sum;
     if (a.loads != nullptr) {
-      float p[kOwn];
+      Real p[kOwn];
       aux += static_cast<double>(balance_scores(a.score, x, load, softmax, p));
     }
   }
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(kAddThreads)
 void run(CudaStream& stream, const RouterTopkBackward& op) {
   const std::int64_t experts = op.d_logits.size(1), tokens = op.d_logits.size(0);
   const bool losses = op.loads || op.z_scale != 0;
-  const BackwardArguments a{.logits = needs_logits(op) ? op.logits.as<const float>() : nullptr,
+  const BackwardArguments a{.logits = needs_logits(op) ? op.logits.data : nullptr,
                             .choice = op.choice.as<const std::int32_t>(),
                             .weight = op.weight.as<const float>(),
                             .d_weight = op.d_weight.as<const float>(),
@@ -218,8 +221,10 @@ void run(CudaStream& stream, const RouterTopkBackward& op) {
   const std::int64_t most = std::int64_t{stream.multiprocessors()} * (2048 / (kRouterWarps * 32));
   const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, most));
   const bool aligned = starts_aligned(op.d_logits) && (a.logits == nullptr || starts_aligned(op.logits));
-  visit_router(experts, aligned, [&](auto own, auto is_vector) {
-    launch_kernel(stream, {blocks, kRouterWarps * 32}, router_topk_backward_kernel<own(), is_vector()>, a);
+  const DType dtype = a.logits != nullptr ? op.logits.dtype : DType::kFp32;
+  visit_router(dtype, experts, aligned, [&](auto real, auto own, auto is_vector) {
+    constexpr auto kKernel = router_topk_backward_kernel<decltype(real), own(), is_vector()>;
+    launch_kernel(stream, {blocks, kRouterWarps * 32}, kKernel, a);
   });
 }
 
@@ -240,7 +245,7 @@ void run(CudaStream& stream, const RouterLosses& op) {
   const std::int64_t experts = op.logits.size(1), tokens = op.logits.size(0);
   const auto blocks =
       static_cast<unsigned>(std::clamp<std::int64_t>(ceil_divide(tokens, kRouterWarps), 1, kMaxLossBlocks));
-  const LossArguments a{.logits = op.logits.as<const float>(),
+  const LossArguments a{.logits = op.logits.data,
                         .choice = op.choice.as<const std::int32_t>(),
                         .choices = op.choice ? op.choice.size(1) : 0,
                         .loads = op.aux ? op.loads.as<const float>() : nullptr,
@@ -249,8 +254,8 @@ void run(CudaStream& stream, const RouterLosses& op) {
                         .score = op.score,
                         .z = op.z.present(),
                         .block_sums = op.workspace.as<double>()};
-  visit_router(experts, starts_aligned(op.logits), [&](auto own, auto is_vector) {
-    launch_kernel(stream, {blocks, kRouterWarps * 32}, router_losses_kernel<own(), is_vector()>, a);
+  visit_router(op.logits.dtype, experts, starts_aligned(op.logits), [&](auto real, auto own, auto is_vector) {
+    launch_kernel(stream, {blocks, kRouterWarps * 32}, router_losses_kernel<decltype(real), own(), is_vector()>, a);
   });
   launch_kernel(stream, {1, kAddThreads}, router_losses_add_kernel, op.workspace.as<const double>(),
                 static_cast<int>(blocks), op.aux.as<float>(), op.z.as<float>(), op.z_scale);

@@ -12,22 +12,36 @@ using namespace cuda;
 // Unsigned keys in the order of scores. A NaN key is ahead only of kNone, which marks taken or missing experts. -0
 // equals 0.
 constexpr unsigned kNone = 0, kNotANumber = 1;
+using LongKey = unsigned long long;
+template <class Real>
+using Key = std::conditional_t<sizeof(Real) == 8, LongKey, unsigned>;
 __device__ inline unsigned key_of(float score) {
   const unsigned bits = __float_as_uint(score + 0.0f);
   if (score != score) return kNotANumber;
   return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
+__device__ inline LongKey key_of(double score) {
+  const auto bits = static_cast<LongKey>(__double_as_longlong(score + 0.0));
+  if (score != score) return kNotANumber;
+  return bits ^ ((bits >> 63) != 0 ? ~LongKey{0} : LongKey{1} << 63);
+}
 __device__ inline float score_of(unsigned key) { return __uint_as_float((key >> 31) != 0 ? key ^ 0x80000000u : ~key); }
+__device__ inline double score_of(LongKey key) {
+  return __longlong_as_double(static_cast<long long>((key >> 63) != 0 ? key ^ (LongKey{1} << 63) : ~key));
+}
+__device__ inline unsigned warp_max(unsigned key) { return __reduce_max_sync(kAllLanes, key); }
+__device__ inline LongKey warp_max(LongKey key) {
+  return warp_reduce(key, [](LongKey a, LongKey b) { return max(a, b); });
+}
 
 // Candidates of a lane, best first; on a tie, the lower expert is first.
-template <int kOwn>
+template <class Key, int kOwn>
 struct Sorted {
   static_assert(kOwn <= 8);
-  static constexpr int kCount = kOwn;
-  unsigned key[kOwn];
+  Key key[kOwn];
   unsigned places = 0;  // position of each key among the lane's experts, 4 bits each
 
-  __device__ explicit Sorted(const unsigned (&keys)[kOwn]) {
+  __device__ explicit Sorted(const Key (&keys)[kOwn]) {
     unsigned place[kOwn];
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) key[j] = keys[j], place[j] = static_cast<unsigned>(j);
@@ -36,7 +50,8 @@ struct Sorted {
 #pragma unroll
       for (int j = 0; j < end; ++j) {
         const bool swap = key[j] < key[j + 1];  // adjacent swaps keep equal keys in order
-        const unsigned low = min(key[j], key[j + 1]), moved = place[j];
+        const Key low = min(key[j], key[j + 1]);
+        const unsigned moved = place[j];
         key[j] = max(key[j], key[j + 1]);
         key[j + 1] = low;
         place[j] = swap ? place[j + 1] : moved;
@@ -46,34 +61,33 @@ struct Sorted {
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) places |= place[j] << (4 * j);
   }
-  __device__ unsigned best() const { return key[0]; }
+  __device__ Key best() const { return key[0]; }
   __device__ int place() const { return static_cast<int>(places & 15u); }
   __device__ void pop(bool wanted) {
 #pragma unroll
     for (int j = 0; j + 1 < kOwn; ++j) key[j] = wanted ? key[j + 1] : key[j];
-    key[kOwn - 1] = wanted ? kNone : key[kOwn - 1];
+    key[kOwn - 1] = wanted ? Key{kNone} : key[kOwn - 1];
     places = wanted ? places >> 4 : places;
   }
 };
 
 // Alternative to Sorted for long lists, or for few rounds.
-template <int kOwn>
+template <class Key, int kOwn>
 struct Unsorted {
-  static constexpr int kCount = kOwn;
-  unsigned key[kOwn];
+  Key key[kOwn];
 
-  __device__ explicit Unsorted(const unsigned (&keys)[kOwn]) {
+  __device__ explicit Unsorted(const Key (&keys)[kOwn]) {
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) key[j] = keys[j];
   }
-  __device__ unsigned best() const {
-    unsigned result = key[0];
+  __device__ Key best() const {
+    Key result = key[0];
 #pragma unroll
     for (int j = 1; j < kOwn; ++j) result = max(result, key[j]);
     return result;
   }
   __device__ int place() const {
-    const unsigned wanted = best();
+    const Key wanted = best();
     int result = kOwn - 1;
 #pragma unroll
     for (int j = kOwn - 2; j >= 0; --j) result = key[j] == wanted ? j : result;
@@ -82,27 +96,29 @@ struct Unsorted {
   __device__ void pop(bool wanted) {
     const int at = place();
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) key[j] = wanted && j == at ? kNone : key[j];
+    for (int j = 0; j < kOwn; ++j) key[j] = wanted && j == at ? Key{kNone} : key[j];
   }
 };
 
+template <class Key>
 struct Taken {
-  unsigned key;
+  Key key;
   int lane;
 };
 
 // Pops the best candidate of the warp.
-template <class List>
-__device__ inline Taken take_best(List& list, int lane, int* expert = nullptr) {
-  const unsigned mine = list.best(), best = __reduce_max_sync(kAllLanes, mine);
+template <template <class, int> class List, class Key, int kOwn>
+__device__ inline Taken<Key> take_best(List<Key, kOwn>& list, int lane, int* expert = nullptr) {
+  const Key mine = list.best(), best = warp_max(mine);
   const int winner = __ffs(static_cast<int>(__ballot_sync(kAllLanes, mine == best))) - 1;
-  if (expert != nullptr) *expert = __shfl_sync(kAllLanes, lane * List::kCount + list.place(), winner);
+  if (expert != nullptr) *expert = __shfl_sync(kAllLanes, lane * kOwn + list.place(), winner);
   list.pop(lane == winner);
   return {best, winner};
 }
 
 struct TopkArguments {
-  const float *logits, *bias;
+  const void* logits;             // of Real
+  const float *bias, *selection;  // null: none
   const std::int32_t* positions;  // null: no padding
   std::int32_t* choice;
   float* weight;
@@ -116,23 +132,24 @@ struct TopkArguments {
 };
 
 // Term of a group's score for one of its best experts.
-__device__ inline float group_term(const TopkArguments& a, unsigned key, const WarpSoftmax& softmax) {
-  const float score = score_of(key);
+template <class Real>
+__device__ inline Real group_term(const TopkArguments& a, Key<Real> key, const WarpSoftmax<Real>& softmax) {
+  const Real score = score_of(key);
   if (a.score == RouterScore::kSoftmax) return softmax.of(score);
   return a.score == RouterScore::kSigmoid && a.bias == nullptr ? sigmoid(score) : score;
 }
 
 // Lane g returns the score of group g. Each group has `lanes` lanes, a power of two; all groups are processed at once.
-template <int kOwn>
-__device__ inline float group_scores(const TopkArguments& a, int lane, int lanes, const WarpSoftmax& softmax,
-                                     const unsigned (&key)[kOwn]) {
+template <class Real, int kOwn>
+__device__ inline Real group_scores(const TopkArguments& a, int lane, int lanes, const WarpSoftmax<Real>& softmax,
+                                    const Key<Real> (&key)[kOwn]) {
   const unsigned group = (kAllLanes >> (32 - lanes)) << (lane & -lanes);
-  Unsorted<kOwn> list(key);
-  float sum = 0;
+  Unsorted<Key<Real>, kOwn> list(key);
+  Real sum = 0;
   for (int i = 0; i < a.best_of_group; ++i) {
-    const unsigned mine = list.best();
-    const unsigned best = warp_reduce(
-        mine, [](unsigned x, unsigned y) { return max(x, y); }, lanes);
+    const Key<Real> mine = list.best();
+    const Key<Real> best = warp_reduce(
+        mine, [](Key<Real> x, Key<Real> y) { return max(x, y); }, lanes);
     list.pop(__ffs(static_cast<int>(__ballot_sync(kAllLanes, mine == best) & group)) - 1 == lane);
     sum += group_term(a, best, softmax);
   }
@@ -140,19 +157,19 @@ __device__ inline float group_scores(const TopkArguments& a, int lane, int lanes
 }
 
 // The same for groups of any size, one group at a time.
-template <int kOwn>
-__device__ inline float group_scores(const TopkArguments& a, int lane, const WarpSoftmax& softmax,
-                                     const unsigned (&key)[kOwn]) {
-  float result = 0;
+template <class Real, int kOwn>
+__device__ inline Real group_scores(const TopkArguments& a, int lane, const WarpSoftmax<Real>& softmax,
+                                    const Key<Real> (&key)[kOwn]) {
+  Real result = 0;
   for (int g = 0; g < a.groups; ++g) {
-    unsigned inside[kOwn];
+    Key<Real> inside[kOwn];
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const auto at = static_cast<unsigned>(lane * kOwn + j - g * a.experts_of_group);
-      inside[j] = at < static_cast<unsigned>(a.experts_of_group) ? key[j] : kNone;
+      inside[j] = at < static_cast<unsigned>(a.experts_of_group) ? key[j] : Key<Real>{kNone};
     }
-    Unsorted<kOwn> list(inside);
-    float sum = 0;
+    Unsorted<Key<Real>, kOwn> list(inside);
+    Real sum = 0;
     for (int i = 0; i < a.best_of_group; ++i) sum += group_term(a, take_best(list, lane).key, softmax);
     if (lane == g) result = sum;
   }
@@ -160,14 +177,14 @@ __device__ inline float group_scores(const TopkArguments& a, int lane, const War
 }
 
 // Removes the experts of all groups except the best.
-template <int kOwn>
-__device__ inline void close_groups(const TopkArguments& a, int lane, const WarpSoftmax& softmax,
-                                    unsigned (&key)[kOwn]) {
+template <class Real, int kOwn>
+__device__ inline void close_groups(const TopkArguments& a, int lane, const WarpSoftmax<Real>& softmax,
+                                    Key<Real> (&key)[kOwn]) {
   const int lanes = a.experts_of_group / kOwn;
   const bool whole_lanes = lanes * kOwn == a.experts_of_group && (lanes & (lanes - 1)) == 0;
-  const float score = whole_lanes ? group_scores(a, lane, lanes, softmax, key) : group_scores(a, lane, softmax, key);
-  const unsigned group_key[1] = {lane < a.groups ? key_of(score) : kNone};
-  Unsorted<1> list(group_key);
+  const Real score = whole_lanes ? group_scores(a, lane, lanes, softmax, key) : group_scores(a, lane, softmax, key);
+  const Key<Real> group_key[1] = {lane < a.groups ? key_of(score) : Key<Real>{kNone}};
+  Unsorted<Key<Real>, 1> list(group_key);
   unsigned open = 0;
   for (int i = 0; i < a.open_groups; ++i) open |= 1u << take_best(list, lane).lane;
 #pragma unroll
@@ -178,67 +195,71 @@ __device__ inline void close_groups(const TopkArguments& a, int lane, const Warp
 }
 
 // Weight of lane k's choice with logit x; undefined for lanes from a.choices on.
-__device__ inline float weight_of(const TopkArguments& a, bool live, float x, const WarpSoftmax& softmax) {
+template <class Real>
+__device__ inline Real weight_of(const TopkArguments& a, bool live, Real x, const WarpSoftmax<Real>& softmax) {
   switch (a.score) {
     case RouterScore::kSoftmaxOfChosen: {
-      const float highest = __shfl_sync(kAllLanes, x, 0);  // the first choice is the best
-      const float exponential = live ? expf(x - highest) : 0.0f;
-      return exponential / warp_sum(exponential, kChoiceLanes);
+      const Real highest = __shfl_sync(kAllLanes, x, 0);  // the first choice is the best
+      const Real relative = live ? exponential(x - highest) : Real{0};
+      return relative / warp_sum(relative, kChoiceLanes);
     }
     case RouterScore::kSoftmax: return softmax.of(x);
     default: break;
   }
-  const float score = live ? sigmoid(x) : 0.0f;
+  const Real score = live ? sigmoid(x) : Real{0};
   return a.choices > 1 ? score / (warp_sum(score, kChoiceLanes) + kSigmoidEpsilon) : score;
 }
 
-template <int kOwn, bool kVector>
+template <class Real, int kOwn, bool kVector>
 __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_kernel(const TopkArguments a) {
-  using List = std::conditional_t<kOwn <= 8, Sorted<kOwn <= 8 ? kOwn : 8>, Unsorted<kOwn>>;
+  using List = std::conditional_t<kOwn <= 8, Sorted<Key<Real>, kOwn <= 8 ? kOwn : 8>, Unsorted<Key<Real>, kOwn>>;
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane * kOwn;
   const std::int64_t token = std::int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / 32;
   if (token >= a.tokens) return;
-  const float* row = a.logits + token * a.experts;
-  float x[kOwn];
+  const Real* row = static_cast<const Real*>(a.logits) + token * a.experts;
+  Real x[kOwn];
   load_logits<kOwn, kVector>(row, first, a.experts, x);
-  WarpSoftmax softmax{};
+  WarpSoftmax<Real> softmax{};
   if (a.score == RouterScore::kSoftmax) softmax = warp_softmax(x);
-  unsigned key[kOwn];
+  Key<Real> key[kOwn];
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     const bool exists = first + j < a.experts;
-    const float score = a.bias != nullptr && exists ? sigmoid(x[j]) + a.bias[first + j] : x[j];
-    key[j] = exists ? key_of(score) : kNone;
+    Real score = x[j];
+    if (a.bias != nullptr && exists) score = sigmoid(x[j]) + a.bias[first + j];
+    if (a.selection != nullptr && exists) score = a.selection[token * a.experts + first + j];
+    key[j] = exists ? key_of(score) : Key<Real>{kNone};
   }
   if (a.open_groups < a.groups) close_groups(a, lane, softmax, key);
 
   List list(key);
   int chosen = 0;
-  unsigned best = 0;
+  Key<Real> best = 0;
   for (int k = 0; k < a.choices; ++k) {
     int expert;
-    const unsigned taken = take_best(list, lane, &expert).key;
+    const Key<Real> taken = take_best(list, lane, &expert).key;
     if (k == 0) best = taken;
     if (lane == k) chosen = expert;
   }
   if (best == kNotANumber) chosen = static_cast<int>((token * a.choices + lane) * a.spread_step % a.experts);
   const bool live = lane < a.choices;
-  float weight = weight_of(a, live, live ? row[chosen] : -INFINITY, softmax);
+  Real weight = weight_of(a, live, live ? row[chosen] : static_cast<Real>(-INFINITY), softmax);
   if (!live) return;
   if (a.positions != nullptr && a.positions[token] < 0) {
     chosen = -1;
     weight = 0;
   }
   a.choice[token * a.choices + lane] = chosen;
-  a.weight[token * a.choices + lane] = weight * a.scaling_factor;
+  a.weight[token * a.choices + lane] = static_cast<float>(weight * a.scaling_factor);
 }
 
 }  // namespace
 
 void run(CudaStream& stream, const RouterTopk& op) {
   const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1), size = experts / op.num_groups;
-  const TopkArguments a{.logits = op.logits.as<const float>(),
+  const TopkArguments a{.logits = op.logits.data,
                         .bias = op.expert_bias.as<const float>(),
+                        .selection = op.selection.as<const float>(),
                         .positions = op.positions.as<const std::int32_t>(),
                         .choice = op.choice.as<std::int32_t>(),
                         .weight = op.weight.as<float>(),
@@ -254,8 +275,8 @@ void run(CudaStream& stream, const RouterTopk& op) {
                         .group_size = FastDivide(size),
                         .experts_of_group = static_cast<int>(size)};
   const Grid grid{blocks_for(a.tokens, kRouterWarps), kRouterWarps * 32};
-  visit_router(experts, starts_aligned(op.logits), [&](auto own, auto is_vector) {
-    launch_kernel(stream, grid, router_topk_kernel<own(), is_vector()>, a);
+  visit_router(op.logits.dtype, experts, starts_aligned(op.logits), [&](auto real, auto own, auto is_vector) {
+    launch_kernel(stream, grid, router_topk_kernel<decltype(real), own(), is_vector()>, a);
   });
 }
 

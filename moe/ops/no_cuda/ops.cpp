@@ -7,6 +7,7 @@
 #include "moe/ops/route_rows.h"
 #include "moe/ops/routed_activation.h"
 #include "moe/ops/router.h"
+#include "moe/ops/router_logits.h"
 
 namespace megalith {
 
@@ -35,6 +36,7 @@ void run(CudaStream&, const PermuteRows&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteRows&) { refuse_cuda(); }
 void run(CudaStream&, const PermuteWeights&) { refuse_cuda(); }
 void run(CudaStream&, const UnpermuteWeightGradients&) { refuse_cuda(); }
+void run(CudaStream&, const RouterLogits&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopk&) { refuse_cuda(); }
 void run(CudaStream&, const RouterTopkBackward&) { refuse_cuda(); }
 void run(CudaStream&, const RelativeLoads&) { refuse_cuda(); }

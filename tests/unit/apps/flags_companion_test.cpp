@@ -62,9 +62,8 @@ TEST_F(Companions, AreFlagsOfTheTableWithSuchValues) {
 
 TEST_F(Companions, AFlagWithoutWhatItNeedsIsRefused) {
   // The default of --eval-iters is above 0, that of --fsdp-reduce-grads each, and that of --device is cuda on a machine
-  // with a GPU. --moe-router-dtype has one value.
-  const std::set<std::string_view> satisfied = {"skip-train", "full-validation", "profile", "fsdp-gradient-slots",
-                                                "moe-router-dtype"};
+  // with a GPU.
+  const std::set<std::string_view> satisfied = {"skip-train", "full-validation", "profile", "fsdp-gradient-slots"};
   int refused = 0;
   for (const Flag& flag : table_) {
     const auto need = std::ranges::find_if(flag.traits.needs, [](const auto& n) { return (n.apps & kTrainApp) != 0; });

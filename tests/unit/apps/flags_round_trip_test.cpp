@@ -72,8 +72,7 @@ Words words_of(const FlagTable& table, const Flag& flag) {
 }
 
 // Only the default can be given yet, or nothing else on a machine without a GPU.
-const std::set<std::string> kOneValue = {"optimizer",         "device",           "profile",
-                                         "attention-dropout", "moe-router-dtype", "tp-comm-overlap"};
+const std::set<std::string> kOneValue = {"optimizer", "device", "profile", "attention-dropout", "tp-comm-overlap"};
 
 TEST_F(RoundTrip, EveryFlagOfTrainOutOfTheCommandLine) {
   FlagParser parser(App::kTrain);
@@ -125,7 +124,6 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
       "group-query-attention",  // says what --num-query-groups is, which is compared
       "init-method-std",        // of weights that are then loaded
       "grad-reduce-in-bf16",    // says what --main-grads-dtype is, which is compared
-      "moe-router-dtype",       // there is one
       "moe-grouped-gemm",       // the same bits, as the next
       "use-transformer-engine-op-fuser",
       "moe-pad-expert-input-to-capacity",  // no row is padded

@@ -94,6 +94,19 @@ TEST(MoeRouter, LossOverTheGlobalBatchCountsEarlierMicrobatches) {
   }
 }
 
+// Gradients of several microbatches are sums in another order on other layouts.
+TEST(MoeRouter, InFp64IsThatOfOneRank) {
+  const Words flags = model() + one_loss("aux_loss") + Words{"--moe-router-dtype", "fp64"};
+  const RunResult want = train_checked(flags);
+  const RunResult single = train_checked(model() + one_loss("aux_loss"));
+  EXPECT_NE(want.gradients, single.gradients);
+  expect_near(single, want);
+  for (const Layout& layout : {Layout{.tensor = 2, .sequence = true}, {.pipeline = 2}, {.data = 2, .expert = 2}}) {
+    SCOPED_TRACE(layout.name());
+    expect_near(train_checked(flags, layout), want);
+  }
+}
+
 TEST(MoeRouter, ChangesNoBitWithGraphsRecomputeAndSharding) {
   const Words flags =
       model() + kAll +
