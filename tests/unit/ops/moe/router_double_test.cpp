@@ -75,19 +75,21 @@ TEST_P(RouterDoubleTest, GradientsAndLossesAreThoseOfFp32) {
       const Tensor logits = input({kTokens, kExperts}, dtype, x);
       const Tensor choice = output({kTokens, kChoices}, DType::kInt32), weight = output(choice.shape, DType::kFp32);
       run(RouterTopk{.logits = logits, .choice = choice, .weight = weight, .score = score});
+      const Tensor chosen = input(choice.shape, DType::kInt32, values(choice));
       const Tensor d_logits = output({kTokens, kExperts}, DType::kFp32);
       run(RouterTopkBackward{.logits = logits,
-                             .choice = choice,
-                             .weight = weight,
+                             .choice = chosen,
+                             .weight = input(weight.shape, DType::kFp32, values(weight)),
                              .d_weight = d_weight,
                              .loads = loads,
                              .parameters = parameters,
                              .d_logits = d_logits,
                              .score = score,
                              .z_scale = 0.5f});
-      const Tensor aux = input({1}, DType::kFp32, {0}), z = input({1}, DType::kFp32, {0});
+      const Values gradients = values(d_logits);  // the next op's check overwrites outputs
+      const Tensor aux = inout({1}, DType::kFp32, {0.0}), z = inout({1}, DType::kFp32, {0.0});
       run(RouterLosses{.logits = logits, .loads = loads, .aux = aux, .z = z, .score = score, .z_scale = 0.5f});
-      results[dtype == DType::kFp64 ? 1 : 0] = {values(d_logits), values(aux), values(z)};
+      results[dtype == DType::kFp64 ? 1 : 0] = {gradients, values(aux), values(z)};
     }
     for (std::size_t i = 0; i < 3; ++i) {
       ASSERT_EQ(results[0][i].size(), results[1][i].size());
