@@ -6,7 +6,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache git libopenmpi-dev openmpi-bin libcli11-dev libtomlplusplus-dev
-          nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev libzstd-dev)
+          nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev libzstd-dev libsentencepiece-dev)
 if [ "${1:-}" = --tests ] || [ "${1:-}" = --soak ]; then
   packages+=(libeigen3-dev libgtest-dev libgmock-dev libbenchmark-dev clang-16 libclang-rt-16-dev clang-format-14)
   [ "$1" = --tests ] || packages+=(llvm-16 python3)

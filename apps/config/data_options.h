@@ -8,7 +8,8 @@
 
 namespace megalith {
 
-enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer };  // order of tokenizer_types()
+// In the order of tokenizer_types().
+enum class TokenizerType { kByte, kNull, kGpt2Bpe, kHuggingFace, kTikTokenizer, kLlama2, kGptSentencePiece };
 
 struct DataOptions {
   std::vector<std::string> data_path;  // PREFIX, or WEIGHT PREFIX pairs as in Megatron-LM

@@ -276,25 +276,29 @@ void add_data_and_evaluation(FlagTable& t, Options& o) {
   data.add("mock-data", "", toggle(&o.data.mock_data), "seeded Zipf-distributed tokens instead of a dataset");
   tokenizer.add(
       "tokenizer-type", "NAME",
-      choice(&o.data.tokenizer_type, {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer"},
+      choice(&o.data.tokenizer_type,
+             {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer", "TikTokenizer", "Llama2Tokenizer",
+              "GPTSentencePieceTokenizer"},
              {{"NullTokenizer", "null"}}),
       "type of tokenizer. byte: ids are bytes, 256 ends a document. null or NullTokenizer: ids as given, --vocab-size "
-      "of them plus one that ends documents. Others: byte-level BPE from the files below",
+      "of them plus one that ends documents. Llama2Tokenizer and GPTSentencePieceTokenizer: SentencePiece, the former "
+      "with a BOS ahead of each text. Others: byte-level BPE from the files below",
       {.example = "null --vocab-size 100"});
   files.add("vocab-file", "FILE", text(&o.data.vocab_file), "vocab.json of GPT2BPETokenizer",
             {.shown = "none", .example = "vocab.json"});
   files.add("merge-file", "FILE", text(&o.data.merge_file), "merges.txt of GPT2BPETokenizer",
             {.shown = "none", .example = "merges.txt"});
-  files.add("tokenizer-model", "FILE", text(&o.data.tokenizer_model),
-            "tokenizer.json of HuggingFaceTokenizer, or its folder; rank file of TikTokenizer",
-            {.shown = "none", .example = "tokenizer.json"});
+  files.add(
+      "tokenizer-model", "FILE", text(&o.data.tokenizer_model),
+      "tokenizer.json of HuggingFaceTokenizer, or its folder; rank file of TikTokenizer; .model file of SentencePiece",
+      {.shown = "none", .example = "tokenizer.json"});
   tokenizer.add("tiktoken-pattern", "NAME", text(&o.data.tiktoken_pattern),
                 "pattern by which TikTokenizer splits text into words: gpt2, cl100k, llama3, qwen2, o200k, v1 or v2",
                 {.shown = "none", .example = "o200k"});
   tokenizer.add("tiktoken-special-tokens", "NAME[=ID]...", list(&o.data.tiktoken_special_tokens),
                 "special tokens of TikTokenizer; a token without an id gets the next free id",
                 {.shown = "<|endoftext|>", .example = "<|a|>=7 <|b|>"});
-  tokenizer.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents, with BPE",
+  tokenizer.add("eod-token", "TOKEN", text(&o.data.eod_token), "token that ends documents, with BPE or SentencePiece",
                 {.shown = "<|endoftext|>, <|end_of_text|> or </s>", .example = "</s>"});
   evaluation.add("eval-interval", "STEPS", integer(&o.train.eval_interval, {0, kMany}),
                  "steps between evaluations; 0: never", {.example = "9"});

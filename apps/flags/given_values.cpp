@@ -115,7 +115,7 @@ constexpr auto kIdleAlone = std::to_array<std::string_view>({"save-interval",
 const std::pair<std::string_view, std::vector<std::string_view>> kTokenizerFlags[] = {
     {"vocab-file", {"GPT2BPETokenizer"}},
     {"merge-file", {"GPT2BPETokenizer"}},
-    {"tokenizer-model", {"HuggingFaceTokenizer", "TikTokenizer"}},
+    {"tokenizer-model", {"HuggingFaceTokenizer", "TikTokenizer", "Llama2Tokenizer", "GPTSentencePieceTokenizer"}},
     {"tiktoken-pattern", {"TikTokenizer"}}};
 
 bool is_idle_alone(std::string_view flag) {

@@ -126,8 +126,8 @@ constexpr MegatronRow kFeatureRows[] = {
     {kFeature, "samples of a part of the data", "sample-rate"},
     {kFeature, "several validation sets", "multiple-validation-sets validation-set-names"},
     {kFeature, "evaluation with other batches", "eval-global-batch-size eval-micro-batch-size start-eval-at-iter"},
-    {kFeature, "SentencePiece tokenizers",
-     "tokenizer-sentencepiece-legacy no-tokenizer-sentencepiece-ignore-extra-whitespaces "
+    {kFeature, "SentencePiece's extra white space",
+     "no-tokenizer-sentencepiece-ignore-extra-whitespaces "
      "disable-tokenizer-sentencepiece-ignore-extra-whitespaces"},
     {kFeature, "tokenizer options",
      "tokenizer-metadata tokenizer-special-tokens tokenizer-hf-no-include-special-tokens tiktoken-num-special-tokens "
@@ -190,8 +190,7 @@ constexpr MegatronRow kValueRows[] = {
     {kFeature, "fp16 gradients", "main-grads-dtype=fp16 megatron-fsdp-grad-comm-dtype=fp16"},
     {kFeature, "hierarchical context parallelism", "cp-comm-type=a2a+p2p"},
     {kFeature, "multi-latent attention", "recompute-modules=mla_up_proj"},
-    {kFeature, "SentencePiece tokenizers",
-     "tokenizer-type=Llama2Tokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer"},
+    {kFeature, "SentencePiece with added special tokens", "tokenizer-type=SentencePieceTokenizer"},
     {kFeature, "WordPiece tokenizers", "tokenizer-type=BertWordPieceLowerCase|BertWordPieceCase"},
     {kFeature, "multimodal tokenizers", "tokenizer-type=MultimodalTokenizer|NullMultimodalTokenizer"},
     {kFeature, "tokenizers with prompt formats", "tokenizer-type=SFTTokenizer"},

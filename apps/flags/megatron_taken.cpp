@@ -95,6 +95,7 @@ constexpr MegatronRow kTakenRows[] = {
      "override-opt-param-scheduler override-lr-scheduler"},
     {kTaken, "tokenizer files are read without executing their code",
      "trust-remote-code tokenizer-hf-no-use-fast legacy-tokenizer"},
+    {kTaken, "ids are the same without special tokens of the command line", "tokenizer-sentencepiece-legacy"},
     {kTaken, "--tensorboard-dir and --metrics-jsonl record every step and memory by owner",
      "tensorboard-queue-size=<int> log-timers-to-tensorboard log-memory-to-tensorboard log-world-size-to-tensorboard "
      "log-batch-size-to-tensorboard no-log-loss-scale-to-tensorboard log-learning-rate-to-tensorboard "

@@ -157,7 +157,7 @@ void continue_prompt(Session& session) {
   std::vector<std::int32_t> prompt;
   Generator::Sizes sizes{.sequences = options.num_samples};
   session.together([&] {
-    prompt = encode_prompt(session.tokenizer(), options.prompt);
+    prompt = encode_prompt(session.tokenizer(), options.prompt, session.tokenizer().begin());
     sizes.prompt = std::ssize(prompt);
     sizes.tokens = sizes.prompt + session.new_tokens(sizes.prompt);
     check_memory(session.options(), sizes, session.ranks(), session.free_bytes());

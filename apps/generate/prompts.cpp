@@ -27,8 +27,9 @@ Prompt parse_prompt(std::string_view line, const std::string& place) {
 
 }  // namespace
 
-std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<std::int32_t> tokens;
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& text,
+                                        std::span<const std::int32_t> begin) {
+  std::vector<std::int32_t> tokens(begin.begin(), begin.end());
   tokenizer.encode(text, tokens);
   if (tokens.empty()) tokens.push_back(tokenizer.eod());
   return tokens;
@@ -41,7 +42,7 @@ std::vector<Prompt> read_prompts(const std::string& path, const Tokenizer& token
     Prompt prompt = is_json ? parse_prompt(line, place) : Prompt{.text = std::string(line), .place = place};
     prompt.shown = prompt.text;
     try {
-      prompt.tokens = encode_prompt(tokenizer, prompt.text);
+      prompt.tokens = encode_prompt(tokenizer, prompt.text, tokenizer.begin());
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
     }

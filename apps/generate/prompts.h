@@ -21,7 +21,8 @@ struct Prompt {
 };
 
 // Tokens of a prompt. EOD stands for an empty one, as it precedes the first word of a document.
-std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& text);
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& text,
+                                        std::span<const std::int32_t> begin = {});
 
 // Reads a file of --prompt-file: a text per line or, if the file is so named, JSON lines. Blank lines are skipped.
 // Error kFormat with FILE:LINE for an invalid line, and for a file without prompts.

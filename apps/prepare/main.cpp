@@ -59,6 +59,7 @@ void encode_documents(const DocumentChunk& chunk, const DocumentOptions& documen
     ids.clear();
     tokenizer.encode(document, ids);
     if (ids.empty()) return;
+    ids.insert(ids.begin(), tokenizer.begin().begin(), tokenizer.begin().end());
     if (append_eod) ids.push_back(tokenizer.eod());
     if (!std::in_range<std::int32_t>(ids.size()))
       refuse_format("text", "at most 2147483647 tokens", fmt::format("{}", ids.size()), "divide the document");

@@ -21,7 +21,12 @@ constexpr TokenizerFileField kFiles[] = {
     {"merges.txt", "--merge-file", &TokenizerOptions::merge_file},
     {kTokenizerJson, "--tokenizer-model", &TokenizerOptions::tokenizer_model},
     {"tokenizer.tiktoken", "--tokenizer-model", &TokenizerOptions::tokenizer_model},
+    {"tokenizer.model", "--tokenizer-model", &TokenizerOptions::tokenizer_model},
 };
+
+bool is_sentence_piece(std::string_view type) {
+  return type == "Llama2Tokenizer" || type == "GPTSentencePieceTokenizer";
+}
 
 bool is_folder(const std::string& path) {
   const std::optional<PathInfo> info = look_at(path);
@@ -72,13 +77,19 @@ void check_flags(const TokenizerOptions& options, const std::string& type) {
   check("--eod-token", !options.eod_token.empty(), !files.empty());
 }
 
-BpeVocabulary read_vocabulary(const TokenizerOptions& options, const TokenizerTexts& texts) {
+// Returns the files that the type requires.
+std::vector<const TokenizerFile*> required_files(const TokenizerOptions& options, const TokenizerTexts& texts) {
   std::vector<const TokenizerFile*> files;
   for (const TokenizerFileField& wanted : tokenizer_files(options.type)) {
     const auto found = texts.find(std::string(wanted.name));
     if (found == texts.end()) refuse_without(wanted.flag, options.type);
     files.push_back(&found->second);
   }
+  return files;
+}
+
+BpeVocabulary read_vocabulary(const TokenizerOptions& options, const TokenizerTexts& texts) {
+  const std::vector<const TokenizerFile*> files = required_files(options, texts);
   if (options.type == "GPT2BPETokenizer") return parse_gpt2_files(*files[0], *files[1]);
   if (options.type == "HuggingFaceTokenizer") return parse_hugging_face_file(*files[0]);
   const std::optional<WordPattern> pattern = word_pattern_of_name(options.tiktoken_pattern);
@@ -107,11 +118,29 @@ Tokenizer Tokenizer::null(std::int64_t vocab_size) {
 Tokenizer::Tokenizer(BpeVocabulary vocabulary)
     : bpe_(std::make_shared<const BpeModel>(std::move(vocabulary))), eod_(bpe_->eod()) {}
 
-std::int64_t Tokenizer::vocab_size() const { return bpe_ ? bpe_->vocab_size() : std::int64_t{eod_} + 1; }
+Tokenizer::Tokenizer(std::shared_ptr<const SentencePieceModel> pieces, bool adds_bos)
+    : pieces_(std::move(pieces)), eod_(pieces_->eod()) {
+  if (!adds_bos) return;
+  if (!pieces_->bos()) {
+    refuse_usage("--tokenizer-type Llama2Tokenizer", {.expected = "a model with a beginning of sentence",
+                                                      .got = "one without",
+                                                      .remedy = "use GPTSentencePieceTokenizer"});
+  }
+  begin_.push_back(*pieces_->bos());
+}
 
-std::optional<std::int32_t> Tokenizer::bos() const { return bpe_ ? bpe_->bos() : std::nullopt; }
+std::int64_t Tokenizer::vocab_size() const {
+  if (pieces_) return pieces_->vocab_size();
+  return bpe_ ? bpe_->vocab_size() : std::int64_t{eod_} + 1;
+}
+
+std::optional<std::int32_t> Tokenizer::bos() const {
+  if (pieces_) return pieces_->bos();
+  return bpe_ ? bpe_->bos() : std::nullopt;
+}
 
 std::string Tokenizer::identity() const {
+  if (pieces_) return pieces_->identity();
   return bpe_ ? bpe_->identity() : fmt::format("{}-{}", is_bytes_ ? "byte" : "null", vocab_size());
 }
 
@@ -122,6 +151,7 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids) co
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, BorderIds& borders) const {
   if (bpe_) return bpe_->encode(text, ids, cache_, borders);
+  if (pieces_) return pieces_->encode(text, ids, borders);
   if (!is_bytes_) return encode_ids(text, ids);
   ids.reserve(ids.size() + text.size() + 1);  // with capacity for an EOD
   for (std::size_t byte = 0; byte < text.size(); ++byte) {
@@ -152,6 +182,10 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
     bpe_->decode(ids, text);
     return text;
   }
+  if (pieces_) {
+    pieces_->decode(ids, text);
+    return text;
+  }
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= eod_) continue;
     if (is_bytes_) {
@@ -165,8 +199,13 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
 }
 
 std::span<const std::string_view> tokenizer_types() {
-  static constexpr std::string_view kTypes[] = {"byte", "null", "GPT2BPETokenizer", "HuggingFaceTokenizer",
-                                                "TikTokenizer"};
+  static constexpr std::string_view kTypes[] = {"byte",
+                                                "null",
+                                                "GPT2BPETokenizer",
+                                                "HuggingFaceTokenizer",
+                                                "TikTokenizer",
+                                                "Llama2Tokenizer",
+                                                "GPTSentencePieceTokenizer"};
   return kTypes;
 }
 
@@ -175,6 +214,7 @@ std::span<const TokenizerFileField> tokenizer_files(std::string_view type) {
   if (type == "GPT2BPETokenizer") return files.first(2);
   if (type == "HuggingFaceTokenizer") return files.subspan(2, 1);
   if (type == "TikTokenizer") return files.subspan(3, 1);
+  if (is_sentence_piece(type)) return files.subspan(4, 1);
   return {};
 }
 
@@ -215,6 +255,10 @@ Tokenizer make_tokenizer(const TokenizerOptions& options, const TokenizerTexts& 
   check_flags(options, type);
   if (type == "byte") return Tokenizer();
   if (type == "null") return Tokenizer::null(options.vocab_size);
+  if (is_sentence_piece(type)) {
+    const TokenizerFile& file = *required_files(options, texts)[0];
+    return Tokenizer(std::make_shared<const SentencePieceModel>(file, options.eod_token), type == "Llama2Tokenizer");
+  }
   BpeVocabulary vocabulary = read_vocabulary(options, texts);
   const auto config = texts.find(std::string(kTokenizerConfig));
   const SpecialTokens named = config == texts.end() ? SpecialTokens() : parse_tokenizer_config(config->second);

@@ -44,10 +44,11 @@ inline RealLine real_line(std::string_view name) {
 // Words of a run, with data and tokenizer of this machine. Megatron-LM rejects mock data with a path; the path stays.
 inline std::vector<std::string> runnable(const RealLine& line) {
   const std::string folder = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
-  const std::array<std::pair<std::string_view, std::string>, 3> files = {{{"--tokenizer-model", folder + "qwen2.json"},
-                                                                          {"--vocab-file", folder + "vocab.json"},
-                                                                          {"--merge-file", folder + "merges.txt"}}};
   std::vector<std::string> words = line.words;
+  const bool is_sentence_piece = std::ranges::find(words, "Llama2Tokenizer") != words.end();
+  const std::string model = folder + (is_sentence_piece ? "bpe.model" : "qwen2.json");
+  const std::array<std::pair<std::string_view, std::string>, 3> files = {
+      {{"--tokenizer-model", model}, {"--vocab-file", folder + "vocab.json"}, {"--merge-file", folder + "merges.txt"}}};
   if (std::ranges::find(words, "--data-path") != words.end()) std::erase(words, "--mock-data");
   words.insert(words.end(), line.also.begin(), line.also.end());
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {

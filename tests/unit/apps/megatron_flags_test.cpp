@@ -103,10 +103,11 @@ TEST(MegatronFlags, ValuesThatAskForSomethingElseSayWhy) {
 TEST(MegatronFlags, FeaturesAreNamed) {
   EXPECT_EQ(train_outcome({"--fp8_format", "hybrid"}),
             "exit 2: --fp8_format: a feature of Megatron-LM that is not built, FP8; see docs/from-megatron.md");
-  EXPECT_EQ(train_outcome({"--tokenizer-type", "Llama2Tokenizer"}),
-            "exit 2: --tokenizer-type Llama2Tokenizer: a feature of Megatron-LM that is not built, SentencePiece "
-            "tokenizers: expected byte, null, GPT2BPETokenizer, HuggingFaceTokenizer or TikTokenizer; see "
-            "docs/from-megatron.md");
+  EXPECT_EQ(
+      train_outcome({"--tokenizer-type", "SentencePieceTokenizer"}),
+      "exit 2: --tokenizer-type SentencePieceTokenizer: a feature of Megatron-LM that is not built, SentencePiece "
+      "with added special tokens: expected byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, TikTokenizer, "
+      "Llama2Tokenizer or GPTSentencePieceTokenizer; see docs/from-megatron.md");
   EXPECT_EQ(train_outcome(words("--fp8-format hybrid --optimizer muon --fp8-recipe delayed")),
             "exit 2: features of Megatron-LM that are not built: FP8 (--fp8-format, --fp8-recipe), Muon (--optimizer "
             "muon); see docs/from-megatron.md");

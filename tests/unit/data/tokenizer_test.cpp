@@ -50,7 +50,7 @@ TEST(NullTokenizer, TextIsIds) {
 TEST(MakeTokenizer, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer({.type = "word"}); }),
               HasSubstr("--tokenizer-type: expected one of byte, null, GPT2BPETokenizer, HuggingFaceTokenizer, "
-                        "TikTokenizer, got 'word'"));
+                        "TikTokenizer, Llama2Tokenizer, GPTSentencePieceTokenizer, got 'word'"));
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer({.type = "null"}); }), HasSubstr("--vocab-size"));
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make_tokenizer({.type = "null", .vocab_size = 2147483647}); }),
               HasSubstr("--vocab-size"));
