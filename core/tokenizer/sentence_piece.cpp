@@ -22,15 +22,20 @@ using Processor = sentencepiece::SentencePieceProcessor;
 std::string text_of_piece(const Processor& processor, int id) {
   if (processor.IsControl(id)) return {};
   if (processor.IsUnknown(id)) return processor.DecodeIds({id});
-  std::string text = processor.IdToPiece(id);
+  const std::string& text = processor.IdToPiece(id);
   if (processor.IsByte(id)) {
     unsigned byte = 0;
     if (text.size() == 6) std::from_chars(text.data() + 3, text.data() + 5, byte, 16);
     return std::string(1, static_cast<char>(byte));
   }
-  for (std::size_t at = 0; (at = text.find(kSpace, at)) != std::string::npos; ++at)
-    text.replace(at, kSpace.size(), " ");
-  return text;
+  const std::string_view piece = text;
+  std::string spelled;
+  for (std::size_t at = 0; at < piece.size();) {
+    const bool is_space = piece.substr(at).starts_with(kSpace);
+    spelled += is_space ? ' ' : piece[at];
+    at += is_space ? kSpace.size() : 1;
+  }
+  return spelled;
 }
 
 std::int32_t find_end(const Processor& processor, const TokenizerFile& file, const std::string& name) {
