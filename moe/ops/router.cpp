@@ -45,9 +45,6 @@ void fields(const RouterTopk& op, Fields& f) {
   f.expect(!op.expert_bias || op.score == RouterScore::kSigmoid, "op.expert_bias", "absent unless op.score is kSigmoid",
            "a bias for a softmax");
   f.in(op.expert_bias, "op.expert_bias").dtype(DType::kFp32).shape({op.logits.size(1)}).optional();
-  f.expect(!op.selection || (!op.expert_bias && op.num_groups == 1), "op.selection",
-           "absent with op.expert_bias or groups", "both");
-  f.in(op.selection, "op.selection").dtype(DType::kFp32).shape(op.logits.shape).optional();
   f.in(op.positions, "op.positions").dtype(DType::kInt32).shape({op.logits.size(0)}).optional();
   f.out(op.choice, "op.choice").dtype(DType::kInt32).rank(2);
   check_choices(op.choice, op.logits, f);

@@ -39,7 +39,6 @@ struct RouterTopk {
   MEGALITH_OP(RouterTopk, "router_topk");
   Tensor logits;       // [T, E] fp32 | fp64
   Tensor expert_bias;  // optional, [E] fp32; with kSigmoid only
-  Tensor selection;    // optional, [T, E] fp32: scores that choose, instead of the logits; without bias and groups
   Tensor positions;    // optional, [T] int32: -1 is padding
   Tensor choice;       // [T, K] int32 out
   Tensor weight;       // [T, K] fp32 out

@@ -88,12 +88,10 @@ template <class Real>
 void choose(const RouterTopk& op, std::int64_t token, const Real* x, std::int32_t* choice) {
   const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1);
   const float* bias = op.expert_bias.as<const float>();
-  const float* selection = op.selection ? op.selection.as<const float>() + token * experts : nullptr;
-  ExpertValues<Real> other;
+  ExpertValues<Real> biased;
   for (std::int64_t e = 0; bias != nullptr && e < experts; ++e)
-    other[static_cast<std::size_t>(e)] = sigmoid(x[e]) + static_cast<Real>(bias[e]);
-  if (selection != nullptr) std::copy_n(selection, experts, other.begin());
-  const Real* score = bias != nullptr || selection != nullptr ? other.data() : x;
+    biased[static_cast<std::size_t>(e)] = sigmoid(x[e]) + static_cast<Real>(bias[e]);
+  const Real* score = bias != nullptr ? biased.data() : x;
   std::array<bool, kMaxExperts> taken{};
   if (op.group_topk < op.num_groups) close_groups(op, x, score, taken.data());
   for (std::int64_t k = 0; k < choices; ++k)

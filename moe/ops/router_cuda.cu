@@ -118,7 +118,7 @@ __device__ inline Taken<Key> take_best(List<Key, kOwn>& list, int lane, int* exp
 
 struct TopkArguments {
   const void* logits;             // of Real
-  const float *bias, *selection;  // null: none
+  const float* bias;              // null: none
   const std::int32_t* positions;  // null: no padding
   std::int32_t* choice;
   float* weight;
@@ -227,7 +227,6 @@ __global__ void __launch_bounds__(kRouterWarps * 32) router_topk_kernel(const To
     const bool exists = first + j < a.experts;
     Real score = x[j];
     if (a.bias != nullptr && exists) score = sigmoid(x[j]) + a.bias[first + j];
-    if (a.selection != nullptr && exists) score = a.selection[token * a.experts + first + j];
     key[j] = exists ? key_of(score) : Key<Real>{kNone};
   }
   if (a.open_groups < a.groups) close_groups(a, lane, softmax, key);
@@ -259,7 +258,6 @@ void run(CudaStream& stream, const RouterTopk& op) {
   const std::int64_t experts = op.logits.size(1), choices = op.choice.size(1), size = experts / op.num_groups;
   const TopkArguments a{.logits = op.logits.data,
                         .bias = op.expert_bias.as<const float>(),
-                        .selection = op.selection.as<const float>(),
                         .positions = op.positions.as<const std::int32_t>(),
                         .choice = op.choice.as<std::int32_t>(),
                         .weight = op.weight.as<float>(),
