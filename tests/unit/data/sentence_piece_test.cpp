@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-const std::string kGolden = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
+const std::string kModels = MEGALITH_SOURCE_DIR "/tests/golden/tokenizer/";
 
 class SentencePiece : public testing::Test {
  protected:
@@ -22,7 +22,7 @@ class SentencePiece : public testing::Test {
     }
   }
   static Tokenizer make(const std::string& type, const std::string& model, const std::string& eod = {}) {
-    return make_tokenizer({.type = type, .tokenizer_model = kGolden + model + ".model", .eod_token = eod});
+    return make_tokenizer({.type = type, .tokenizer_model = kModels + model + ".model", .eod_token = eod});
   }
   static std::vector<std::int32_t> encode(const Tokenizer& tokenizer, const std::string& text) {
     std::vector<std::int32_t> ids;
@@ -32,7 +32,7 @@ class SentencePiece : public testing::Test {
 };
 
 TEST_F(SentencePiece, IdsAreTheLibrarys) {
-  const nlohmann::json golden = nlohmann::json::parse(read_bytes(kGolden + "sentencepiece.json"));
+  const nlohmann::json golden = nlohmann::json::parse(read_bytes(kModels + "sentencepiece.json"));
   for (const auto& [model, ids] : golden["ids"].items()) {
     const Tokenizer tokenizer = make("GPTSentencePieceTokenizer", model);
     for (std::size_t i = 0; i < golden["texts"].size(); ++i) {
@@ -81,7 +81,7 @@ TEST_F(SentencePiece, RejectsOtherFilesAndPieces) {
   EXPECT_THAT(error_of(ExitCode::kUsage, [] { make("Llama2Tokenizer", "bpe", "none"); }), HasSubstr("--eod-token"));
   TestFolder folder;
   for (const std::string& content :
-       {std::string(), std::string("{}"), read_bytes(kGolden + "bpe.model").substr(0, 99)}) {
+       {std::string(), std::string("{}"), read_bytes(kModels + "bpe.model").substr(0, 99)}) {
     write_bytes(folder / "x.model", content);
     EXPECT_THAT(error_of(ExitCode::kFormat,
                          [&] { make_tokenizer({.type = "Llama2Tokenizer", .tokenizer_model = folder / "x.model"}); }),
