@@ -28,8 +28,9 @@ struct GroupedBiasDot {
   Tensor d_row_weight_partial;  // [R, P] in and out, fp32, P at least 1; contiguous
 };
 
-// d_bias_e += sum over the expert's rows, ascending, of w_r dy_r, in fp32. The sum is added or stored at the end. For
-// an expert without rows, d_bias_e keeps its values, or becomes zero without `accumulate`.
+// d_bias_e += sum over the expert's rows of w_r dy_r, in fp32, in an order that only the number of rows sets. The sum
+// is added or stored at the end. For an expert without rows, d_bias_e keeps its values, or becomes zero without
+// `accumulate`.
 struct GroupedBiasGradient {
   MEGALITH_OP(GroupedBiasGradient, "grouped_bias_gradient");
   Tensor dy;          // [R, n], with index [T, n]; bf16 | fp32; rows may be strided

@@ -1,5 +1,5 @@
 // Memory-bound. A thread finds its row's expert by a binary search in the offsets. Deterministic: dot products have a
-// fixed tree, and a thread adds its column of an expert's rows in order.
+// fixed tree, and sums over rows a fixed order.
 #include "core/ops/cuda_launch.cuh"
 #include "core/ops/cuda_pack.cuh"
 #include "core/ops/cuda_reduce.cuh"
@@ -99,33 +99,46 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) partial[r * parts] += sum;
 }
 
-// A thread owns a column of an expert (blockIdx.y) and has up to eight loads in flight.
-template <class T, class Sum>
+// A block owns 32 packs of columns of an expert (blockIdx.y). A warp adds every eighth row of the expert, and the sums
+// of the warps are added in order: rows are numbered within the expert, so a result depends on them alone.
+template <class T, class Sum, bool kVector>
 __global__ void __launch_bounds__(kThreads)
     grouped_bias_gradient_kernel(const GradientRows<T> rows, Sum* d_bias, bool accumulate) {
-  constexpr int kLoads = 8;
-  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (column >= rows.columns) return;
+  constexpr int kWarps = kThreads / 32, kLoads = 4, kColumns = 32 * kPack<T>;
+  __shared__ float sums[kWarps][kColumns];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int begin = static_cast<int>(blockIdx.x) * kColumns, own = begin + lane * kPack<T>;
   for (int expert = static_cast<int>(blockIdx.y); expert < rows.offsets.count; expert += static_cast<int>(gridDim.y)) {
     const int first = rows.offsets.before(expert), end = max(first, rows.offsets.before(expert + 1));
     if (accumulate && first == end) continue;
-    float sum = 0;
-    for (int r = first; r < end; r += kLoads) {
-      T loaded[kLoads];
+    Floats<T> sum;
+    for (int r = first + warp; r < end; r += kWarps * kLoads) {
+      uint4 loaded[kLoads];
       float weight[kLoads];
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
-        const T* const dy = r + u < end ? rows.row(r + u) : nullptr;
-        loaded[u] = dy == nullptr ? narrow<T>(0.0f) : dy[column];
-        weight[u] = rows.row_weight == nullptr || r + u >= end ? 1.0f : rows.row_weight[r + u];
+        const int row = r + u * kWarps;
+        const T* const dy = row < end && own < rows.columns ? rows.row(row) : nullptr;
+        loaded[u] = dy == nullptr ? make_uint4(0, 0, 0, 0) : load_of_row<T, kVector>(dy, own, rows.columns);
+        weight[u] = rows.row_weight == nullptr || row >= end ? 1.0f : rows.row_weight[row];
       }
 #pragma unroll
       for (int u = 0; u < kLoads; ++u) {
-        if (r + u < end) sum = __fadd_rn(sum, __fmul_rn(weight[u], widen(loaded[u])));
+        if (r + u * kWarps >= end) break;
+        const Floats<T> dy(loaded[u]);
+#pragma unroll
+        for (int j = 0; j < kPack<T>; ++j) sum[j] = __fadd_rn(sum[j], __fmul_rn(weight[u], dy[j]));
       }
     }
-    Sum* const to = d_bias + std::int64_t{expert} * rows.columns + column;
-    *to = narrow<Sum>(accumulate ? widen(*to) + sum : sum);
+    for (int j = 0; j < kPack<T>; ++j) sums[warp][lane * kPack<T> + j] = sum[j];
+    __syncthreads();
+    for (int c = static_cast<int>(threadIdx.x); c < kColumns && begin + c < rows.columns; c += kThreads) {
+      float total = sums[0][c];
+      for (int w = 1; w < kWarps; ++w) total += sums[w][c];
+      Sum* const to = d_bias + std::int64_t{expert} * rows.columns + begin + c;
+      *to = narrow<Sum>(accumulate ? widen(*to) + total : total);
+    }
+    __syncthreads();
   }
 }
 
@@ -183,15 +196,16 @@ void run(CudaStream& stream, const GroupedBiasDot& op) {
 
 void run(CudaStream& stream, const GroupedBiasGradient& op) {
   const std::int64_t rows = op.index ? op.index.size(0) : op.dy.size(0);
-  Variants(op.dy.dtype).visit([&](auto type) {
+  Variants(op.dy.dtype, rows_aligned(op.dy)).visit([&](auto type, auto is_vector) {
     using T = decltype(type);
     GradientRows<T> gradient = rows_of<T>(stream, op, rows);
     if (op.row_weight) gradient.row_weight = op.row_weight.as<const float>();
     const auto experts = static_cast<unsigned>(std::min(gradient.offsets.count, 65535));
-    const Grid grid{{blocks_for(gradient.columns, kThreads), experts}, kThreads};
+    const Grid grid{{blocks_for(gradient.columns, 32 * kPack<T>), experts}, kThreads};
     Variants(op.d_bias.dtype).visit([&](auto sum) {
       using Sum = decltype(sum);
-      launch_kernel(stream, grid, grouped_bias_gradient_kernel<T, Sum>, gradient, op.d_bias.as<Sum>(), op.accumulate);
+      launch_kernel(stream, grid, grouped_bias_gradient_kernel<T, Sum, is_vector()>, gradient, op.d_bias.as<Sum>(),
+                    op.accumulate);
     });
   });
 }

@@ -146,11 +146,12 @@ TEST_P(GradNormTest, CountsZerosByPiece) {
 }
 
 TEST_P(GradNormTest, StoresATotal) {
-  const Tensor total = output({2}, DType::kFp64);
   const Tensor sums = input({700}, DType::kFp64, Values(700, 7.0));
-  run(StoreTotal{.sums = sums, .total = total.as<double>()});
-  run(StoreTotal{.sums = sums, .root = true, .total = total.as<double>() + 1});
-  EXPECT_EQ(values(total), (Values{4900, 70}));
+  for (const bool root : {false, true}) {
+    const Tensor total = output({1}, DType::kFp64);
+    run(StoreTotal{.sums = sums, .root = root, .total = total.as<double>()});
+    EXPECT_EQ(values(total), Values{root ? 70.0 : 4900.0});
+  }
 }
 
 TEST_P(GradNormTest, AddPieces) {
