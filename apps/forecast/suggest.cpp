@@ -34,7 +34,7 @@ constexpr std::size_t kSpare = 2;
 // A bound misses the end of a step. After this number of forecasts, other layouts are assumed to exceed their bounds by
 // at least kMissing of the least excess seen.
 constexpr int kLearnsFrom = 16;
-constexpr double kMissing = 0.75;
+constexpr double kMissing = 0.9;
 
 // Granularities by increasing recomputation, which costs time.
 constexpr std::array kLessFirst = {RecomputeGranularity::kNone, RecomputeGranularity::kSelective,

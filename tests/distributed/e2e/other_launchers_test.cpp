@@ -92,8 +92,8 @@ TEST(RanksWithoutMpi, TorchrunStartsRanks) {
   const Folder folder;
   const Words flags = tiny_mock() + Words{"--metrics-jsonl"};
   run_ok(program_on(2, "train", flags + Words{"mpirun.jsonl"}), folder);
-  const Words torchrun = {python, "-m",         "torch.distributed.run", "--standalone", "--nproc-per-node",
-                          "2",    "--no-python"};
+  const Words torchrun = {"/usr/bin/env",     python, "-m",         "torch.distributed.run", "--standalone",
+                          "--nproc-per-node", "2",    "--no-python"};
   run_ok(torchrun + program("train", flags + Words{"two.jsonl"}), folder);
   EXPECT_EQ(steps_of(folder.read_lines("two.jsonl")), steps_of(folder.read_lines("mpirun.jsonl")));
   Process process(torchrun + program("train", tiny_mock() + words("--train-iters 1000000 --save kept")), folder);
@@ -109,7 +109,8 @@ TEST(RanksWithoutMpi, TheJobOfKubernetesIsValid) {
     GTEST_SKIP() << python << " has no yaml; PYTHON names another interpreter";
   const Folder folder;
   const std::string file = MEGALITH_SOURCE_DIR "/configs/kubernetes/train.yaml";
-  const Outcome job = run_ok({python, MEGALITH_SOURCE_DIR "/tests/distributed/e2e/check_job.py", file}, folder);
+  const Outcome job =
+      run_ok({"/usr/bin/env", python, MEGALITH_SOURCE_DIR "/tests/distributed/e2e/check_job.py", file}, folder);
   Words flags = {"--print-config"};
   std::istringstream lines(job.out);
   for (std::string line; std::getline(lines, line);)

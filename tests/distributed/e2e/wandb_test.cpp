@@ -35,10 +35,9 @@ const Words kWandb = {"--wandb-project", "tests", "--wandb-exp-name", "a \"run\"
 // "N steps, N values, exit code N" as the client uploads the run.
 std::string uploaded(const Folder& folder, const std::string& metrics, const std::string& code,
                      const std::string& run) {
-  const Words command = {interpreter(), MEGALITH_SOURCE_DIR "/tests/distributed/e2e/check_wandb.py",
-                         metrics,       code,
-                         "team",        "tests",
-                         kWandb[3],     run};
+  const Words command = {"/usr/bin/env", interpreter(), MEGALITH_SOURCE_DIR "/tests/distributed/e2e/check_wandb.py",
+                         metrics,        code,          "team",
+                         "tests",        kWandb[3],     run};
   const Outcome outcome = megalith::test::run(command, folder);
   return outcome.code == 0 ? outcome.out : outcome.err;
 }

@@ -122,7 +122,8 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
   }
   const std::set<std::string_view> expected = {
       "group-query-attention",  // says what --num-query-groups is, which is compared
-      "init-method-std",        // of weights that are then loaded
+      "init-method-std",        // of weights that are then loaded, as the next
+      "init-method-xavier-uniform",
       "grad-reduce-in-bf16",    // says what --main-grads-dtype is, which is compared
       "moe-grouped-gemm",       // the same bits, as the next
       "use-transformer-engine-op-fuser",
