@@ -83,11 +83,12 @@ TEST_F(Companions, AFlagWithWhatItExcludesIsRefused) {
     for (const OtherFlag& excluded : flag.traits.excludes) {
       const Flag& other = *find(excluded.flag);
       if ((flag.apps & other.apps & excluded.apps & kTrainApp) == 0) continue;
+      const bool has_schedule = flag.name == "step-batch-size-schedule" || other.name == "step-batch-size-schedule";
       Words words = {"--fine-grained-activation-offloading",
                      "--offload-modules",
                      "act",
                      "--global-batch-size",
-                     "32",
+                     has_schedule ? "16" : "32",  // the schedule's last size
                      "--lr-decay-style",
                      "WSD",
                      "--position-embedding-type",

@@ -99,6 +99,11 @@ StepMetrics step_with_all() {
   metrics.fill = 0.5;
   metrics.imbalance = 1.25;
   metrics.checkpoint_stall_ms = 7.5;
+  metrics.skipped_samples = 12;
+  metrics.num_zeros = 5;
+  metrics.params_norm = 3.25;
+  metrics.compute_ms = metrics.communication_ms = metrics.copies_ms = metrics.host_ms = 0.5;
+  metrics.forward_ms = metrics.backward_ms = metrics.optimizer_ms = 0.25;
   metrics.experts = {{.layer = 1,
                       .min = 2,
                       .max = 9,
