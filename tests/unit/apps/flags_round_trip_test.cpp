@@ -124,8 +124,8 @@ TEST_F(RoundTrip, WhatMayDifferFromACheckpointIsListed) {
       "group-query-attention",  // says what --num-query-groups is, which is compared
       "init-method-std",        // of weights that are then loaded, as the next
       "init-method-xavier-uniform",
-      "grad-reduce-in-bf16",    // says what --main-grads-dtype is, which is compared
-      "moe-grouped-gemm",       // the same bits, as the next
+      "grad-reduce-in-bf16",  // says what --main-grads-dtype is, which is compared
+      "moe-grouped-gemm",     // the same bits, as the next
       "use-transformer-engine-op-fuser",
       "moe-pad-expert-input-to-capacity",  // no row is padded
       "max-documents-per-sample",          // memory of a step
