@@ -1,12 +1,12 @@
 #include "moe/ops/routed_activation.h"
 
 #include <algorithm>
-#include <array>
 #include <type_traits>
 
 #include "core/ops/dispatch.h"
 #include "core/ops/elementwise/pointwise_cpu.h"
 #include "moe/ops/expert_fields.h"
+#include "moe/ops/grouped_gemm/partial_sum.h"
 
 namespace megalith {
 
@@ -48,12 +48,7 @@ float backward_of_block(const ActivationRow<T>& row, std::int64_t first, std::in
     y.set(i, rounded * weight);
     dy_s.set(i, d * rounded);
   });
-  std::array<float, 8> packs{};
-  for (std::size_t c = 0; c < kPartialColumns; ++c) packs[c / 8] += terms[c];
-  for (std::size_t step = 1; step < 8; step *= 2) {
-    for (std::size_t p = 0; p < 8; p += 2 * step) packs[p] += packs[p + step];
-  }
-  return packs[0];
+  return sum_of_packs(terms);
 }
 
 }  // namespace

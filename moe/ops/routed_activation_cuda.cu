@@ -1,9 +1,8 @@
 // Memory-bound, one pass over each tensor. Deterministic: eight lanes own a block of 64 columns and add its terms in
 // the documented order.
-#include "core/ops/cuda_launch.cuh"
 #include "core/ops/elementwise/pointwise.cuh"
-#include "moe/ops/cuda_experts.cuh"
 #include "moe/ops/routed_activation.h"
+#include "moe/ops/routed_arguments.cuh"
 #include "moe/ops/routed_swiglu.cuh"
 
 namespace megalith {
@@ -13,22 +12,6 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256;
-
-// Arguments for the rows from `first` on.
-struct RoutedArguments {
-  RoutedExperts offsets;
-  std::int64_t first;
-  unsigned items;      // per piece
-  int columns, parts;  // columns: F; parts: items per row, which are packs or blocks of columns
-  FastDivide row_parts;
-  const void *x, *dy;
-  void *dx, *y;
-  const float* row_weight;
-  float* partial;
-
-  __device__ bool is_live(unsigned row) const { return first + row < offsets.live(); }
-  __device__ std::int64_t at(unsigned row) const { return (first + row) * columns; }
-};
 
 // s = round(f(x)).
 template <class T, Pointwise kFunction>
@@ -89,26 +72,6 @@ __global__ void __launch_bounds__(kThreads) routed_activation_backward_kernel(co
   }
   sum = sum_of_packs(sum);
   if (threadIdx.x % 8 == 0) a.partial[a.first * a.parts + item] = sum;
-}
-
-// Calls launch(arguments) for pieces of the rows. A row has `parts` items.
-template <class Op, class Launch>
-void for_routed_rows(const Op& op, std::int64_t parts, Launch&& launch) {
-  const std::int64_t rows = op.y.size(0), columns = op.y.size(1), experts = op.offsets.size(0) - 1;
-  require(columns < kMaxIndex / 2, "the routed activation: more than 2^30 columns");
-  require(rows < kMaxIndex && experts < kMaxIndex, "the routed activation: more than 2^31 rows");
-  for_pieces(rows, parts, [&](std::int64_t first, std::int64_t count) {
-    launch(RoutedArguments{
-        .offsets = {op.offsets.template as<const std::int32_t>(), static_cast<int>(experts), static_cast<int>(rows)},
-        .first = first,
-        .items = static_cast<unsigned>(count * parts),
-        .columns = static_cast<int>(columns),
-        .parts = static_cast<int>(parts),
-        .row_parts = FastDivide(std::max<std::int64_t>(1, parts)),
-        .x = op.x.data,
-        .y = op.y.data,
-        .row_weight = op.row_weight.template as<const float>()});
-  });
 }
 
 // Calls visit(std::integral_constant<Pointwise, ...>).

@@ -1,8 +1,7 @@
 // Memory-bound, one pass over each tensor. Deterministic: eight lanes own a block of 64 columns and add its terms in
 // the documented order.
-#include "core/ops/cuda_launch.cuh"
-#include "moe/ops/cuda_experts.cuh"
 #include "moe/ops/grouped_gemm/grouped_gemm.h"
+#include "moe/ops/routed_arguments.cuh"
 #include "moe/ops/routed_swiglu.cuh"
 
 namespace megalith {
@@ -13,26 +12,6 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// Arguments for the rows from `first` on.
-struct RoutedArguments {
-  RoutedExperts offsets;
-  std::int64_t first;
-  unsigned items;      // per piece
-  int columns, parts;  // columns: F; parts: items per row, which are packs or blocks of columns
-  FastDivide row_parts;
-  const void *x, *dy;
-  void *dx, *y;
-  const float* row_weight;
-  float* partial;
-
-  __device__ bool is_live(unsigned row) const { return first + row < offsets.live(); }
-  template <class T>
-  __device__ const T* gate(unsigned row) const {
-    return static_cast<const T*>(x) + (first + row) * 2 * columns;
-  }
-  __device__ std::int64_t at(unsigned row) const { return (first + row) * columns; }
-};
-
 // A thread owns one pack each of gate, up and y.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads) routed_swiglu_forward_kernel(const RoutedArguments a) {
@@ -42,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) routed_swiglu_forward_kernel(const R
   const unsigned row = a.row_parts.divide(item, pack_of_row);
   if (!a.is_live(row)) return;
   const int begin = static_cast<int>(pack_of_row) * kPack<T>;
-  const T* gate = a.gate<T>(row);
+  const T* gate = static_cast<const T*>(a.x) + a.at(row) * 2;
   const float weight = a.row_weight[a.first + row];
   const Floats<T> g(load_of_row<T, kVector>(gate, begin, a.columns));
   const Floats<T> u(load_of_row<T, kVector>(gate + a.columns, begin, a.columns));
@@ -61,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) routed_swiglu_backward_kernel(const 
   const unsigned row = a.row_parts.divide(item, part);
   if (!a.is_live(row)) return;
   const int begin = static_cast<int>(part) * kPartialColumns + static_cast<int>(threadIdx.x) % 8 * 8;
-  const T *gate = a.gate<T>(row), *d_y = static_cast<const T*>(a.dy) + a.at(row);
+  const T *gate = static_cast<const T*>(a.x) + a.at(row) * 2, *d_y = static_cast<const T*>(a.dy) + a.at(row);
   uint4 gates[kPacks], ups[kPacks], dys[kPacks];
 #pragma unroll
   for (int k = 0; k < kPacks; ++k) {
@@ -90,26 +69,6 @@ __global__ void __launch_bounds__(kThreads) routed_swiglu_backward_kernel(const 
   }
   sum = sum_of_packs(sum);
   if (threadIdx.x % 8 == 0) a.partial[a.first * a.parts + item] = sum;
-}
-
-// Calls launch(arguments) for pieces of the rows. A row has `parts` items.
-template <class Op, class Launch>
-void for_routed_rows(const Op& op, std::int64_t parts, Launch&& launch) {
-  const std::int64_t rows = op.y.size(0), columns = op.y.size(1), experts = op.offsets.size(0) - 1;
-  require(columns < kMaxIndex / 2, "the routed SwiGLU: more than 2^30 columns");
-  require(rows < kMaxIndex && experts < kMaxIndex, "the routed SwiGLU: more than 2^31 rows");
-  for_pieces(rows, parts, [&](std::int64_t first, std::int64_t count) {
-    launch(RoutedArguments{
-        .offsets = {op.offsets.template as<const std::int32_t>(), static_cast<int>(experts), static_cast<int>(rows)},
-        .first = first,
-        .items = static_cast<unsigned>(count * parts),
-        .columns = static_cast<int>(columns),
-        .parts = static_cast<int>(parts),
-        .row_parts = FastDivide(std::max<std::int64_t>(1, parts)),
-        .x = op.x.data,
-        .y = op.y.data,
-        .row_weight = op.row_weight.template as<const float>()});
-  });
 }
 
 }  // namespace

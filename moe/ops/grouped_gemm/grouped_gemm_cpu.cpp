@@ -12,6 +12,7 @@
 #include "core/ops/gemm/gemm.h"
 #include "core/ops/gemm/tile_pack.h"
 #include "core/ops/loops.h"
+#include "moe/ops/grouped_gemm/partial_sum.h"
 
 namespace megalith {
 
@@ -174,12 +175,7 @@ float routed_swiglu_backward(const RoutedRow<T>& row, std::int64_t first, std::i
     y.set(i, rounded * weight);
     dy_s.set(i, d * rounded);
   });
-  std::array<float, 8> packs{};
-  for (std::size_t c = 0; c < kPartialColumns; ++c) packs[c / 8] += terms[c];
-  for (std::size_t step = 1; step < 8; step *= 2) {
-    for (std::size_t p = 0; p < 8; p += 2 * step) packs[p] += packs[p + step];
-  }
-  return packs[0];
+  return sum_of_packs(terms);
 }
 
 }  // namespace
